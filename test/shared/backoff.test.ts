@@ -3,7 +3,7 @@ import { describe, expect, it, test } from 'vitest'
 import { backoffMs } from '#shared/backoff.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 
-describe('the wait before the next try', () => {
+describe('the retry delay', () => {
   const backoff = { baseMs: 250, maxMs: 4_000 }
 
   test.each([
@@ -13,12 +13,12 @@ describe('the wait before the next try', () => {
     [5, 2_000, 4_000],
     [6, 2_000, 4_000],
     [2_000, 2_000, 4_000],
-  ])('after try %i is from %i to %i ms', (tries, least, most) => {
+  ])('after attempt %i is between %i and %i ms', (tries, least, most) => {
     expect(backoffMs(tries, backoff, 0)).toBe(least)
     expect(backoffMs(tries, backoff, 1 - Number.EPSILON)).toBe(most)
   })
 
-  it('lies between half and the whole of its ceiling, which doubles up to the maximum', () => {
+  it('is between half and all of its maximum, which doubles up to a cap', () => {
     const bounds = fc.record({
       baseMs: fc.integer({ min: 1, max: 10_000 }),
       maxMs: fc.integer({ min: 1, max: 100_000 }),
@@ -35,7 +35,7 @@ describe('the wait before the next try', () => {
 })
 
 describe('the retry budget', () => {
-  it('lets a quiet service retry, and then stops', () => {
+  it('allows retries to a quiet service, and then stops', () => {
     const budget = new RetryBudget(0.1, 3)
     for (let i = 0; i < 3; i++) {
       expect(budget.canSpend).toBe(true)
@@ -44,7 +44,7 @@ describe('the retry budget', () => {
     expect(budget.canSpend).toBe(false)
   })
 
-  it('saves no more than its maximum', () => {
+  it('accumulates no more than its maximum', () => {
     const budget = new RetryBudget(1, 2)
     for (let i = 0; i < 100; i++) budget.earn()
     budget.spend()
@@ -52,7 +52,7 @@ describe('the retry budget', () => {
     expect(budget.canSpend).toBe(false)
   })
 
-  it('never allows more retries than what was saved plus its share of the calls', () => {
+  it('never allows more retries than the accumulated budget plus a fraction of the calls', () => {
     fc.assert(
       fc.property(fc.array(fc.boolean(), { maxLength: 2_000 }), fc.integer({ min: 1, max: 20 }), (events, saved) => {
         const budget = new RetryBudget(0.1, saved)

@@ -6,7 +6,7 @@ const never = new AbortController().signal
 const refusal = () => new ServiceError('overloaded', 'Too many wait.')
 const settled = () => new Promise((resolve) => setImmediate(resolve))
 
-/** A semaphore, and the keys in the order in which they got permits. */
+/** A semaphore, and the keys in the order of their permits. */
 function open(options: { permits: number; permitsPerKey?: number; waitingPerKeyMax?: number }) {
   const semaphore = new FairSemaphore({ waitingPerKeyMax: 1_000, refusal, ...options })
   const granted: string[] = []
@@ -14,7 +14,7 @@ function open(options: { permits: number; permitsPerKey?: number; waitingPerKeyM
   return { semaphore, granted, take }
 }
 
-it('grants permits to keys in turn, however many callers each has', async () => {
+it('grants permits to keys round robin, however many callers each has', async () => {
   const { semaphore, granted, take } = open({ permits: 1 })
   for (let nth = 0; nth < 200; nth++) void take('many')
   void take('few')
@@ -27,7 +27,7 @@ it('grants permits to keys in turn, however many callers each has', async () => 
   expect(granted).toEqual(['many', 'many', 'few', 'other', 'many'])
 })
 
-it('grants no key more than its part, even if nothing else waits', async () => {
+it('grants no key more than its share, even without other waiting keys', async () => {
   const { semaphore, granted, take } = open({ permits: 3, permitsPerKey: 2 })
   for (let nth = 0; nth < 5; nth++) void take('many')
   await settled()
@@ -52,16 +52,16 @@ it('refuses a key whose queue is full, and no other one', async () => {
   expect(granted).toContain('other')
 })
 
-it('passes on the permit of a caller that left', async () => {
+it('passes on the permit of a caller that disconnected', async () => {
   const { semaphore, granted, take } = open({ permits: 1 })
   const [waiting, late] = [new AbortController(), new AbortController()]
   await take('a')
   const left = [take('b', waiting.signal), take('c', late.signal)]
   void take('d')
-  waiting.abort(new Error('left'))
-  await expect(left[0]).rejects.toThrow('left')
-  // The permit is granted to c, which leaves at the same moment.
-  late.abort(new Error('left'))
+  waiting.abort(new Error('disconnected'))
+  await expect(left[0]).rejects.toThrow('disconnected')
+  // The permit is granted to c, which disconnects at that moment.
+  late.abort(new Error('disconnected'))
   semaphore.release('a')
   await Promise.allSettled(left)
   await settled()

@@ -9,7 +9,7 @@ function hold(ms: number): void {
   while (performance.now() < end);
 }
 
-it('a round that held an idle process is told, and once', async () => {
+it('a hold of an idle process is reported once', async () => {
   const delay = new LoopDelay()
   delay.take()
   await new Promise(setImmediate)
@@ -19,7 +19,7 @@ it('a round that held an idle process is told, and once', async () => {
   expect(delay.take().max).toBeLessThan(0.25)
 })
 
-it('a process that works is measured in full', async () => {
+it('a busy process is measured in full', async () => {
   const delay = new LoopDelay()
   const isMeasured = async () => {
     hold(100)
@@ -30,7 +30,7 @@ it('a process that works is measured in full', async () => {
   await until(isMeasured, { withinMs: 20_000 })
 })
 
-/** In a process of its own: that of the tests is never without work. */
+/** In a separate process: the test process is never idle. */
 const TWICE = `
   import { setTimeout as sleep } from 'node:timers/promises'
   import { LoopDelay } from '#shared/metrics.ts'
@@ -42,13 +42,13 @@ const TWICE = `
     }
   }
   await work()
-  // It is paused after five seconds without work.
+  // Measuring pauses after five seconds without work.
   await sleep(12_000)
   await work()
   process.stdout.write(JSON.stringify(delay.take()))
 `
 
-it('takes no pause between two times of work for a round', { timeout: 120_000 }, async () => {
+it('an idle pause between two tasks is not counted as a hold', { timeout: 120_000 }, async () => {
   const args = ['--input-type=module', '-e', TWICE]
   const { stdout } = await promisify(execFile)(process.execPath, args, { cwd: process.cwd() })
   const { max, p50 } = JSON.parse(stdout)
@@ -56,7 +56,7 @@ it('takes no pause between two times of work for a round', { timeout: 120_000 },
   expect(max).toBeLessThan(4)
 })
 
-it('is shown by the names of prom-client', async () => {
+it('the metrics have the names of prom-client', async () => {
   const text = await new Metrics().registry.metrics()
   expect(text).toMatch(/^nodejs_eventloop_lag_max_seconds \d/m)
 })

@@ -3,14 +3,14 @@ import { Slots } from '#shared/slots.ts'
 
 const never = new AbortController().signal
 
-test('slots are given in order, and one who leaves loses none', async () => {
+test('slots are granted in order, and a caller that disconnects loses none', async () => {
   const slots = new Slots(1)
   await slots.take(never)
   const leaving = new AbortController()
   const order: string[] = []
   const left = slots.take(leaving.signal)
   const waiting = slots.take(never).then(() => order.push('waited'))
-  leaving.abort(new Error('left'))
+  leaving.abort(new Error('disconnected'))
   await expect(left).rejects.toThrow('left')
   expect([order, slots.taken]).toEqual([[], 1])
   slots.release()
@@ -19,7 +19,7 @@ test('slots are given in order, and one who leaves loses none', async () => {
   expect(slots.taken).toBe(0)
 })
 
-test('what is larger than all the room begins alone, and keeps what came later waiting behind it', async () => {
+test('a request larger than all slots runs alone, and later ones wait behind it', async () => {
   const slots = new Slots(10)
   await slots.take(never, 4)
   const order: string[] = []

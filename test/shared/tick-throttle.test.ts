@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
 import { TickThrottle } from '#shared/tick-throttle.ts'
 
-/** Work that is known by its number. */
+/** Work identified by its number. */
 function open() {
   const places = new TickThrottle()
   const begun: number[] = []
@@ -14,13 +14,13 @@ function open() {
   return { begun, add }
 }
 
-it('begins work at once while little comes together, and the other a few in each turn, in its order', async () => {
+it('starts work at once if little arrives together, and the rest a few per tick, in order', async () => {
   const { begun, add } = open()
   for (let nth = 0; nth < 20; nth++) add(nth)
   expect(begun).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
   await turn()
   expect(begun).toHaveLength(16)
-  // It came later than what waits.
+  // Arrived after the waiting ones.
   add(20)
   expect(begun).toHaveLength(16)
   await turn()
@@ -30,7 +30,7 @@ it('begins work at once while little comes together, and the other a few in each
   expect(begun.at(-1)).toBe(21)
 })
 
-it('lets no more than a thousand wait, and begins what comes beyond them at once', () => {
+it('queues no more than a thousand, and starts the excess at once', () => {
   const { begun, add } = open()
   for (let nth = 0; nth < 5_000; nth++) add(nth)
   expect(begun).toHaveLength(4_000)

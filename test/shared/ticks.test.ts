@@ -5,7 +5,7 @@ beforeEach(() => vi.useFakeTimers())
 afterEach(() => vi.useRealTimers())
 
 describe('ticks', () => {
-  it('come together, whenever they were asked for', async () => {
+  it('are aligned, whenever they were requested', async () => {
     const at: number[] = []
     const stops = [atAlignedInterval(500, () => at.push(performance.now()))]
     await vi.advanceTimersByTimeAsync(170)
@@ -18,12 +18,12 @@ describe('ticks', () => {
     expect(at.length).toBe(6 + 3)
   })
 
-  it('are never doubled by a timer that comes a little early', async () => {
+  it('are never doubled by a timer that fires a little early', async () => {
     await vi.advanceTimersByTimeAsync(1_000 - (performance.now() % 1_000) - 2)
     expect(untilAligned(1_000)).toBe(1_002)
   })
 
-  it('come once after the process stood still', async () => {
+  it('fire once after a pause of the process', async () => {
     let count = 0
     const stop = atAlignedInterval(100, () => {
       count++

@@ -9,7 +9,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import { openDiskBlobs } from '#shared/blobs/disk.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Every adapter, opened on an empty place. */
+/** Every adapter, opened on an empty directory. */
 const ADAPTERS: { name: string; open: (directory: string) => Promise<Blobs> }[] = [
   { name: 'disk', open: (directory) => openDiskBlobs(join(directory, 'made', 'when missing')) },
 ]
@@ -21,7 +21,7 @@ beforeEach(async () => {
 afterEach(() => rm(directory, { recursive: true, force: true }))
 
 describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
-  it('gives back exactly the bytes that were put, from any opener', async () => {
+  it('returns exactly the stored bytes, from any opener', async () => {
     const [one, other] = [await open(directory), await open(directory)]
     for (const value of [Buffer.alloc(0), Buffer.from([0, 255, 10, 13]), Buffer.alloc(5_000_000, 'x')]) {
       await one.put('key', value)
@@ -29,14 +29,14 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     }
   })
 
-  it('stores a stream as it comes, and gives a blob piece by piece', async () => {
+  it('stores a stream as it arrives, and reads a blob piece by piece', async () => {
     const blobs = await open(directory)
     const pieces = Array.from({ length: 40 }, (_, i) => Buffer.alloc(50_000, String(i)))
     await blobs.put('streamed', Readable.from(pieces))
     expect((await buffer(await blobs.open('streamed'))).equals(Buffer.concat(pieces))).toBe(true)
   })
 
-  it('are for their owner alone', async () => {
+  it('are private to their owner', async () => {
     const blobs = await open(directory)
     await blobs.put('key', Buffer.from('what a user sent'))
     const place = join(directory, 'made', 'when missing')
@@ -44,7 +44,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     expect(modes).toEqual([0o700, 0o600])
   })
 
-  it('keeps nothing of a stream that fails', async () => {
+  it('stores nothing of a failing stream', async () => {
     const blobs = await open(directory)
     async function* failing() {
       yield Buffer.from('half')
@@ -55,13 +55,13 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     expect(await blobs.sweep(-1_000)).toBe(0)
   })
 
-  it('tells how large a blob is', async () => {
+  it('returns the size of a blob', async () => {
     const blobs = await open(directory)
     await blobs.put('key', Buffer.from('日本'))
     expect(await blobs.size('key')).toBe(6)
   })
 
-  it('copies a blob, which then lives on its own', async () => {
+  it('copies a blob, and the copy is independent', async () => {
     const blobs = await open(directory)
     await blobs.put('from', Buffer.from('value'))
     await blobs.copy('from', 'to')
@@ -71,14 +71,14 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     await expect(blobs.open('from')).rejects.toMatchObject({ code: 'not_found' })
   })
 
-  it('replaces a blob when its key is put again', async () => {
+  it('replaces a blob when its key is stored again', async () => {
     const blobs = await open(directory)
     await blobs.put('key', Buffer.from('a long first value'))
     await blobs.put('key', Buffer.from('second'))
     expect(String(await blobs.get('key'))).toBe('second')
   })
 
-  it('never shows half of a blob while it is replaced', async () => {
+  it('never exposes a half-written blob during a replacement', async () => {
     const blobs = await open(directory)
     const values = ['a', 'b'].map((letter) => Buffer.alloc(2_000_000, letter))
     await blobs.put('key', values[0] as Buffer)
@@ -90,7 +90,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     await Promise.all(puts)
   })
 
-  it('says not_found for a key that was never put, was deleted, or is none', async () => {
+  it('returns not_found for a key that was never stored, was deleted, or is invalid', async () => {
     const blobs = await open(directory)
     await blobs.put('gone', Buffer.from('x'))
     await blobs.delete('gone')
@@ -100,7 +100,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     }
   })
 
-  it('tolerates the deletion of what is not there', async () => {
+  it('ignores the deletion of a missing blob', async () => {
     const blobs = await open(directory)
     await blobs.delete('never')
     await blobs.put('key', Buffer.from('x'))
@@ -108,7 +108,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
   })
 
   it.each(['', '../key', 'a/b', 'a.b', '.', 'a\0b', 'x'.repeat(201), 'ключ'])(
-    'refuses the malformed key %j everywhere, and leaves nothing behind',
+    'refuses the malformed key %j in every method, and writes no file',
     async (key) => {
       const blobs = await open(directory)
       await expect(blobs.put(key, Buffer.from('x'))).rejects.toThrow('malformed blob key')
@@ -118,7 +118,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     },
   )
 
-  it('sweeps what is older than asked, and counts it', async () => {
+  it('deletes blobs older than requested, and counts them', async () => {
     const blobs = await open(directory)
     await Promise.all(['a', 'b', 'c'].map((key) => blobs.put(key, Buffer.from('x'))))
     expect(await blobs.sweep(60_000)).toBe(0)
@@ -128,9 +128,9 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
 })
 
 describe('blobs on disk', () => {
-  it('leave no half behind when a blob cannot be written', async () => {
+  it('leave no partial file when a blob cannot be written', async () => {
     const blobs = await openDiskBlobs(directory)
-    // A directory in the way makes the last step fail, as a full disk would an earlier one.
+    // A directory in the way makes the rename fail, as a full disk would fail an earlier step.
     await writeFile(join(directory, 'other'), '')
     const inTheWay = join(directory, 'key')
     await openDiskBlobs(inTheWay)
@@ -139,7 +139,7 @@ describe('blobs on disk', () => {
     expect((await readdir(directory)).sort()).toEqual(['key', 'other'])
   })
 
-  it('tell a blob that cannot be read from one that is not there', async () => {
+  it('distinguish an unreadable blob from a missing one', async () => {
     const blobs = await openDiskBlobs(directory)
     await openDiskBlobs(join(directory, 'key'))
     const failure = await blobs.get('key').catch((error: unknown) => error)
@@ -147,7 +147,7 @@ describe('blobs on disk', () => {
     expect(failure).toMatchObject({ code: 'EISDIR' })
   })
 
-  it('sweep the halves that crashed writers left', async () => {
+  it('delete the partial files of crashed writers', async () => {
     const blobs = await openDiskBlobs(directory)
     const half = join(directory, '.partial-crashed')
     await writeFile(half, 'hal')
@@ -161,8 +161,10 @@ describe('blobs on disk', () => {
 
 const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 
-it.skipIf(!canMount)('a full disk is no fault of whoever uploads, and is not kept full by halves', () => {
-  const script = `
+it.skipIf(!canMount)(
+  'a full disk is reported as an error of the service, and partial files do not keep it full',
+  () => {
+    const script = `
     const { openDiskBlobs } = await import(process.argv[1])
     const { readdirSync } = await import('node:fs')
     const blobs = await openDiskBlobs(process.argv[2])
@@ -171,9 +173,10 @@ it.skipIf(!canMount)('a full disk is no fault of whoever uploads, and is not kep
     const says = async (work) => await work.catch(({ code, isUndone, retryAfterMs }) => [code, isUndone, retryAfterMs > 0])
     const said = [await says(blobs.put('large', large())), await says(blobs.put('large', Buffer.alloc(4 << 20)))]
     console.log(JSON.stringify([...said, readdirSync(process.argv[2])]))`
-  const mount = `mount -t tmpfs -o size=1m none '${directory}' && exec "$@"`
-  const run = ['sh', '-c', mount, 'sh', process.execPath, '--input-type=module', '-e', script]
-  const { stdout } = spawnSync('unshare', ['-rm', ...run, resolve('shared/blobs/disk.ts'), directory])
-  const full = ['overloaded', true, true]
-  expect(JSON.parse(String(stdout))).toEqual([full, full, ['small']])
-})
+    const mount = `mount -t tmpfs -o size=1m none '${directory}' && exec "$@"`
+    const run = ['sh', '-c', mount, 'sh', process.execPath, '--input-type=module', '-e', script]
+    const { stdout } = spawnSync('unshare', ['-rm', ...run, resolve('shared/blobs/disk.ts'), directory])
+    const full = ['overloaded', true, true]
+    expect(JSON.parse(String(stdout))).toEqual([full, full, ['small']])
+  },
+)

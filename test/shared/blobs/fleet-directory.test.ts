@@ -11,7 +11,7 @@ import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 
 const postgres = inject('postgres')
 
-/** The lease of a store, without a clock. */
+/** A lease in a store, without a clock. */
 function openLeases() {
   let holder: string | undefined
   return {
@@ -22,7 +22,7 @@ function openLeases() {
   }
 }
 
-describe('the directory of blobs of a fleet', () => {
+describe('the blob directory of a fleet', () => {
   let directories: string[]
   beforeEach(async () => {
     directories = await Promise.all([1, 2].map(() => mkdtemp(join(tmpdir(), 'sluice-blobs-'))))
@@ -36,7 +36,7 @@ describe('the directory of blobs of a fleet', () => {
     return { lines, log: pino({ level: 'info' }, { write: (line: string) => void lines.push(line) }) }
   }
 
-  it('may be used by any number of processes, and another one is reported at the start', async () => {
+  it('may be shared by any number of processes, and a different one is reported at the start', async () => {
     const leases = openLeases()
     const { lines, log } = openLog()
     const stops = await Promise.all([1, 2, 3].map(() => watchFleetDirectory(first(), leases, log)))
@@ -46,7 +46,7 @@ describe('the directory of blobs of a fleet', () => {
     for (const stop of stops) stop()
   })
 
-  it('has an id that a start renews, so that no sweep deletes it', async () => {
+  it('has an id that each start renews, so that no sweep deletes it', async () => {
     const { log } = openLog()
     ;(await watchFleetDirectory(first(), openLeases(), log))()
     const id = await findDirectoryId(first())
@@ -57,7 +57,7 @@ describe('the directory of blobs of a fleet', () => {
     expect((await stat(path)).mtimeMs).toBeGreaterThan(Date.now() - 60_000)
   })
 
-  it.skipIf(!postgres)('is compared by doctor with that of the processes that run', async () => {
+  it.skipIf(!postgres)('is compared by doctor with the directory of the running processes', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const { log } = openLog()

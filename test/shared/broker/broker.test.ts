@@ -1,6 +1,6 @@
 /**
- * The conformance suite of the broker port: every promise in `broker.ts`, over each adapter. What only a real Kafka can
- * break (broker restarts, killed processes) is in `kafka.test.ts`.
+ * The conformance suite of the broker port: every promise in `broker.ts`, over each adapter. Failures of a real Kafka (restarts, killed
+ * processes) are tested in `kafka.test.ts`.
  */
 import { afterEach, describe, expect, inject, it } from 'vitest'
 import type { Broker, Delivery, HistoryRecord, QueueConsumer, Topic } from '#shared/broker/broker.ts'
@@ -20,7 +20,7 @@ const WITHIN = { withinMs: 20_000 }
 const never = new AbortController().signal
 const kafka = inject('kafka')
 
-/** Opens several brokers on one transport: processes of a fleet, as far as the port can tell. */
+/** Opens several brokers on one transport, like the processes of a fleet. */
 type OpenFleet = () => () => Promise<Broker>
 
 const ADAPTERS: { name: string; isKafka: boolean; fleet: OpenFleet }[] = [
@@ -63,7 +63,7 @@ function kafkaFleet(client: 'share' | 'classic', prefix = `${newId('t', 8)}.`) {
 
 for (const { name, isKafka, fleet } of ADAPTERS) {
   describe.skipIf(isKafka && !kafka)(`the broker on ${name}`, () => {
-    it('gives a submitted record to a taker, and never again once it is acknowledged', async () => {
+    it('delivers a submitted record to a consumer, and never again after its acknowledgement', async () => {
       const broker = await fleet()()
       const first = await broker.openQueue('jobs')
       await broker.submit('jobs', Buffer.from('a'))
@@ -78,14 +78,14 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(await values(takeSome(second, 1))).toEqual(['b'])
     })
 
-    it('takes what was submitted before the first member joined', async () => {
+    it('delivers records that were submitted before the first member joined', async () => {
       const broker = await fleet()()
       await broker.submit('jobs', Buffer.from('early'))
       const queue = await broker.openQueue('jobs')
       expect(await values(takeSome(queue, 1))).toEqual(['early'])
     })
 
-    it('hands out no more than asked for, and the rest to the next taker', async () => {
+    it('delivers no more than requested, and the rest to the next fetch', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await submitAll(broker, 20)
@@ -101,7 +101,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(new Set(seen).size).toBe(20)
     })
 
-    it('gives none when the taker gives up, and keeps what comes afterwards', async () => {
+    it('delivers nothing to an aborted fetch, and keeps later records', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await warmUp(broker, queue)
@@ -113,7 +113,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect((await values(takeSome(queue, 5))).toSorted()).toEqual(['0', '1', '2', '3', '4'])
     })
 
-    it('gives what a closed member held to another', async () => {
+    it('redelivers the records of a closed member to another', async () => {
       const open = fleet()
       const leaving = await (await open()).openQueue('jobs')
       const broker = await open()
@@ -124,7 +124,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(await values(takeSome(staying, 1))).toEqual(['a'])
     })
 
-    it('gives a released record out again, and counts', async () => {
+    it('redelivers a released record with a delivery count', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await broker.submit('jobs', Buffer.from('a'))
@@ -136,7 +136,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       second?.acknowledge()
     })
 
-    it('takes the first word about a record and ignores later ones', async () => {
+    it('uses the first acknowledgement or release of a record and ignores later ones', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await broker.submit('jobs', Buffer.from('a'))
@@ -149,13 +149,13 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(await values(takeSome(queue, 1))).toEqual(['b'])
     })
 
-    it('hands every record to exactly one of three members', async () => {
+    it('delivers every record to exactly one of three members', async () => {
       const open = fleet()
       const broker = await open()
       const members = await Promise.all([open(), open(), open()].map(async (b) => (await b).openQueue('jobs')))
       const seen: string[] = []
       const working = members.map((member) => work(member, seen, ended.signal))
-      // A classic group may hand running records out twice while members join: they come first.
+      // A classic group may redeliver records while members join, so these are first.
       await until(() => submitAll(broker, 1).then(() => seen.length > 0), WITHIN)
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
       seen.length = 0
@@ -167,7 +167,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(seen.toSorted()).toEqual(Array.from({ length: 300 }, (_, i) => String(i)).toSorted())
     })
 
-    it('says how many records nobody acknowledged', async () => {
+    it('counts unacknowledged records', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await warmUp(broker, queue)
@@ -177,7 +177,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
     })
 
-    it('hands what is sent after receiving began to every receiver, in the order it was sent', async () => {
+    it('delivers events sent after the subscription to every receiver in the order of sending', async () => {
       const open = fleet()
       const sender = await open()
       await sender.send('replies', 1, 'before', Buffer.from('before'))
@@ -191,7 +191,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(there).toEqual(sent)
     })
 
-    it('hands a receiver its own partitions only, and nothing after it closed', async () => {
+    it('delivers only its own partitions to a receiver, and nothing after it closed', async () => {
       const broker = await fleet()()
       const mine: string[] = []
       const others: string[] = []
@@ -207,7 +207,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(others.toSorted()).toEqual(['last', 'to 2', 'to 3'])
     })
 
-    it('reads again what a channel keeps, a page before an offset at a time', async () => {
+    it('rereads a channel page by page, backwards from an offset', async () => {
       const broker = await fleet()()
       const read = async (range: { before?: number; max: number }) => {
         const records: HistoryRecord[] = []
@@ -225,13 +225,13 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect((await read({ before: 0, max: 3 })).texts).toEqual([])
     })
 
-    it('reads each partition of a channel that was made a moment ago, whose leaders do not know of it yet', async () => {
+    it('reads each partition of a new channel, whose leaders do not have it yet', async () => {
       const broker = await fleet()()
       const reads = Array.from({ length: 20 }, (_, at) => broker.history('wide', at, { max: 1 }, () => undefined))
       for (const read of await Promise.all(reads)) expect(read).toEqual({ hasMore: false })
     })
 
-    it('tolerates closing everything twice, and refuses work afterwards', async () => {
+    it('allows every object to be closed twice, and refuses calls afterwards', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       const receiver = await broker.receive('replies', [0], () => undefined)
@@ -242,7 +242,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(broker.isReachable).toBe(false)
     })
 
-    it('takes no more into its buffers than their bound', async () => {
+    it('buffers no more than its bound', async () => {
       const broker = await fleet()()
       const piece = Buffer.alloc(500_000)
       const submits = await Promise.allSettled(Array.from({ length: 600 }, () => broker.submit('jobs', piece)))
@@ -253,7 +253,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
   })
 }
 
-/** Takes until there are `count`, in as many calls as it needs. */
+/** Fetches until there are `count` records, in as many calls as needed. */
 async function takeSome(queue: QueueConsumer, count: number): Promise<Delivery[]> {
   const deliveries: Delivery[] = []
   await until(async () => {
@@ -263,14 +263,14 @@ async function takeSome(queue: QueueConsumer, count: number): Promise<Delivery[]
   return deliveries
 }
 
-/** One record through the queue, so that the member has its partitions. */
+/** Sends one record through the queue, so that the member has its partitions. */
 async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
   await broker.submit('jobs', Buffer.from('warm'))
   for (const delivery of await takeSome(queue, 1)) delivery.acknowledge()
   await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
 }
 
-/** Takes and acknowledges until the signal. A loop that outlived its test would spin on a closed member. */
+/** Fetches and acknowledges until the signal aborts. A loop that outlived its test would spin on a closed member. */
 async function work(member: QueueConsumer, seen: string[], signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     for (const delivery of await member.take(5, signal)) {

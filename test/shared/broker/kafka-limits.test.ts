@@ -1,4 +1,4 @@
-/** What is more than a real Kafka takes: calls whose output, or input, is too large, and members of a group. */
+/** Limits of a real Kafka: calls whose output or input is too large, and members of a group. */
 import { describe, expect, inject, it } from 'vitest'
 import type { QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
@@ -9,8 +9,8 @@ import { startStack, until } from '../../support/stack.ts'
 const kafka = inject('kafka')
 const never = new AbortController().signal
 
-describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that take small records only (%s)', (client) => {
-  it('cost the one call that is too large, and none before, beside or after it', async () => {
+describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that accept small records only (%s)', (client) => {
+  it('fail only the call that is too large, and none before, next to or after it', async () => {
     const prefix = `${newId('t', 8)}.`
     const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
     await using stack = await startStack({ kafka: kafka ?? '', settings })
@@ -22,7 +22,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that take sm
     expect(await call('before', false)).toMatchObject({ status: 200 })
     await alterTopic(kafka ?? '', `${prefix}replies`, { 'max.message.bytes': '6000' })
     const large = 'many words that come back '.repeat(1_500)
-    const isTooLarge = ({ text }: { text: string }) => text.includes('larger than Kafka is set up to take')
+    const isTooLarge = ({ text }: { text: string }) => text.includes('larger than the maximum record size of Kafka')
     await until(async () => isTooLarge(await call(large, false)))
     const [whole, streamed, ...small] = await Promise.all([
       call(large, false),
@@ -52,8 +52,8 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that take sm
   })
 })
 
-describe.skipIf(!kafka)('a share group that has as many members as it may', () => {
-  it('lets the next one wait until another leaves, and says which setting that is', async () => {
+describe.skipIf(!kafka)('a share group with its maximum of members', () => {
+  it('lets the next one wait until another leaves, and names the setting', async () => {
     await using small = await startLocalKafka(1, 'group.share.max.size=1')
     const topics: Topic[] = [{ name: 'jobs', partitions: 1, retentionMs: 3_600_000, kind: 'queue' }]
     const told: Record<string, unknown>[] = []

@@ -21,7 +21,7 @@ async function open(prefix: string, client: Client, said: string[] = []): Promis
   return await openKafkaBroker({ brokers: [kafka ?? ''], client, prefix, topics: [JOBS], clientId: 'test', onProblem })
 }
 
-/** Takes and acknowledges until `count` records came. */
+/** Fetches and acknowledges until `count` records have arrived. */
 async function takeAll(queue: QueueConsumer, count: number): Promise<string[]> {
   const taken: string[] = []
   await until(async () => {
@@ -34,11 +34,11 @@ async function takeAll(queue: QueueConsumer, count: number): Promise<string[]> {
   return taken
 }
 
-describe.skipIf(!kafka)('a queue whose workers change from one kind of group to the other', () => {
+describe.skipIf(!kafka)('a queue whose workers change the kind of their consumer group', () => {
   it.each([
     ['share', 'classic'],
     ['classic', 'share'],
-  ] as const)('goes on (%s, then %s), with what was left in it', async (before, after) => {
+  ] as const)('continues with its unprocessed records (%s, then %s)', async (before, after) => {
     const prefix = `${newId('t', 8)}.`
     const first = await open(prefix, before)
     const queue = await first.openQueue('jobs')
@@ -48,31 +48,28 @@ describe.skipIf(!kafka)('a queue whose workers change from one kind of group to 
     await first.close()
     const second = await open(prefix, after)
     await second.submit('jobs', Buffer.from('left'))
-    // What somebody may still wait for is seen again; its arbiter knows that it has ended.
+    // Unexpired records are delivered again; their owner drops those of ended calls.
     expect(await takeAll(await second.openQueue('jobs'), 2)).toEqual(expect.arrayContaining(['left']))
     await second.close()
   })
 
-  it.each(['share', 'classic'] as const)(
-    'does not begin with days of records that were dealt with (%s)',
-    async (client) => {
-      const prefix = `${newId('t', 8)}.`
-      await (await open(prefix, client)).close()
-      await produceAt(`${prefix}jobs`, Date.now() - 48 * HOUR_MS, 500)
-      const broker = await open(prefix, client)
-      await broker.submit('jobs', Buffer.from('young'))
-      const [first] = await takeAll(await broker.openQueue('jobs'), 1)
-      expect(first).toBe('young')
-      await broker.close()
-    },
-  )
+  it.each(['share', 'classic'] as const)('does not start with days of processed records (%s)', async (client) => {
+    const prefix = `${newId('t', 8)}.`
+    await (await open(prefix, client)).close()
+    await produceAt(`${prefix}jobs`, Date.now() - 48 * HOUR_MS, 500)
+    const broker = await open(prefix, client)
+    await broker.submit('jobs', Buffer.from('young'))
+    const [first] = await takeAll(await broker.openQueue('jobs'), 1)
+    expect(first).toBe('young')
+    await broker.close()
+  })
 
   it('frees the name of its share group from the classic group of an earlier version', async () => {
     const prefix = `${newId('t', 8)}.`
     await (await open(prefix, 'share')).close()
     await withOldConsumer(prefix, async () => {
       const opening = open(prefix, 'share').then(async (broker) => broker.close())
-      await expect(opening).rejects.toThrow(`Group ${prefix}jobs has members of the classic kind`)
+      await expect(opening).rejects.toThrow(`Group ${prefix}jobs has members of a classic consumer group`)
     })
     const said: string[] = []
     const broker = await open(prefix, 'share', said)
@@ -84,7 +81,7 @@ describe.skipIf(!kafka)('a queue whose workers change from one kind of group to 
 })
 
 describe.skipIf(!kafka)('three workers on classic groups', () => {
-  it('share the calls', async () => {
+  it('share the calls between them', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const settings = { KAFKA_CLIENT: 'classic' }
     const ingress = await fleet.start('ingress', settings)
@@ -104,7 +101,7 @@ describe.skipIf(!kafka)('three workers on classic groups', () => {
       expect(new Set(statuses)).toEqual(new Set([200]))
       return await Promise.all(workers.map(attemptsOf))
     }
-    // A member that came last has its partitions when the others have heard of it.
+    // A new member has its partitions after the others have rejoined.
     const counts = await until(async () => {
       const each = await served()
       return each.every((attempts) => attempts > 0) ? each : undefined
@@ -116,8 +113,8 @@ describe.skipIf(!kafka)('three workers on classic groups', () => {
   }, 120_000)
 })
 
-describe('a worker that takes nothing', () => {
-  it('is not ready while jobs wait beside its free slots, and is again when it takes one', async () => {
+describe('a worker that receives no jobs', () => {
+  it('is not ready while jobs wait next to its free slots, and is ready again when it receives one', async () => {
     vi.useFakeTimers()
     const taker = { taken: 7, running: 0 }
     let lag = 0
@@ -146,7 +143,7 @@ describe('a worker that takes nothing', () => {
   })
 })
 
-/** Attempts a worker has run, by its own metrics. */
+/** Attempts of a worker, from its metrics. */
 async function attemptsOf(port: number): Promise<number> {
   const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
   return Number(/^sluice_attempts_total\{.*outcome="completed".*\} (\d+)$/m.exec(text)?.[1] ?? 0)
@@ -154,7 +151,7 @@ async function attemptsOf(port: number): Promise<number> {
 
 const CLIENT = { client: 'classic', prefix: '', topics: [], clientId: 'test', onProblem: () => undefined } as const
 
-/** Puts records into a topic as if that had been long ago. */
+/** Writes records with old timestamps into a topic. */
 async function produceAt(topic: string, ms: number, count: number): Promise<void> {
   const producer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).producer()
   await producer.connect()
@@ -163,7 +160,7 @@ async function produceAt(topic: string, ms: number, count: number): Promise<void
   await producer.disconnect()
 }
 
-/** A member of the classic group that earlier versions had, which bears the name of the topic. */
+/** A member of the classic group of earlier versions, which has the name of the topic. */
 async function withOldConsumer(prefix: string, during: () => Promise<void>): Promise<void> {
   const name = `${prefix}jobs`
   const consumer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).consumer({

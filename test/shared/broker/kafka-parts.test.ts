@@ -1,4 +1,4 @@
-/** The parts of the Kafka adapters that decide something and need no broker for it. */
+/** Parts of the Kafka adapters that need no broker. */
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { ClassicPartition } from '#shared/broker/kafka/classic/partition.ts'
 import { type BatchFailure, CoalescingSender, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
@@ -9,8 +9,8 @@ import { until } from '../../support/stack.ts'
 
 const ROOMY = { batchBytesMax: 1_000_000 }
 
-describe('the coalescing sender', () => {
-  it('has one call under way, and sends what piles up meanwhile in the next', async () => {
+describe('the batching sender', () => {
+  it('has one request in flight, and sends pending records in the next', async () => {
     const broker = scriptedBroker()
     const first = broker.send(0, 'a')
     await until(() => broker.calls.length === 1)
@@ -23,14 +23,14 @@ describe('the coalescing sender', () => {
     expect(broker.calls).toEqual([['0: a'], ['0: b c d']])
   })
 
-  it('closes a batch at its size, and sends a bigger record alone', async () => {
+  it('closes a batch at its maximum size, and sends a larger record alone', async () => {
     const broker = scriptedBroker({ batchBytesMax: 250 })
     const sends = ['a', 'b', 'x'.repeat(500), 'c'].map((text) => broker.send(0, text))
     await broker.answerUntil(Promise.all(sends))
     expect(broker.calls).toEqual([['0: a b'], [`0: ${'x'.repeat(500)}`], ['0: c']])
   })
 
-  it('tries a failed batch again, unchanged and first, while other partitions go on', async () => {
+  it('retries a failed batch unchanged and first, while other partitions continue', async () => {
     const broker = scriptedBroker()
     const stuck = broker.send(0, 'a')
     const other = broker.send(1, 'p')
@@ -43,7 +43,7 @@ describe('the coalescing sender', () => {
     expect(broker.sentTo(1)).toEqual(['1: p', '1: q'])
   })
 
-  it('gives up a record at its deadline and does not send it again', async () => {
+  it('fails a record at its deadline and does not send it again', async () => {
     const broker = scriptedBroker()
     const late = broker.send(0, 'late', 50)
     const patient = broker.send(0, 'patient')
@@ -54,7 +54,7 @@ describe('the coalescing sender', () => {
     expect(broker.sentTo(0)).toEqual(['0: late patient', '0: patient'])
   })
 
-  it('rejects what the broker refuses for good, and goes on', async () => {
+  it('rejects records that the broker refuses permanently, and continues', async () => {
     const broker = scriptedBroker()
     const refused = broker.send(0, 'a')
     await until(() => broker.calls.length === 1)
@@ -63,30 +63,25 @@ describe('the coalescing sender', () => {
     await broker.answerUntil(broker.send(0, 'b'))
   })
 
-  it.each([1, 2, 5, 8])(
-    'sends a batch again in parts until only the record that is refused fails (%i)',
-    async (bad) => {
-      const broker = scriptedBroker()
-      const first = broker.send(0, 'first')
-      await until(() => broker.calls.length === 1)
-      const texts = Array.from({ length: 8 }, (_, index) => String(index + 1))
-      const sends = Promise.allSettled(texts.map((text) => broker.send(0, text)))
-      broker.answer()
-      await first
-      const results = await broker.judgeUntil(sends, (call) =>
-        call.slice('0: '.length).split(' ').includes(String(bad)),
-      )
-      expect(results.map(({ status }) => status)).toEqual(
-        texts.map((t) => (t === String(bad) ? 'rejected' : 'fulfilled')),
-      )
-      expect(results[bad - 1]).toMatchObject({ reason: { code: 'request_too_large' } })
-      // Halved at most three times, and never sent again once it stood alone.
-      expect(broker.calls.flat().filter((call) => call === `0: ${bad}`)).toHaveLength(1)
-      expect(broker.calls.length).toBeLessThan(14)
-    },
-  )
+  it.each([1, 2, 5, 8])('splits a refused batch until only the refused record fails (%i)', async (bad) => {
+    const broker = scriptedBroker()
+    const first = broker.send(0, 'first')
+    await until(() => broker.calls.length === 1)
+    const texts = Array.from({ length: 8 }, (_, index) => String(index + 1))
+    const sends = Promise.allSettled(texts.map((text) => broker.send(0, text)))
+    broker.answer()
+    await first
+    const results = await broker.judgeUntil(sends, (call) => call.slice('0: '.length).split(' ').includes(String(bad)))
+    expect(results.map(({ status }) => status)).toEqual(
+      texts.map((t) => (t === String(bad) ? 'rejected' : 'fulfilled')),
+    )
+    expect(results[bad - 1]).toMatchObject({ reason: { code: 'request_too_large' } })
+    // Split at most three times, and never resent after it was alone.
+    expect(broker.calls.flat().filter((call) => call === `0: ${bad}`)).toHaveLength(1)
+    expect(broker.calls.length).toBeLessThan(14)
+  })
 
-  it('takes no more than its bound, and has room again once records are durable', async () => {
+  it('accepts no more than its bound, and more once records are durable', async () => {
     const broker = scriptedBroker({ bytesMax: 350 })
     const kept = [broker.send(0, 'a'), broker.send(0, 'b'), broker.send(0, 'c')]
     await expect(broker.send(0, 'd')).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 1_000 })
@@ -96,7 +91,7 @@ describe('the coalescing sender', () => {
 })
 
 describe('one partition of a classic group', () => {
-  it('commits as far as everything is acknowledged, in whatever order', () => {
+  it('commits up to the first unacknowledged record, in whatever order acknowledgements arrive', () => {
     const partition = new ClassicPartition()
     partition.add(records(5, 6, 7))
     partition.take(3)
@@ -110,7 +105,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(8)
   })
 
-  it('knows after a rebalance what still runs here, and hands out only the rest again', () => {
+  it('keeps running records after a rebalance, and redelivers only the others', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1, 2, 3))
     partition.take(3)
@@ -122,7 +117,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(2)
   })
 
-  it('commits nothing it has not seen since the rebalance', () => {
+  it('commits only offsets that it has seen since the rebalance', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1, 2))
     partition.take(3)
@@ -133,7 +128,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(1)
   })
 
-  it('steps over offsets that hold no record', () => {
+  it('skips offsets without a record', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 4))
     partition.take(2)
@@ -141,7 +136,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(4)
   })
 
-  it('gives a record that was put back out first, and counts', () => {
+  it('redelivers a released record first, with a delivery count', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1))
     const [first] = partition.take(1)
@@ -154,7 +149,7 @@ describe('one partition of a classic group', () => {
 })
 
 describe('the supervisor of a consumer', () => {
-  it('gives up after five failures in a row, and starts counting anew with progress', () => {
+  it('gives up after five failures in a row, and resets the count on progress', () => {
     const onFatal = vi.fn()
     const supervisor = new Supervisor('test', { onProblem: () => undefined, onFatal }, () => false)
     for (let i = 0; i < 4; i++) supervisor.failed(new Error('broken'))
@@ -165,7 +160,7 @@ describe('the supervisor of a consumer', () => {
     expect(onFatal).toHaveBeenCalledExactlyOnceWith(new Error('the fifth'))
   })
 
-  it('waits for a broker that is away for ever, with bounded delay, and says so once', () => {
+  it('waits forever for a missing broker, with bounded delay, and logs it once', () => {
     const [onFatal, onProblem] = [vi.fn(), vi.fn()]
     const supervisor = new Supervisor('test', { onProblem, onFatal }, () => true)
     const delays = Array.from({ length: 100 }, () => supervisor.failed(new Error('away')))
@@ -174,7 +169,7 @@ describe('the supervisor of a consumer', () => {
     expect(onProblem).toHaveBeenCalledOnce()
   })
 
-  it('tells what passes by itself as expected, once a minute at most, and as a problem what lasts for a minute', () => {
+  it('logs transient failures as expected, once a minute at most, and as a problem after a minute', () => {
     vi.useFakeTimers()
     onTestFinished(() => void vi.useRealTimers())
     const onProblem = vi.fn()
@@ -201,7 +196,7 @@ describe('the supervisor of a consumer', () => {
     expect(onProblem.mock.lastCall).toEqual([expected, expect.objectContaining({ is_transient: true })])
   })
 
-  it('tells each failure as a problem that does not pass by itself', () => {
+  it('logs each permanent failure as a problem', () => {
     const onProblem = vi.fn()
     const supervisor = new Supervisor('test', { onProblem }, () => false)
     for (let i = 0; i < 3; i++) supervisor.failed(new Error('broken'))
@@ -228,7 +223,7 @@ describe('the boot check', () => {
   const WRONG = { 'cleanup.policy': 'compact,delete', 'max.message.bytes': '50000', 'retention.ms': '60000' }
   const needy = { name: 'jobs', partitions: 4, retentionMs: 3_600_000, kind: 'queue' } as const
 
-  it('mends what is wrong with a topic, and says so', async () => {
+  it('fixes the settings of a topic, and logs it', async () => {
     const topicSettings: Record<string, string> = { ...WRONG, 'segment.ms': '7' }
     const said: unknown[] = []
     const onProblem = (_message: string, { before }: Record<string, unknown>) => said.push(before)
@@ -244,7 +239,7 @@ describe('the boot check', () => {
     expect(said.join()).toContain('cleanup.policy=compact,delete')
   })
 
-  it('refuses a topic that it may not mend, each problem with its command', async () => {
+  it('refuses a topic that it may not change, each problem with its command', async () => {
     const admin = scriptedAdmin({ topicSettings: { ...WRONG }, isReadOnly: true })
     const problems = await checkTopics(admin, { ...bootOptions, topics: [needy] })
     expect(problems.map(({ remediation }) => remediation.split(' ').at(-1))).toEqual([
@@ -258,7 +253,7 @@ describe('the boot check', () => {
     )
   })
 
-  it('only warns of records that are kept for less than wanted where nobody misses them', async () => {
+  it('only warns about a shorter retention where no record is lost by it', async () => {
     const admin = scriptedAdmin({ topicSettings: { 'retention.ms': '60000' }, isReadOnly: true })
     const said: unknown[] = []
     const onProblem = (_message: string, { problem }: Record<string, unknown>) => said.push(problem)
@@ -274,7 +269,7 @@ describe('the boot check', () => {
     expect(await admin.groupSettings('jobs')).toEqual(new Map([['share.auto.offset.reset', 'earliest']]))
   })
 
-  it('makes a group start no earlier than anybody can still wait for its records', async () => {
+  it('makes a group start at the oldest record that may still be needed', async () => {
     const admin = scriptedAdmin({ groups: { jobs: {} } })
     const topics = [{ ...needy, retentionMsMin: 3_600_000 }]
     expect(await checkShareGroups(admin, { ...bootOptions, topics })).toEqual([])
@@ -289,7 +284,7 @@ describe('the boot check', () => {
     expect(await checkShareGroups(empty, bootOptions)).toEqual([])
     expect(deleted).toEqual(['deleted'])
     const [problem] = await checkShareGroups(scriptedAdmin({ groups: earliest, classicGroup: 'STABLE' }), bootOptions)
-    expect(problem?.problem).toContain('Group jobs has members of the classic kind')
+    expect(problem?.problem).toContain('Group jobs has members of a classic consumer group')
     expect(problem?.remediation).toContain('KAFKA_CLIENT=classic')
   })
 })
@@ -307,10 +302,10 @@ interface ScriptedCluster {
   brokerSettings?: Record<string, string>
   groups?: Record<string, Record<string, string>>
   topicSettings?: Record<string, string>
-  /** State of a classic group that has the name of the share group. */
+  /** State of a classic group with the name of the share group. */
   classicGroup?: string
   deleted?: string[]
-  /** This client may alter no topic. */
+  /** The client has no permission to alter topics. */
   isReadOnly?: boolean
 }
 
@@ -347,7 +342,7 @@ function scriptedAdmin(cluster: ScriptedCluster): ShareGroupAdmin {
   }
 }
 
-/** A sender on a broker that answers when the test says so. */
+/** A sender on a broker whose responses the test controls. */
 function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytesMax } = {}) {
   const calls: string[][] = []
   let resolve: ((failures: readonly BatchFailure[]) => void) | undefined
@@ -370,7 +365,7 @@ function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytes
       const record = { key: undefined, value: Buffer.from(text) }
       return sender.send('t', partition, record, { batchBytesMax, ...(timeoutMs !== undefined && { timeoutMs }) })
     },
-    /** Refuses every call that holds what is wrong, for good, until the promise settles. */
+    /** Refuses every batch with invalid records until the promise settles. */
     judgeUntil: async <T>(promise: Promise<T>, isRefused: (call: string) => boolean): Promise<T> => {
       let isSettled = false
       const settled = promise.finally(() => {
@@ -384,7 +379,7 @@ function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytes
       })
       return await settled
     },
-    /** Answers every call with success until the promise settles. */
+    /** Acknowledges every request until the promise settles. */
     answerUntil: async (promise: Promise<unknown>) => {
       let isSettled = false
       const settled = promise.finally(() => {

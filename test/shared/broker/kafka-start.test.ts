@@ -1,4 +1,4 @@
-/** Why a process cannot start on a Kafka: the log and the last sentence name the cause and its remedy. */
+/** Why a process cannot start on a Kafka: the log and the last error name the cause and its remedy. */
 import { execFile } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -14,7 +14,7 @@ import { type LocalKafka, startLocalKafka, whyNoLocalKafka } from '../../support
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()
 const run = promisify(execFile)
 const LOGIN = { mechanism: 'PLAIN', username: 'sluice', password: 'right' } as const
-/** Longest a start may take that no waiting helps. */
+/** Maximum time until a start with a permanent error fails. */
 const REFUSED_MS = 15_000
 
 /** The listener PLAINTEXT of kafka-local.sh with another protocol. */
@@ -29,7 +29,7 @@ const SASL = listener('SASL_PLAINTEXT', [
     'username="admin" password="admin" user_admin="admin" user_sluice="right";',
 ])
 
-/** With a certificate that no authority has signed. */
+/** With a self-signed certificate. */
 async function startWithTls(directory: string): Promise<LocalKafka> {
   const store = join(directory, 'store.p12')
   const keytool = process.env.JAVA_HOME ? join(process.env.JAVA_HOME, 'bin/keytool') : 'keytool'
@@ -43,7 +43,7 @@ async function startWithTls(directory: string): Promise<LocalKafka> {
   return await startLocalKafka(1, listener('SSL', [...lines, 'ssl.endpoint.identification.algorithm=']))
 }
 
-/** Starts as a process does. @returns the sentence with which it ends, and how long it took */
+/** Starts like a process. @returns the error message, and the time it took */
 async function startOn(brokers: string, more: Partial<KafkaOptions>) {
   const startedAt = performance.now()
   const options = { brokers: [brokers], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
@@ -104,11 +104,11 @@ const REFUSED: readonly Refused[] = [
 ]
 
 describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)('a start on Kafka (%s)', (client) => {
-  it('works with the right password', async () => {
+  it('succeeds with the right password', async () => {
     expect((await startOn(sasl.address, { client, sasl: LOGIN })).message).toBe('started')
   })
 
-  it.each(REFUSED)('ends within seconds with the cause and its remedy: $name', async (refused) => {
+  it.each(REFUSED)('fails within seconds with the cause and its remedy: $name', async (refused) => {
     const { address, login, tls = false, sentence } = refused
     const { message, tookMs } = await startOn(address(), { client, tls, ...(login && { sasl: login }) })
     expect(message).toMatch(sentence)
@@ -118,7 +118,7 @@ describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)('a st
   it.each([
     ['a name without an address', 'no-such-host.invalid:9092', /DNS/, /KAFKA_BROKERS/],
     ['a closed port', '127.0.0.1:1', /No server listens.*ECONNREFUSED/, /kafka-local\.sh/],
-  ])('waits for what may pass, and names it: %s', async (_, address, problem, remediation) => {
+  ])('waits for transient problems, and names them: %s', async (_, address, problem, remediation) => {
     const options = { brokers: [address], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
     const error = await openKafkaBroker({ client, ...options }).catch((thrown: unknown) => thrown)
     expect(error).toMatchObject({ code: 'overloaded', cause: { isPermanent: false } })

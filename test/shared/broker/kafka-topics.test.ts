@@ -1,4 +1,4 @@
-/** Topics that are deleted while the service runs: by an operator, a clean-up job, another fleet. */
+/** Topics deleted while the service runs: by an operator, a clean-up job, another fleet. */
 import pino from 'pino'
 import { describe, expect, inject, it } from 'vitest'
 import type { Broker, Topic } from '#shared/broker/broker.ts'
@@ -11,12 +11,12 @@ import { type Stack, startStack, until } from '../../support/stack.ts'
 const kafka = inject('kafka') ?? ''
 const HOUR_MS = 3_600_000
 const WITHIN = { withinMs: 40_000 }
-/** Longest a call may take that meets the deletion: the loss of its reply is noticed, and another worker runs it. */
+/** Maximum time of a call during the deletion: the lost reply is detected, and another worker runs the call. */
 const ANSWERED_MS = 30_000
 const TOPICS = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
 
-describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic that is deleted under load (%s)', (client) => {
-  it('is made again, and every call and durable job gets its answer', async () => {
+describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic deleted under load (%s)', (client) => {
+  it('is created again, and every call and durable job gets its response', async () => {
     const prefix = `${newId('t', 8)}.`
     const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
     await using stack = await startStack({ kafka, settings })
@@ -36,14 +36,14 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic that is del
   }, 300_000)
 })
 
-describe.skipIf(!kafka).each(['share', 'classic'] as const)('a deleted topic that cannot be made (%s)', (client) => {
-  it('makes the ingress not ready by name, refuses calls at once, and is used again once it is there', async () => {
+describe.skipIf(!kafka).each(['share', 'classic'] as const)('a deleted topic that cannot be created (%s)', (client) => {
+  it('makes the ingress not ready by name, refuses calls at once, and is used again once it exists', async () => {
     const prefix = `${newId('t', 8)}.`
     const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '1' }
     await (await startStack({ kafka, settings }))[Symbol.asyncDispose]()
     const lines: string[] = []
     const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
-    // More replicas than there are brokers: what exists works, and no topic can be made.
+    // A higher replication factor than brokers: existing topics work, and none can be created.
     await using stack = await startStack({ kafka, log, settings: { ...settings, KAFKA_REPLICATION: '7' } })
     await until(async () => (await chat(stack, 'warm')).status === 200, WITHIN)
     for (const topic of ['jobs.inference', 'replies']) {
@@ -67,10 +67,10 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('a deleted topic tha
   }, 180_000)
 })
 
-describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic that is made again by hand (%s)', (client) => {
+describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic created again by hand (%s)', (client) => {
   const REPLIES: Topic = { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' }
 
-  it('gets its partitions back, and gives each record that was sent since once and in order', async () => {
+  it('gets its partitions back, and delivers each later record once and in order', async () => {
     const prefix = `${newId('t', 8)}.`
     const options = { brokers: [kafka], client, prefix, topics: [REPLIES], clientId: 'test' }
     const lost: string[] = []
@@ -88,7 +88,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic that is mad
     for (const text of after) await send(text)
     await until(() => seen.includes('after 99'), WITHIN)
     expect(seen.filter((text) => text.startsWith('before'))).toEqual([])
-    // What was sent between the request and the deletion is gone with the topic.
+    // Records between the request and the deletion are lost with the topic.
     expect(seen).toEqual(after.slice(-seen.length))
     await until(() => lost.includes('replies'), WITHIN)
   }, 120_000)
@@ -113,7 +113,7 @@ async function chat(stack: Stack, content: string): Promise<Answer> {
   return { status: response.status, text: content_, tookMs: Math.round(performance.now() - startedAt) }
 }
 
-/** Eight callers, one call after the other each; half of their calls take 200 ms. */
+/** Eight callers with sequential calls; half of the calls take 200 ms. */
 function startLoad(stack: Stack) {
   const answers: Answer[] = []
   let isOver = false

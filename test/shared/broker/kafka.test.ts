@@ -1,4 +1,4 @@
-/** What only a real Kafka can do to the broker port: go away, come back, crash, lose a taker, be set up wrongly. */
+/** Failures that only a real Kafka can cause: outage, restart, crash, lost consumer, wrong settings. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -51,18 +51,18 @@ async function open(options: Partial<KafkaOptions> = {}): Promise<Broker> {
 }
 
 describe.skipIf(!kafka)('a share group', () => {
-  it('gives work to more members than the queue has partitions', async () => {
+  it('delivers to more members than the queue has partitions', async () => {
     const broker = await open()
     const members = await Promise.all(Array.from({ length: 4 }, () => broker.openQueue('jobs')))
     const servedBy = new Set<number>()
-    // Each holds on to its record, so a record that finds a taker finds one that has none yet.
+    // Each keeps its record, so each record goes to a member without one.
     const working = members.map((member, index) => takeOne(member).then(() => servedBy.add(index)))
     await Promise.all(Array.from({ length: 4 }, (_, i) => broker.submit('jobs', Buffer.from(String(i)))))
     await Promise.all(working)
     expect(servedBy.size).toBe(4)
   })
 
-  it('gives the records of a killed process to another member long before their locks end', async () => {
+  it('delivers the records of a killed process to another member long before their locks end', async () => {
     const prefix = `${newId('t', 8)}.`
     const broker = await open({ prefix })
     const survivor = await broker.openQueue('jobs')
@@ -91,7 +91,7 @@ describe.skipIf(!kafka)('a share group', () => {
     expect(taken.toSorted()).toEqual(['a', 'b', 'c'])
   })
 
-  it('hands nothing that a member still works on to members that join', async () => {
+  it('delivers none of the records in progress to members that join', async () => {
     const topics = [{ ...JOBS, partitions: 4 }, REPLIES]
     const broker = await open({ topics })
     const first = await broker.openQueue('jobs')
@@ -104,7 +104,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const working = joined.map(async (served) => work(await broker.openQueue('jobs'), seen, served))
     const traffic = submitSteadily(broker)
     await until(() => joined.every((served) => served.size > 0), WITHIN)
-    // The first member hears only with its next heartbeat which partitions it no longer has.
+    // The first member learns of its lost partitions with its next heartbeat.
     const heardAt = Date.now() + HEARTBEAT_MS + 500
     await until(() => Date.now() > heardAt, WITHIN)
     for (const delivery of early) delivery.acknowledge()
@@ -116,12 +116,12 @@ describe.skipIf(!kafka)('a share group', () => {
     expect([...seen].filter((text) => text.startsWith('early'))).toEqual([])
   })
 
-  it('that is new finds nothing wrong with a queue nobody has used, and takes its first record', async () => {
+  it('that is new works on an unused queue, and delivers its first record', async () => {
     const onProblem = vi.fn()
     const broker = await open({ topics: [{ ...JOBS, retentionMsMin: HOUR_MS }, REPLIES], onProblem })
     const member = await broker.openQueue('jobs')
     const taken = takeOne(member)
-    // Asked for as often as a group that has begun is: its partition has been looked at many times by then.
+    // Polled as often as an initialised group is: its partition has been read many times by then.
     const lookedUntil = Date.now() + HEARTBEAT_MS
     await until(() => Date.now() > lookedUntil, WITHIN)
     const failures = onProblem.mock.calls.filter(([, fields]) => /OFFSET_NOT_AVAILABLE/.test(fields?.error))
@@ -130,15 +130,15 @@ describe.skipIf(!kafka)('a share group', () => {
     await taken
   })
 
-  it('is chosen by itself where the broker has them', async () => {
+  it('is chosen automatically if the broker supports it', async () => {
     expect((await open({ client: 'auto' })).name).toBe('kafka (share groups)')
   })
 })
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
-  'a record that the broker will never take (%s)',
+  'a record that the broker refuses permanently (%s)',
   (client) => {
-    it('fails alone: those before, beside and behind it are kept', async () => {
+    it('fails alone: those before, next to and after it are stored', async () => {
       const prefix = `${newId('t', 8)}.`
       const broker = await open({ client, prefix })
       const seen: string[] = []
@@ -168,12 +168,12 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
 )
 
 describe.skipIf(!kafka)('the boot check', () => {
-  it.each(['share', 'classic'] as const)('mends topics that are set up wrongly (%s)', async (client) => {
+  it.each(['share', 'classic'] as const)('fixes topics with wrong settings (%s)', async (client) => {
     const prefix = `${newId('t', 8)}.`
     await open({ client, prefix, topics: [JOBS, { ...REPLIES, partitions: 1, retentionMs: 60_000 }] })
     const wrong = { 'cleanup.policy': 'compact', 'max.message.bytes': '50000' }
     await alterTopic(kafka ?? '', `${prefix}jobs`, wrong)
-    // The controller answers when it has written that; the broker takes it from its log a moment later.
+    // The controller responds after writing the change; the broker applies it a moment later.
     const isWrong = async () =>
       expect.objectContaining(wrong).asymmetricMatch(await topicSettings(kafka ?? '', `${prefix}jobs`))
     await until(isWrong, WITHIN)
@@ -183,7 +183,7 @@ describe.skipIf(!kafka)('the boot check', () => {
     expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms; ${HOUR_MS} are needed`)
     expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
     expect(said.join()).toContain(`Topic ${prefix}jobs accepts records of at most 50000 bytes`)
-    // Without a key, which a compacted topic does not take, and larger than it took.
+    // Without a key, which a compacted topic refuses, and larger than the previous limit.
     await until(async () =>
       broker.submit('jobs', Buffer.alloc(100_000)).then(
         () => true,
@@ -200,7 +200,7 @@ describe.skipIf(!kafka)('the boot check', () => {
   })
 
   it.each(['share', 'classic'] as const)(
-    'names everything it cannot mend at once, with its fix (%s)',
+    'lists every problem that it cannot fix, with its remedy (%s)',
     async (client) => {
       const many = (name: string) => ({ ...REPLIES, name, partitions: -5 })
       const opening = open({ client, topics: [JOBS, REPLIES, many('many'), many('more')] })
@@ -211,21 +211,21 @@ describe.skipIf(!kafka)('the boot check', () => {
     },
   )
 
-  it('lets several processes make the same topics at once', async () => {
+  it('lets several processes create the same topics at once', async () => {
     const prefix = `${newId('t', 8)}.`
     const clients = ['share', 'classic', 'share', 'classic'] as const
     const brokers = await Promise.all(clients.map((client) => open({ client, prefix })))
     expect(brokers.map(({ isReachable }) => isReachable)).toEqual([true, true, true, true])
   })
 
-  it('fails when nobody listens at the address', async () => {
+  it('fails if no server listens at the address', async () => {
     await expect(open({ brokers: ['127.0.0.1:1'] })).rejects.toThrow()
     await expect(open({ brokers: ['127.0.0.1:1'], client: 'classic' })).rejects.toThrow()
   })
 })
 
-describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
-  // One for all of them; one that a failed test leaves is not used again.
+describe.skipIf(noLocal !== undefined)('during an outage of the broker', () => {
+  // One for all tests; one that a failed test leaves is not used again.
   let started: LocalKafka | undefined
   let local: LocalKafka
   beforeEach(async () => {
@@ -242,7 +242,7 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
   afterAll(stop)
 
   it.each(['SIGTERM', 'SIGKILL'] as const)(
-    'loses nothing it took, goes on by itself, and refuses in between (%s), with either client',
+    'no accepted record is lost, calls are refused, and the client recovers (%s), with either client',
     async (signal) => {
       const loads = await Promise.all(
         (['share', 'classic'] as const).map((client) => openLoaded(client, local.address)),
@@ -259,7 +259,7 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
     180_000,
   )
 
-  it('makes its topics again where the broker comes back with nothing, and goes on by itself', async () => {
+  it('topics are created again if the broker returns empty, and the client recovers', async () => {
     const load = await openLoaded('share', local.address)
     await load.untilServed()
     await local.down('SIGKILL')
@@ -269,7 +269,7 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
     await load.stop()
   }, 180_000)
 
-  it('bounds what it keeps for a broker that stays away', async () => {
+  it('the buffer for a missing broker is bounded', async () => {
     const broker = await open({ brokers: [local.address], sendBufferBytesMax: 100_000, closeTimeoutMs: 200 })
     await broker.send('replies', 0, 'k', Buffer.from('works'))
     await local.down('SIGKILL')
@@ -284,7 +284,7 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
 })
 
 describe.skipIf(noLocal !== undefined)('in a cluster of three nodes', () => {
-  it('follows leaders and coordinators that move, and loses nothing', async () => {
+  it('a client follows moved leaders and coordinators, and loses nothing', async () => {
     await using cluster = await startLocalKafka(3)
     const topics = [
       { ...JOBS, partitions: 6 },
@@ -296,7 +296,7 @@ describe.skipIf(noLocal !== undefined)('in a cluster of three nodes', () => {
     const members = await Promise.all([broker.openQueue('jobs'), broker.openQueue('jobs')])
     const working = members.map((member) => work(member, done, served))
     const events = Array.from({ length: 6 }, (): number[] => [])
-    // One receiver for all of them: it polls whoever leads some, and takes each along when it moves.
+    // One receiver for all partitions: it polls each leader, and follows each partition when it moves.
     await broker.receive('replies', [0, 1, 2, 3, 4, 5], ({ value }) => events[Number(value) % 6]?.push(Number(value)))
     const traffic = submitSteadily(broker)
     const sends: Promise<void>[] = []
@@ -364,7 +364,7 @@ async function openLoaded(client: 'share' | 'classic', address: string) {
     },
     async expectWhole() {
       await working
-      // A call whose answer was lost may be sent again; without the repeats the order must be whole.
+      // A call whose response was lost may be sent again; without repeats the order must be complete.
       const firsts = events.filter((value, index) => events.indexOf(value) === index)
       expect(firsts).toEqual(sends.map((_, index) => index))
       if (client === 'share') expect(events.length).toBe(sends.length)
@@ -376,7 +376,7 @@ async function takeOne(member: QueueConsumer): Promise<void> {
   await until(async () => (await member.take(1, never)).length > 0, WITHIN)
 }
 
-/** One record through the queue, so that the member has its partitions. */
+/** Sends one record through the queue, so that the member has its partitions. */
 async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
   await broker.submit('jobs', Buffer.from('warm'))
   await until(async () => {
@@ -387,7 +387,7 @@ async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
   await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
 }
 
-/** Takes and acknowledges until the test ends. */
+/** Fetches and acknowledges until the test ends. */
 async function work(member: QueueConsumer, done: Set<string>, served = new Set<string>()): Promise<void> {
   const { signal } = ended
   while (!signal.aborted) {
@@ -429,7 +429,7 @@ function submitSteadily(broker: Broker) {
 function sendSteadily(broker: Broker, sends: Promise<void>[], partition: (count: number) => number = () => 1) {
   const timer = setInterval(() => {
     const sent = broker.send('replies', partition(sends.length), 'k', Buffer.from(String(sends.length)))
-    sent.catch(() => undefined) // looked at when the traffic has stopped
+    sent.catch(() => undefined) // Checked when the traffic has stopped.
     sends.push(sent)
   }, 5)
   const stop = () => clearInterval(timer)

@@ -3,12 +3,12 @@ import { expect, it } from 'vitest'
 import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 
-/** kafkajs' own words for an error of the protocol. */
+/** kafkajs' own message for an error of the protocol. */
 const { createErrorFromCode } = createRequire(import.meta.url)('kafkajs/src/protocol/error') as {
   createErrorFromCode(code: number): Error
 }
 
-it('the log tells what kafkajs reports, but not that a group which is just joined has no coordinator yet', () => {
+it('the log has the errors of kafkajs, except that a new group has no coordinator yet', () => {
   const told: unknown[] = []
   const onProblem = (_: string, fields: object) => told.push(fields)
   const kafka = createKafkaJs({ clientId: 'test', brokers: ['127.0.0.1:1'], onProblem } as unknown as KafkaOptions)

@@ -4,7 +4,7 @@ import { openMemoryBroker } from '#shared/broker/memory.ts'
 const TOPIC = { name: 'jobs', partitions: 1, retentionMs: 1_000, kind: 'queue' } as const
 const { signal } = new AbortController()
 
-it('what is handed over is taken as it is, and reads as the same record', async () => {
+it('an in-process record is delivered without encoding, and reads as the same record', async () => {
   const broker = await openMemoryBroker({ topics: [TOPIC] })
   const taker = await broker.openQueue('jobs')
   const said = { id: 'job_1', body: { text: 'hello' } }
@@ -21,7 +21,7 @@ it('what is handed over is taken as it is, and reads as the same record', async 
   await broker.close()
 })
 
-it('what is handed over counts against the bound of its queue', async () => {
+it('an in-process record counts against the bound of its queue', async () => {
   const broker = await openMemoryBroker({ topics: [TOPIC] })
   const half = 130 * 1024 * 1024
   broker.enqueueLocal?.('jobs', {}, half)

@@ -24,7 +24,7 @@ function problemsOf(load: () => unknown): readonly string[] {
   return []
 }
 
-describe('a setting that cannot be used', () => {
+describe('an invalid setting', () => {
   test.each([
     [{ PORT: 'abc' }, "PORT: expected a number, got 'abc'"],
     [{ PORT: '99999' }, "PORT: must be 65535 or less, got '99999'"],
@@ -34,7 +34,7 @@ describe('a setting that cannot be used', () => {
     [{ SLUICE_URL: 'x' }, "SLUICE_URL: expected a URL such as http://host:port, got 'x'"],
     [{ KAFKA_BROKERS: 'nohost' }, "KAFKA_BROKERS: must be host:port, several with commas between, got 'nohost'"],
     [{ DATABASE_URL: 'mysql://a:secret@b/c' }, 'DATABASE_URL: must start with postgres://'],
-  ])('%j is told with what it is and what it may be, and secrets are not shown', (env, problem) => {
+  ])('%j is reported with its value and the valid ones, and secrets are not shown', (env, problem) => {
     expect(problemsOf(() => parseConfig(env))).toEqual([problem])
   })
 
@@ -47,7 +47,7 @@ describe('a setting that cannot be used', () => {
   })
 })
 
-describe('a models.yaml that cannot be used', () => {
+describe('an invalid models.yaml', () => {
   const OPENAI = "engine: {type: openai, base_url: 'http://x/v1'"
   test.each([
     [
@@ -73,7 +73,7 @@ describe('a models.yaml that cannot be used', () => {
     ],
     ['an engine left out', 'models: [{id: m}]', /^models\[0\]\.engine: /],
     ['no YAML', 'models:\n  - id: m\n   engine: x', /line 3, column 1$/],
-  ])('for %s says where, what is there, and what may be', async (_, text, problem) => {
+  ])('is reported with position, value and valid values: %s', async (_, text, problem) => {
     const file = join(await emptyDirectory(), 'models.yaml')
     await writeFile(file, text)
     const [first = ''] = problemsOf(() => loadModels(file))
@@ -83,14 +83,14 @@ describe('a models.yaml that cannot be used', () => {
     else expect(first.slice(start.length)).toMatch(problem)
   })
 
-  test('because it is not there is told so', () => {
+  test('is reported if the file is missing', () => {
     expect(problemsOf(() => loadModels('/none/models.yaml'))).toEqual([
       'MODELS_FILE: /none/models.yaml: there is no such file. Start in the directory that has models.yaml, or name it',
     ])
   })
 })
 
-describe('a Python that cannot be used', () => {
+describe('an unusable Python', () => {
   const answering = async (version: string, hasPip: boolean) => {
     const file = join(await emptyDirectory(), 'bin', 'python3')
     await mkdir(join(file, '..'))
@@ -102,7 +102,7 @@ describe('a Python that cannot be used', () => {
   const asked = (file: string) =>
     describePython(file, undefined, { purpose: 'It needs', needsPip: true }).catch(({ message }) => message as string)
 
-  test('is told apart: missing, too old, without pip', async () => {
+  test('is reported by its cause: missing, too old, without pip', async () => {
     const [old, bare, fine] = [
       await answering('3,9,2', true),
       await answering('3,12,1', false),

@@ -12,11 +12,11 @@ describe('the profanity filter', () => {
     expect(filter.classify(text).detected).toEqual(['profanity'])
   })
 
-  it.each(['', 'Scunthorpe', 'we assess the class', 'The capital of France is Paris.'])('passes %j', (text) => {
+  it.each(['', 'Scunthorpe', 'we assess the class', 'The capital of France is Paris.'])('accepts %j', (text) => {
     expect(filter.classify(text).detected).toEqual([])
   })
 
-  it('says of every text what the matcher says, however it is disguised', () => {
+  it('agrees with the matcher on every text, however disguised', () => {
     const letters = fc.constantFrom(...'fuckshitasdickniger $1@0!.-ＦＵ🅰')
     const words = fc.constantFrom('fuck', 'shit', 'ass', 'cock', 'dick', 'tit', 'class', 'hello', 'night')
     const text = fc.array(fc.oneof(letters, words), { maxLength: 12 }).map((parts) => parts.join(''))
@@ -27,7 +27,7 @@ describe('the profanity filter', () => {
   })
 })
 
-it('tells the caller of profanity in an answer, whole and streamed, and cuts nothing', async () => {
+it('reports profanity in a response, whole and streamed, without cutting the text', async () => {
   await using stack = await startStack()
   for (const stream of [false, true]) {
     const body = { model: 'echo-1', stream, messages: [{ role: 'user', content: 'oh shit here we go' }] }

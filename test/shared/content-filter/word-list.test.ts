@@ -17,11 +17,11 @@ describe('the word list', () => {
     ['a bastard with a dildo', ['harassment', 'sexual']],
     ['we assess the class of Scunthorpe', []],
     ['', []],
-  ])('finds what is in %j', async (text, categories) => {
+  ])('finds the words in %j', async (text, categories) => {
     expect((await judge(text)).sort()).toEqual(categories)
   })
 
-  it('finds a word wherever it stands in a long text, and none where pieces of harmless words meet', async () => {
+  it('finds a word at any position of a long text, and none across harmless words', async () => {
     const rest = 'classic assessment, '.repeat(600)
     expect(await judge(rest)).toEqual([])
     for (const at of [0, 1_900, 2_040, 2_048, 2_060, 6_000, rest.length]) {
@@ -32,10 +32,12 @@ describe('the word list', () => {
 
   it('is stopped by its signal', async () => {
     const text = 'word '.repeat(200_000)
-    await expect(list.moderate([text], { signal: AbortSignal.abort(new Error('left')) })).rejects.toThrow('left')
+    await expect(list.moderate([text], { signal: AbortSignal.abort(new Error('disconnected')) })).rejects.toThrow(
+      'disconnected',
+    )
   })
 
-  it('knows every word that has a category in the dataset', async () => {
+  it('has every word with a category in the dataset', async () => {
     const { blacklistedTerms } = englishDataset.build()
     const match = (termId: number) => ({ termId, matchLength: 0, startIndex: 0, endIndex: 0 })
     const known = new Set(

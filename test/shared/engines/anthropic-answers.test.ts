@@ -7,7 +7,7 @@ import { ask, collect, engineOn, failure } from '../../support/engine-calls.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
 import { messageOf } from '../../support/wire/messages.ts'
 
-/** Answers of an upstream of the Messages API, as a caller of the same API gets them: whole, and joined from the stream. */
+/** Responses of an upstream of the Messages API, as a caller of the same API gets them: whole, and joined from the stream. */
 
 const start = (usage: object = { input_tokens: 5, output_tokens: 1 }, more: object = {}) => ({
   type: 'message_start',
@@ -50,7 +50,7 @@ async function eventsOf(answer: object | readonly unknown[], dialect = 'anthropi
   return await collect(engine, ask({ dialect, stream: Array.isArray(answer) }))
 }
 
-/** The message that a caller gets; both forms must agree. */
+/** The message that a caller gets; whole and streamed must agree. */
 async function messageFrom(answer: object | readonly unknown[], version = CONTEXT.version): Promise<Message> {
   const events = await eventsOf(answer)
   const context = { ...CONTEXT, version }
@@ -113,7 +113,7 @@ describe('blocks', () => {
       [{ type: 'message', content: 'Hello', usage: { input_tokens: 5, output_tokens: 7 } }],
     ],
     ['as content of message_start', [start(undefined, { content: [{ type: 'text', text: 'Hello' }] }), end(), stop]],
-  ])('%s the text arrives', async (_, frames) => {
+  ])('%s the text is forwarded', async (_, frames) => {
     expect(await messageFrom(frames)).toMatchObject({
       content: [{ type: 'text', text: 'Hello' }],
       stop_reason: 'end_turn',
@@ -144,7 +144,7 @@ describe('blocks', () => {
     expect(content).toEqual([{ type: 'tool_use', id: 'toolu_1', name: 'f', input: JSON.parse(expected) }])
   })
 
-  test('ids that are missing or equal are made anew, a missing name is an error', async () => {
+  test('missing or duplicate ids are replaced, a missing name is an error', async () => {
     const use = (id: unknown, name: unknown = 'f') => ({ type: 'tool_use', id, name, input: {} })
     const answer = (content: object[]) => ({ type: 'message', content, stop_reason: 'tool_use' })
     const { content } = await messageFrom(answer([use('a'), use('a'), use(''), use(7)]))
@@ -159,7 +159,7 @@ describe('blocks', () => {
     }
   })
 
-  test('two thoughts whose text is omitted stay two, and an unsigned one has an empty signature', async () => {
+  test('two thinking blocks without text stay separate, and an unsigned one has an empty signature', async () => {
     const content = [
       { type: 'thinking', thinking: '', signature: 'one' },
       { type: 'thinking', thinking: '', signature: 'two' },
@@ -170,7 +170,7 @@ describe('blocks', () => {
     expect((await messageFrom({ type: 'message', content, stop_reason: 'end_turn' })).content).toEqual(content)
   })
 
-  test('blocks of any type pass as they are, whole and streamed', async () => {
+  test('blocks of any type are forwarded unchanged, whole and streamed', async () => {
     const search = { type: 'server_tool_use', id: 'srvtoolu_1', name: 'web_search', caller: { type: 'direct' } }
     const found = {
       type: 'web_search_tool_result',
@@ -235,7 +235,7 @@ describe('citations', () => {
     { type: 'text', text: '.' },
   ]
 
-  test('each text keeps its own, whole and streamed', async () => {
+  test('of each text are kept, whole and streamed', async () => {
     expect((await messageFrom({ type: 'message', content, stop_reason: 'end_turn' })).content).toEqual(content)
     const streamed = await messageFrom([
       start(),
@@ -253,8 +253,8 @@ describe('citations', () => {
   })
 })
 
-describe('the end', () => {
-  test('pause_turn, its container and fields of later versions pass', async () => {
+describe('the end of a response', () => {
+  test('pause_turn, its container and fields of later versions are forwarded', async () => {
     const container = { id: 'container_1', expires_at: '2026-01-01T00:00:00Z', skills: null }
     const context_management = { applied_edits: [] }
     const expected = { stop_reason: 'pause_turn', container, context_management, new_field: 1 }
@@ -267,7 +267,7 @@ describe('the end', () => {
     ).toMatchObject(expected)
   })
 
-  test('a refusal without any output is an answer, with its details', async () => {
+  test('a refusal without output is a response, with its details', async () => {
     const stop_details = { type: 'refusal', category: 'cyber', explanation: 'x' }
     const usage = { input_tokens: 5, output_tokens: 0 }
     const answer = { type: 'message', content: [], stop_reason: 'refusal', stop_details, usage }
@@ -279,11 +279,11 @@ describe('the end', () => {
     [{ type: 'message', content: [{ type: 'text', text: '' }], stop_reason: 'end_turn', usage: { output_tokens: 7 } }],
     [{ type: 'message', content: [], stop_reason: 'tool_use', usage: { output_tokens: 2 } }],
     [[start(), end(), stop]],
-  ])('output that was reported and not sent is an error: %j', async (answer) => {
+  ])('reported output tokens without output are an error: %j', async (answer) => {
     expect(await failureOf(answer)).toMatchObject({ code: 'upstream_error', status: 502 })
   })
 
-  test('an answer that is really empty stays one', async () => {
+  test('an empty response without output tokens is valid', async () => {
     const usage = { input_tokens: 5, output_tokens: 2 }
     expect(await messageFrom({ type: 'message', content: [], stop_reason: 'end_turn', usage })).toMatchObject({
       content: [],
@@ -298,7 +298,7 @@ describe('usage', () => {
     ...{ inference_geo: 'eu', speed: 'fast', server_tool_use: { web_search_requests: 2, web_fetch_requests: 0 } },
   }
 
-  test('details and counts arrive, in message_start as well', async () => {
+  test('details and counts are forwarded, also from message_start', async () => {
     const events = await eventsOf([start({ ...counts, ...details }), ...words(0, 'A'), end(), stop])
     const stream = messagesAnswer.open?.(CONTEXT)
     const frames = events.flatMap((event) => stream?.push(event) ?? [])
@@ -320,7 +320,7 @@ describe('usage', () => {
     expect((await messageFrom(frames)).usage).toEqual({ ...counts, ...details, output_tokens: 7 })
   })
 
-  test('zeros that describe no call are counts that the upstream left out', async () => {
+  test('zeros that describe no call are treated as missing counts', async () => {
     const frames = [start({ input_tokens: 0, output_tokens: 0 }), ...words(0, 'Hello there'), end(undefined, {}), stop]
     const { usage } = await messageFrom(frames)
     expect(usage.input_tokens).toBeGreaterThan(0)

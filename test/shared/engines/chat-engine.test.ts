@@ -10,16 +10,16 @@ import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { prepareWeights } from '#shared/prepare/weights.ts'
 import { ask, collect, failure, options, textOf } from '../../support/engine-calls.ts'
 
-/** One engine under test. Its context window holds 512 tokens. */
+/** One engine under test, with a context window of 512 tokens. */
 interface Adapter {
   readonly name: string
   open(): ChatEngine
-  /** A request whose answer is long: hundreds of tokens. */
+  /** A request with a long response: hundreds of tokens. */
   readonly long: object
 }
 
 const CONTEXT_TOKENS = 512
-/** A prompt of hundreds of tokens takes ten seconds on a core that others use too. */
+/** A prompt of hundreds of tokens takes ten seconds on a shared core. */
 const TIMEOUT_MS = 90_000
 const WEIGHTS = 'smollm2-135m-instruct'
 const weightsDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
@@ -46,7 +46,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
     })
     afterAll(() => engine.close())
 
-    test('gives start first, one finish for each choice, and usage last', async () => {
+    test('yields start first, one finish per choice, and usage last', async () => {
       const events = await collect(engine, quick({ n: 2 }))
       expect(events[0]).toMatchObject({ type: 'start', model: 'm1' })
       expect(events.at(-1)).toMatchObject({ type: 'usage' })
@@ -58,7 +58,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       }
     })
 
-    test('gives the same text as deltas and whole', async () => {
+    test('yields equal text as deltas and whole', async () => {
       const streamed = await collect(engine, quick({ stream: true }))
       const whole = await collect(engine, quick({ stream: false }))
       expect(textOf(streamed)).toBe(textOf(whole))
@@ -66,7 +66,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(streamed.filter((event) => event.type === 'text').length).toBeGreaterThan(1)
     })
 
-    test('gives whole characters in each delta', async () => {
+    test('yields whole characters in each delta', async () => {
       const schema = { enum: ['🎉👩‍🚀 日本語 naïve café 🎉🎉 — Ελλάδα'] }
       const events = await collect(engine, quick({ response_format: { type: 'json_schema', schema }, max_tokens: 100 }))
       expect(JSON.parse(textOf(events))).toBe(schema.enum[0])
@@ -75,14 +75,14 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       for (const delta of deltas) expect([delta.isWellFormed(), delta.includes('\ufffd')]).toEqual([true, false])
     })
 
-    test('counts the prompt as its usage does', async () => {
+    test('counts the prompt like its usage', async () => {
       const request = quick()
       const usage = usageOf(await collect(engine, request))
       expect(await engine.countTokens?.(request, options())).toBe(usage.input_tokens)
       expect(usage.output_tokens).toBeGreaterThan(0)
     })
 
-    test('ends with length at max_tokens', async () => {
+    test('finishes with length at max_tokens', async () => {
       const events = await collect(engine, quick({ max_tokens: 3 }))
       expect(events).toContainEqual({ type: 'finish', choice: 0, reason: 'length' })
       expect(usageOf(events).output_tokens).toBe(3)
@@ -97,12 +97,12 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       }
     })
 
-    test('shows the beginning of a stop string that is not completed', async () => {
+    test('shows the beginning of an incomplete stop string', async () => {
       const whole = await collect(engine, quick())
       const text = textOf(whole)
       const events = await collect(engine, quick({ stop: [`${text.slice(-4)}x`, `${text.slice(0, 4)}\0`] }))
       expect(textOf(events)).toBe(text)
-      // What a small model says, and how it ends, differs from processor to processor.
+      // The output of a small model depends on the processor.
       const endOf = (answer: GenerateEvent[]) => answer.filter(({ type }) => type === 'finish')
       expect(endOf(events)).toEqual(endOf(whole))
       expect(endOf(events)).toHaveLength(1)
@@ -114,7 +114,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(textOf(await collect(engine, quick({ turns })))).toMatch(/^ Paris/)
     })
 
-    test('gives a log probability for each token of the text', async () => {
+    test('yields a log probability for each token of the text', async () => {
       const events = await collect(engine, quick({ logprobs: true, top_logprobs: 2 }))
       const logprobs = events.flatMap((event) => (event.type === 'text' ? (event.logprobs ?? []) : []))
       expect(logprobs.map((logprob) => logprob.token).join('')).toBe(textOf(events))
@@ -125,7 +125,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       }
     })
 
-    test.each(SCHEMAS())('answers by a JSON schema: %s', async (_, schema) => {
+    test.each(SCHEMAS())('generates JSON of a schema: %s', async (_, schema) => {
       const response_format = { type: 'json_schema', name: 'answer', schema }
       const turns = say('Describe a person named Ada, 36 years old, as JSON.')
       const events = await collect(engine, ask({ turns, temperature: 0.7, seed: 5, response_format, max_tokens: 400 }))
@@ -133,7 +133,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(z.fromJSONSchema(schema).safeParse(JSON.parse(textOf(events)))).toMatchObject({ success: true })
     })
 
-    test('answers with any JSON object when asked for one', async () => {
+    test('generates any JSON object on request', async () => {
       const turns = say('Give the name of the capital of France as JSON.')
       const response_format = { type: 'json_object' }
       const events = await collect(engine, ask({ turns, temperature: 0, response_format, max_tokens: 400 }))
@@ -158,14 +158,14 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
     test.each([
       ['auto, and none fits', { type: 'auto' }],
       ['none', { type: 'none' }],
-    ])('answers in words when the choice is %s', async (_, tool_choice) => {
+    ])('answers with text if the choice is %s', async (_, tool_choice) => {
       const request = quick({ tools: TOOLS, tool_choice })
       const events = await collect(engine, request)
       expect(events.some((event) => event.type === 'tool_call')).toBe(false)
       expect(textOf(events)).toContain('Paris')
     })
 
-    test('answers in words after the result of a tool', async () => {
+    test('answers with text after the result of a tool', async () => {
       const call = { type: 'tool_call', id: 'call_1', name: 'get_weather', arguments: '{"city":"Paris"}' }
       const turns = [
         ...say('Use get_weather for the city Paris.'),
@@ -175,13 +175,13 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(textOf(await collect(engine, quick({ turns, tools: TOOLS })))).toContain('sunny')
     })
 
-    test('refuses a prompt that is larger than the context, with both numbers', async () => {
+    test('refuses a prompt larger than the context, with both numbers', async () => {
       const error = await failure(engine, quick({ turns: say('word '.repeat(2_000)) }))
       expect(error).toMatchObject({ code: 'context_length_exceeded', param: 'messages' })
       expect(error.message).toMatch(/\b51[12] tokens.*\b20\d\d tokens/)
     })
 
-    test('says when the context is full before max_tokens', async () => {
+    test('reports a full context before max_tokens', async () => {
       const schema = { type: 'array', items: { type: 'integer' }, minItems: 200 }
       const turns = say('word '.repeat(400))
       const events = await collect(engine, ask({ turns, response_format: { type: 'json_schema', schema } }))
@@ -190,7 +190,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(usage.input_tokens + usage.output_tokens).toBeGreaterThan(CONTEXT_TOKENS - 2)
     })
 
-    test('stops when it is aborted, and goes on with other calls', async () => {
+    test('stops when aborted, and continues with other calls', async () => {
       const stop = new AbortController()
       const events = engine.generate(ask(long), options(stop.signal))[Symbol.asyncIterator]()
       for (let i = 0; i < 4; i++) await events.next()
@@ -199,25 +199,25 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(textOf(await collect(engine, quick()))).toContain('Paris')
     })
 
-    test('does not start when it is aborted before', async () => {
+    test('does not start if aborted before', async () => {
       const reason = new Error('too late')
       expect(await failure(engine, quick(), AbortSignal.abort(reason))).toBe(reason)
     })
 
-    test('is free again when its callers leave in the middle', async () => {
+    test('is free again when its callers disconnect in the middle', async () => {
       for (let i = 0; i < 5; i++) {
         for await (const event of engine.generate(ask(long), options())) if (event.type === 'text') break
       }
       expect(textOf(await collect(engine, quick()))).toContain('Paris')
     })
 
-    test('answers several calls at once', async () => {
+    test('runs several calls concurrently', async () => {
       const alone = textOf(await collect(engine, quick()))
       const answers = await Promise.all([1, 2, 3].map(async () => textOf(await collect(engine, quick()))))
       expect(answers).toEqual([alone, alone, alone])
     })
 
-    test('gives the same answer for the same seed', async () => {
+    test('gives equal output for equal seeds', async () => {
       const request = quick({ temperature: 1, seed: 7, turns: say('Write one sentence about the sea.') })
       expect(textOf(await collect(engine, request))).toBe(textOf(await collect(engine, request)))
     })
@@ -241,7 +241,7 @@ const TOOLS: { name: string; description: string; parameters: Record<string, unk
   },
 ]
 
-/** Schemas of different kinds, with a word on what is special. A function: describe.each runs before constants below it. */
+/** Schemas of different kinds, with a note. A function, because describe.each runs before constants below it. */
 function SCHEMAS(): [string, Record<string, unknown>][] {
   const name = { type: 'string', minLength: 2, maxLength: 12 }
   const object = (properties: object, more: object = {}) => ({
@@ -325,7 +325,7 @@ async function drain(events: AsyncIterator<GenerateEvent>): Promise<void> {
   while (!(await events.next()).done);
 }
 
-/** Brings the weights over once a machine. Without them the embedded model is skipped, except in CI. */
+/** Downloads the weights once per machine. Without them the embedded model is skipped, except in CI. */
 async function hasWeights(): Promise<boolean> {
   try {
     await prepareWeights(WEIGHTS, weightsDir)

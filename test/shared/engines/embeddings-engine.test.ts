@@ -7,7 +7,7 @@ import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal
 
-/** An engine on a server that answers as told. */
+/** An engine on a scripted server. */
 async function openScripted(script: Script, engine: object = {}) {
   const upstream = await startUpstream(script)
   const config = { type: 'openai', base_url: `${upstream.url}/v1`, ...engine }
@@ -39,8 +39,8 @@ async function openOn(options: EmbedderOptions = {}) {
 const TEXTS = ['one', 'two words', 'three']
 const VECTORS = TEXTS.map((text) => vectorOf(text))
 
-describe('the OpenAI-dialect embedding engine', () => {
-  it('asks for base64, and names the model and the key as its catalogue says', async () => {
+describe('the OpenAI-compatible embedding engine', () => {
+  it('requests base64, and sends the model and the key of its catalogue entry', async () => {
     await using engine = await openScripted(
       (call, answer) => answer.json({ data: [{ index: 0, embedding: 'AACAPw==' }], model: call.body.model }),
       { model: 'org/upstream-name', api_key_env: 'KEY', headers: { 'X-Team': 'a' } },
@@ -63,7 +63,7 @@ describe('the OpenAI-dialect embedding engine', () => {
     ['numbers although base64 was asked for', { isFloatOnly: true }],
     ['no usage', { hasNoUsage: true }],
     ['tokens of each text', { tellsEach: true }],
-  ])('reads %s', async (_, options: EmbedderOptions) => {
+  ])('parses %s', async (_, options: EmbedderOptions) => {
     await using engine = await openOn(options)
     expect(await engine.embed(TEXTS)).toEqual({
       vectors: VECTORS,
@@ -72,7 +72,7 @@ describe('the OpenAI-dialect embedding engine', () => {
     })
   })
 
-  it('asks without a format, now and later, once a server has refused it', async () => {
+  it('sends no format once a server has refused it', async () => {
     await using engine = await openOn({ refusesFormat: true })
     const answers = await Promise.all([engine.embed(TEXTS), engine.embed(TEXTS)])
     for (const { vectors } of answers) expect(vectors).toEqual(VECTORS)
@@ -92,12 +92,12 @@ describe('the OpenAI-dialect embedding engine', () => {
     ['what is no base64', { data: ['AACAPw==', '!!!!????'].map((embedding, index) => ({ index, embedding })) }],
     ['no data', { object: 'list' }],
     ['an error with status 200', { error: { message: 'It broke.', type: 'server_error' } }],
-  ])('calls %s a failure of the upstream that may pass', async (_, body) => {
+  ])('treats %s as a retryable failure of the upstream', async (_, body) => {
     await using engine = await openScripted((_call, answer) => answer.json(body))
     expect(await failureOf(engine.embed(['a', 'b']))).toMatchObject({ code: 'upstream_error' })
   })
 
-  it('keeps to the order of the answer where a server leaves out indices', async () => {
+  it('uses the order of the response if a server omits indices', async () => {
     await using engine = await openScripted((_call, answer) =>
       answer.json({ data: [{ embedding: [1] }, { embedding: [2] }] }),
     )
@@ -112,7 +112,7 @@ describe('the OpenAI-dialect embedding engine', () => {
     [404, { error: { message: 'No such model.' } }, 'upstream_refused', null],
     [429, { error: { message: 'Slow down.' } }, 'overloaded', null],
     [500, 'oops', 'upstream_error', null],
-  ])('understands status %i with %j as %s', async (status, body, code, param) => {
+  ])('maps status %i with %j to %s', async (status, body, code, param) => {
     await using engine = await openScripted((_call, answer) => answer.json(body, status))
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code, param })
   })
@@ -125,19 +125,19 @@ describe('the OpenAI-dialect embedding engine', () => {
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'overloaded' })
   })
 
-  it('gives up a server that is silent', async () => {
+  it('times out on a hanging server', async () => {
     await using engine = await openScripted(() => {}, { timeouts: { total_ms: 50 } })
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'upstream_timeout' })
   })
 
-  it('closes the connection of a call that is aborted', async () => {
+  it('closes the connection of an aborted call', async () => {
     const leave = new AbortController()
-    await using engine = await openScripted(() => leave.abort(new Error('left')))
-    expect(await failureOf(engine.embed(['a'], leave.signal))).toMatchObject({ message: 'left' })
+    await using engine = await openScripted(() => leave.abort(new Error('disconnected')))
+    expect(await failureOf(engine.embed(['a'], leave.signal))).toMatchObject({ message: 'disconnected' })
     await expect(engine.upstream.calls[0]?.closed).resolves.toEqual(expect.any(Number))
   })
 
-  it('tells of a connection that is cut or was never there', async () => {
+  it('reports a cut or refused connection', async () => {
     await using engine = await openScripted((_call, answer) => answer.cut())
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'upstream_error' })
     await engine.upstream[Symbol.asyncDispose]()

@@ -27,7 +27,7 @@ const Text = fc.array(Words, { minLength: 1, maxLength: 3_000 }).map((words) => 
 const PLAIN = { disallowedSpecial: new Set<string>() }
 
 describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
-  it('are counted as the tokenizer does, in slices', async () => {
+  it('are counted like the tokenizer does, in slices', async () => {
     const tokens = await loadTokens(name)
     await fc.assert(
       fc.asyncProperty(Text, async (text) => {
@@ -37,7 +37,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     )
   })
 
-  it('read back as the text they were made of', async () => {
+  it('decode to their text', async () => {
     const tokens = await loadTokens(name)
     await fc.assert(
       fc.asyncProperty(fc.string({ unit: 'grapheme' }), async (text) => {
@@ -46,7 +46,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     )
   })
 
-  it('are counted of a text without any blank, in time and nearly right', async () => {
+  it('are counted in a text without blanks, in bounded time and nearly exactly', async () => {
     const tokens = await loadTokens(name)
     const text = '日本語'.repeat(20_000)
     const perWord = reference.countTokens('日本語'.repeat(100), PLAIN) / 100
@@ -54,7 +54,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     expect(Math.abs(count - perWord * 20_000)).toBeLessThan(count * 0.01)
   })
 
-  it('let others have their turn while there are many', async () => {
+  it('are counted with yields to the event loop if there are many', async () => {
     const tokens = await loadTokens(name)
     let turns = 0
     const timer = setInterval(() => turns++, 1)
@@ -63,7 +63,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     expect(turns).toBeGreaterThan(3)
   })
 
-  it('that do not exist are refused by their place, and broken characters replaced', async () => {
+  it('that do not exist are refused by their index, and broken characters replaced', async () => {
     const tokens = await loadTokens(name)
     expect(() => tokens.decode([1, 999_999], (place) => `input[2][${place}]`)).toThrow(/input\[2\]\[1\]/)
     expect(tokens.decode([255], String)).toBe('\uFFFD')

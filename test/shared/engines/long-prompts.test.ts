@@ -22,8 +22,8 @@ const asking = (text: string, model = 'llama-1') =>
   ask({ model, turns: [{ role: 'user', parts: [{ type: 'text', text }] }] })
 const source = (path: string) => readFileSync(new URL(path, import.meta.url), 'utf8')
 
-describe('a text that is cut', () => {
-  it('is whole again when its pieces are joined, and no character is halved', () => {
+describe('a split text', () => {
+  it('equals its joined pieces, without a split character', () => {
     const text = fc.string({ unit: fc.constantFrom('a', ' ', '\n', '。', '日', '😀'), maxLength: 200 })
     fc.assert(
       fc.property(text, fc.integer({ min: 2, max: 9 }), fc.integer({ min: 9, max: 20 }), (whole, chars, most) => {
@@ -82,7 +82,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     ['one word', 'a'.repeat(8_000)],
     ['emoji', 'so 😀😀 '.repeat(3_000)],
     ['nothing', ''],
-  ])('has the tokens of the whole when %s is cut into pieces', async (_, text) => {
+  ])('counts the tokens of the whole when %s is split into pieces', async (_, text) => {
     const messages = [
       { role: 'system', content: 'x' },
       { role: 'user', content: text },
@@ -93,11 +93,11 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     const { model } = runtime
     const whole = prompt.flatMap((piece) => (typeof piece === 'string' ? model.tokenize(piece) : [piece]))
     expect(runToEnd(tokenizePrompt(model, prompt))).toEqual(whole)
-    // What is refused at a glance would be refused when it is counted.
+    // A prompt refused by the lower bound would also be refused by its exact count.
     expect(leastTokens(prompt, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
   })
 
-  it('refuses what cannot fit without counting it', async () => {
+  it('refuses an oversized prompt without counting it', async () => {
     const refused = await failure(engine, asking('hello '.repeat(3_000_000)))
     expect(refused).toMatchObject({
       code: 'context_length_exceeded',
@@ -106,7 +106,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     })
   })
 
-  it('tells how many tokens there are where they are few enough to be counted', async () => {
+  it('reports the number of tokens if they are few enough to be counted', async () => {
     const refused = await failure(engine, asking('hello '.repeat(600)))
     expect(refused).toMatchObject({
       code: 'context_length_exceeded',
@@ -114,7 +114,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     })
   })
 
-  it('counts exactly what is longer than its context, and stops with its signal', async () => {
+  it('counts exactly a prompt longer than its context, and stops with its signal', async () => {
     const request = (words: number) => asking('hello '.repeat(words))
     const marks = ((await engine.countTokens?.(request(10), options())) ?? 0) - 10
     expect(await engine.countTokens?.(request(50_000), options())).toBe(50_000 + marks)

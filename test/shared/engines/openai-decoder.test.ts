@@ -3,7 +3,7 @@ import { GenerateEvent, type GenerateRequest } from '#schemas/generate.ts'
 import { OpenAiDecoder } from '#shared/engines/openai/decode.ts'
 import { ask } from '../../support/engine-calls.ts'
 
-/** What a caller gets of an answer, in short. */
+/** A response in short form. */
 interface Seen {
   readonly text: string
   readonly thought: string
@@ -12,7 +12,7 @@ interface Seen {
   readonly native: readonly (readonly [scope: string, value: unknown])[]
 }
 
-/** Reads frames of a stream, or a whole answer, with a new decoder. */
+/** Reads frames of a stream, or a whole response, with a new decoder. */
 function read(answer: object | readonly object[], fields: object = {}, isDone = true) {
   const decoder = new OpenAiDecoder(ask(fields) as GenerateRequest)
   const out: GenerateEvent[] = []
@@ -176,21 +176,24 @@ describe('tool calls', () => {
     ],
     ['next to null', { tool_calls: [null, { id: 'x', ...named('f', {}) }] }, [['x', 'f', '{}']]],
     ['as a deprecated function', { function_call: { name: 'f', arguments: '{}' } }, [['', 'f', '{}']]],
-  ])('of a whole answer %s', (_, message, calls) => {
+  ])('of a whole response %s', (_, message, calls) => {
     expect(read(whole(message, null)).seen).toMatchObject({ calls, finish: ['tool_calls'] })
   })
 
-  test.each(['{"a": 1', '{a: 1}', '[1]', '5', '"text"', '{"a":1}}'])('arguments %s are cut: finish length', (text) => {
-    expect(read([call({ index: 0, ...named('f', text) }), end('tool_calls')]).seen.finish).toEqual(['length'])
-    expect(read(whole({ tool_calls: [named('f', text)] }, 'tool_calls')).seen.finish).toEqual(['length'])
-  })
+  test.each(['{"a": 1', '{a: 1}', '[1]', '5', '"text"', '{"a":1}}'])(
+    'arguments %s are truncated: finish length',
+    (text) => {
+      expect(read([call({ index: 0, ...named('f', text) }), end('tool_calls')]).seen.finish).toEqual(['length'])
+      expect(read(whole({ tool_calls: [named('f', text)] }, 'tool_calls')).seen.finish).toEqual(['length'])
+    },
+  )
 
   test.each([{ name: '' }, { name: ' ' }, { name: null }, { name: 5 }, {}])('a name %j is an error', (called) => {
     const frames = [call({ index: 0, function: { ...called, arguments: '{}' } }), end('tool_calls')]
     expect(() => read(frames)).toThrow('called a tool without a name')
   })
 
-  test('a custom call goes along as text that is no JSON, with its unknown fields', () => {
+  test('a custom call is forwarded as text that is no JSON, with its unknown fields', () => {
     const custom = {
       id: 'x',
       type: 'custom',
@@ -216,7 +219,7 @@ describe('tool calls', () => {
     ])
   })
 
-  test('a caller of deprecated functions gets the call as it came', () => {
+  test('a caller of deprecated functions gets the call unchanged', () => {
     const fields = { extra: { functions: [{ name: 'f' }] } }
     const function_call = { name: 'f', arguments: '{"a":1}' }
     expect(read(whole({ function_call }, 'function_call'), fields).seen.native).toEqual([
@@ -275,7 +278,7 @@ describe('content', () => {
     [{ reasoning: 'think', reasoning_details: [{ type: 'reasoning.text', text: 'think' }] }, 'think'],
     [{ content: [{ type: 'thinking', thinking: [{ type: 'text', text: 'think' }] }] }, 'think'],
     [{ content: [{ type: 'reasoning', text: 'think' }] }, 'think'],
-  ])('%j has a thought', (delta, thought) => {
+  ])('%j has reasoning', (delta, thought) => {
     expect(read([chunk(delta), chunk({ content: 'Hello' }), end()]).seen).toMatchObject({ thought, text: 'Hello' })
   })
 })
@@ -309,14 +312,14 @@ describe('finish', () => {
   )
 
   test.each([null, '', 'null', 'FINISH_REASON_UNSPECIFIED'])(
-    '%j: a whole answer is complete, a stream is not',
+    '%j: a whole response is complete, a stream is not',
     (word) => {
       expect(read(whole({ content: 'Hello' }, word)).seen.finish).toEqual(['stop'])
       expect(() => read([chunk({ content: 'Hello' }), end(word)], {}, false)).toThrow('before it was complete')
     },
   )
 
-  test('an answer is complete once each choice has its finish', () => {
+  test('a response is complete once each choice has its finish reason', () => {
     const of = (index: number, finish_reason: string | null) => ({
       choices: [{ index, delta: { content: 'a' }, finish_reason }],
     })
@@ -326,7 +329,7 @@ describe('finish', () => {
   })
 })
 
-describe('output that was lost', () => {
+describe('lost output', () => {
   const tokens = (completion_tokens: number, more: object = {}) => ({
     usage: { prompt_tokens: 3, completion_tokens, ...more },
   })
@@ -353,11 +356,11 @@ describe('output that was lost', () => {
     ['hidden reasoning up to the limit', 'length', tokens(9, details(9))],
     ['a filtered answer', 'content_filter', tokens(9)],
     ['a stop string', 'stop', tokens(2), { stop: ['###'] }],
-  ])('%s: an empty answer', (_, finish, more, fields = {}) => {
+  ])('%s: an empty response', (_, finish, more, fields = {}) => {
     expect(read([role, end(finish, more)], fields).seen).toMatchObject({ text: '', finish: [finish] })
   })
 
-  test('a stream that ends without a finish and without output is not complete', () => {
+  test('a stream that ends without a finish reason and without output is incomplete', () => {
     expect(() => read([role])).toThrow('before it was complete')
   })
 })
@@ -418,7 +421,7 @@ describe('usage', () => {
     expect(decoder.usage).toMatchObject({ input_tokens: 9, output_tokens: 4 })
   })
 
-  test('a count that is missing, or zero in spite of output, is left to an estimate', () => {
+  test('a count that is missing, or zero in spite of output, is estimated', () => {
     const of = (usage: object) => read([chunk({ content: 'Hello' }), end('stop', { usage })]).decoder.usage
     expect(of({ prompt_tokens: 9 })).toEqual({ input_tokens: 9 })
     expect(of({ prompt_tokens: 0, completion_tokens: 4 })).toEqual({ output_tokens: 4 })
@@ -432,7 +435,7 @@ describe('usage', () => {
       expect(of(nothing)).toBeUndefined()
   })
 
-  test('details go along in the words of the server, for a caller of the same API', () => {
+  test('details are forwarded unchanged to a caller of the same API', () => {
     const details = { prompt_tokens_details: { cached_tokens: 5, audio_tokens: 1 }, cost: 0.1 }
     const frames = [
       chunk({ content: 'Hello' }),
@@ -450,7 +453,7 @@ describe('usage', () => {
 describe('fields without an internal form', () => {
   const annotations = [{ type: 'url_citation', url_citation: { url: 'https://a.example' } }]
 
-  test('of a message and of the answer go along to a caller of the same API', () => {
+  test('of a message and of the response are forwarded to a caller of the same API', () => {
     const frames = [
       { ...role, service_tier: 'flex', obfuscation: 'x' },
       {
@@ -469,7 +472,7 @@ describe('fields without an internal form', () => {
     expect(read(frames, { dialect: 'anthropic' }).seen.native).toEqual([])
   })
 
-  test('log probabilities of a refusal go along', () => {
+  test('log probabilities of a refusal are forwarded', () => {
     const refusal = [{ token: 'No', logprob: -1, bytes: null, top_logprobs: [] }]
     const frames = [chunk({ refusal: 'No' }, { logprobs: { content: null, refusal } }), end()]
     expect(read(frames).seen.native).toEqual([['text', { logprobs: { refusal } }]])

@@ -4,10 +4,7 @@ import { requirePublicUrls } from '#services/inference/remote-urls.ts'
 import { type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { type Stack, startStack, until } from '../../support/stack.ts'
 
-/*
- * With REMOTE_IMAGES upstreams fetch what a request names. None of it may lead into their network: not by its address, and
- * not by what its name resolves to.
- */
+/* With REMOTE_IMAGES, upstreams fetch URLs of a request. No URL may lead into their network, by its address or by the addresses of its name. */
 
 let upstream: ScriptedUpstream
 let stack: Stack
@@ -34,7 +31,7 @@ afterAll(async () => {
 
 const user = (...content: object[]) => ({ max_tokens: 9, messages: [{ role: 'user', content }] })
 const source = (url: string) => ({ type: 'url', url })
-/** Every place where a URL can stand. */
+/** Every field that may contain a URL. */
 const PLACES: Record<string, (url: string) => [string, object]> = {
   'an image of chat': (url) => [
     '/v1/chat/completions',
@@ -72,7 +69,7 @@ describe.each(Object.entries(PLACES))('%s', (_name, bodyOf) => {
     expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('public internet')])
   })
 
-  test('is refused where its name leads to no public address, before the upstream hears of it', async () => {
+  test('is refused if its name resolves to a private address, before the upstream is called', async () => {
     const before = upstream.calls.length
     const response = await stack.post(...bodyOf('https://images.invalid/x.png'))
     expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('has no public address')])
@@ -80,7 +77,7 @@ describe.each(Object.entries(PLACES))('%s', (_name, bodyOf) => {
   })
 })
 
-test('a public URL reaches the upstream, from plain calls and durable ones', async () => {
+test('a public URL is forwarded to the upstream, from plain calls and durable ones', async () => {
   const url = 'https://8.8.8.8/x.png'
   const before = upstream.calls.length
   const [path, body] = (PLACES['an image of chat'] as (url: string) => [string, object])(url)
@@ -90,7 +87,7 @@ test('a public URL reaches the upstream, from plain calls and durable ones', asy
   for (const call of upstream.calls.slice(before)) expect(JSON.stringify(call.body)).toContain(url)
 })
 
-describe('the addresses of a name', () => {
+describe('the addresses of a host name', () => {
   const requestWith = (...urls: string[]) =>
     GenerateRequest.parse({
       dialect: 'openai',
@@ -111,18 +108,18 @@ describe('the addresses of a name', () => {
     },
   )
 
-  test('that are all public are taken', async () => {
+  test('that are all public are accepted', async () => {
     await check(['8.8.8.8', '2606:4700::1111'])
   })
 
-  test('are not waited for once the call is cancelled', async () => {
+  test('are not awaited after the call is cancelled', async () => {
     const leave = new AbortController()
     const checked = requirePublicUrls(requestWith('https://a.example/'), leave.signal, () => new Promise(() => {}))
-    leave.abort(new Error('left'))
-    await expect(checked).rejects.toThrow('left')
+    leave.abort(new Error('disconnected'))
+    await expect(checked).rejects.toThrow('disconnected')
   })
 
-  test('are asked for at most 32 hosts a request', async () => {
+  test('are resolved for at most 32 hosts per request', async () => {
     const urls = Array.from({ length: 33 }, (_, i) => `https://host-${i}.example/x.png`)
     const checked = requirePublicUrls(requestWith(...urls), new AbortController().signal, leadingTo('8.8.8.8'))
     await expect(checked).rejects.toThrow('at most 32')

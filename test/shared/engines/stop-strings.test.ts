@@ -5,7 +5,7 @@ import { cpuMs } from '../../support/loop-hold.ts'
 import { startStack } from '../../support/stack.ts'
 
 describe('a stop filter', () => {
-  test('costs the same for each character, however long the stop strings and however small the pieces', () => {
+  test('costs the same per character, however long the stop strings and however small the pieces', () => {
     const costMs = (pairs: number) => {
       const stops = Array.from({ length: 5 }, (_, index) => `${'ab'.repeat(pairs + index)}c`)
       const startedMs = cpuMs()
@@ -14,11 +14,11 @@ describe('a stop filter', () => {
       return cpuMs() - startedMs
     }
     const short = costMs(25)
-    // A thousand times as long; all of it looked at again for each piece would cost as many times as much.
+    // A thousand times as long; a rescan of all pieces would cost a million times as much.
     expect(costMs(25_000)).toBeLessThan(200 * Math.max(short, 20))
   })
 
-  test('shows no beginning of a stop string, and all that is none', () => {
+  test('holds back the beginning of a stop string, and shows everything else', () => {
     const unit = fc.constantFrom('a', 'b')
     const words = fc.array(fc.string({ unit, minLength: 1, maxLength: 6 }), { minLength: 1, maxLength: 4 })
     fc.assert(
@@ -39,7 +39,7 @@ describe('a stop filter', () => {
 })
 
 describe('a stop string', () => {
-  test('of more than 1,000 characters is refused by either protocol', async () => {
+  test('of more than 1,000 characters is refused in either API', async () => {
     await using stack = await startStack()
     const messages = [{ role: 'user', content: 'Hi' }]
     const stop = 'x'.repeat(1_001)

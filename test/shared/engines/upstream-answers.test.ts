@@ -9,12 +9,12 @@ import type { Got } from '../../support/wire/read.ts'
 import { SERVERS } from '../../support/wire/servers.ts'
 
 /*
- * Answers of upstream servers as they are in use, each asked for by chat completions, messages and responses, whole and streamed.
- * Add a case to test/support/wire when a server is found whose answer is lost.
+ * Responses of upstream servers in use, requested by chat completions, messages and responses, whole and streamed. Add a case to
+ * test/support/wire for each server whose responses are lost.
  */
 
 const CASES: readonly WireCase[] = [...SEEN, ...SERVERS, ...CONNECTIONS, ...FAILURES]
-/** Calls at once: some cases take three seconds. */
+/** Concurrent calls: some cases take three seconds. */
 const AT_ONCE = 48
 
 let upstream: Awaited<ReturnType<typeof serveCases>>
@@ -47,7 +47,7 @@ describe.each(CASES)('$upstream: $name', ({ name, expect: expected }) => {
   })
 })
 
-test('the cases have names of their own', () => {
+test('the cases have unique names', () => {
   expect(new Set(CASES.map(({ name }) => name)).size).toBe(CASES.length)
 })
 
@@ -86,7 +86,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
   expect(error, body).toBeDefined()
   const isMessages = way.startsWith('messages')
   const wanted = isMessages && expected.status === 503 ? 529 : expected.status
-  // A stream that has begun keeps its status.
+  // A started stream keeps its status.
   if (!way.endsWith('stream') || status !== 200) expect(status, body).toBe(wanted)
   if (expected.words !== undefined) expect(error).toContain(expected.words)
   if (expected.hides !== undefined) expect(body).not.toContain(expected.hides)
@@ -95,7 +95,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
     expect([headers.get('retry-after'), headers.get('x-should-retry')]).toEqual([null, 'false'])
 }
 
-/** An answer, sent back with a result for each of its calls, is never refused. */
+/** A response, sent back with a result for each of its calls, is never refused. */
 async function checkAcceptedBack(name: string, way: Way, { body }: Got): Promise<void> {
   const again = await askFor(stack, name, way, NEXT_TURNS[way as keyof typeof NEXT_TURNS](JSON.parse(body)))
   expect([again.status, again.error], body).toEqual([200, undefined])

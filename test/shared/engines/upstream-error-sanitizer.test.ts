@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type SingleProcess, startSingleProcess } from '../../support/processes/single-process.ts'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
-import { startSingleProcess, type SingleProcess } from '../../support/processes/single-process.ts'
 import { TEST_KEY, until } from '../../support/stack.ts'
 
 /*
- * What upstreams say when they fail quotes prompts, keys and hosts. None of it is in the log of a run, and callers see
- * only what speaks of their own request.
+ * Error messages of upstreams may quote prompts, keys and hosts. None of that is logged, and callers get only the part about their own
+ * request.
  */
 
 const KEY = 'upstream-key-0123456789'
@@ -17,7 +17,7 @@ const bad = (status: number, code: string | null) => (answer: Answer, said: stri
 const failed = (status: number) => (answer: Answer, said: string) =>
   answer.json({ error: { message: said, type: 'api_error', code: said, param: said } }, status)
 
-/** How an upstream fails → what it does. Each has a model of either dialect, and the first two one that embeds. */
+/** Failures of an upstream, with its behaviour. Each has a model of either API, and the first two have an embeddings model. */
 const CASES: Record<string, (answer: Answer, said: string) => void> = {
   'bad-request': bad(400, 'invalid_image_format'),
   'our-key': bad(401, 'invalid_api_key'),
@@ -85,13 +85,13 @@ async function post(path: string, body: object, headers: Record<string, string> 
 const messages = [{ role: 'user', content: PROMPT }]
 const chat = (model: string, more: object = {}) => post('/v1/chat/completions', { model, messages, ...more })
 
-/** Waits until the access log has these calls: what they logged before is there then, too. */
+/** Waits until the access log has these calls, and thus everything logged before. */
 const logged = (count: number) =>
   until(() => whole.output.split('"msg":"request"').length > count, { withinMs: 30_000 })
 
 const secrets = () => [KEY, HEADER, new URL(upstream.url).host, upstream.url]
 
-test('no failure of an upstream puts its words, our key, its address or the prompt into the log', async () => {
+test('no upstream failure puts its message, our key, its URL or the prompt into the log', async () => {
   const names = Object.keys(CASES)
   const answers = await Promise.all([
     ...names.map((name) => chat(`openai-${name}`)),
@@ -109,7 +109,7 @@ test('no failure of an upstream puts its words, our key, its address or the prom
   for (const { text } of answers) for (const hidden of secrets()) expect(text).not.toContain(hidden)
 })
 
-test('the log tells operators the status of the upstream, its code and the length of what it said', async () => {
+test('the log has the status of the upstream, its error code and the length of its message', async () => {
   await chat('openai-bad-request')
   const line = await until(() => /.*"model":"openai-bad-request".*"attempt failed".*/.exec(whole.output)?.[0])
   expect(JSON.parse(line)).toMatchObject({
@@ -119,7 +119,7 @@ test('the log tells operators the status of the upstream, its code and the lengt
   expect(JSON.parse(line).err.cause.bytes).toBeGreaterThan(100)
 })
 
-test('a caller sees what the upstream says of the request, without address and key, on one line', async () => {
+test("a caller gets the upstream's message about the request, without URL and key, on one line", async () => {
   const { status, text } = await chat('openai-bad-request')
   expect(status).toBe(400)
   expect(JSON.parse(text).error.message).toBe(
@@ -128,7 +128,7 @@ test('a caller sees what the upstream says of the request, without address and k
 })
 
 test.each(['our-key', 'no-such-path', 'forbidden', 'busy', 'broken', 'html-page', 'in-answer', 'odd-shape'])(
-  'a caller sees nothing of what an upstream says when it is not about the request: %s',
+  'a caller gets no upstream message that is not about the request: %s',
   async (name) => {
     const { status, text } = await chat(`openai-${name}`)
     expect(status).toBeGreaterThanOrEqual(500)
@@ -137,7 +137,7 @@ test.each(['our-key', 'no-such-path', 'forbidden', 'busy', 'broken', 'html-page'
   },
 )
 
-test('a durable job keeps no more of the failure than its caller may see', async () => {
+test('a durable job stores no more of the failure than its caller may see', async () => {
   const { text } = await post('/v1/chat/completions', { model: 'openai-full', messages }, { prefer: 'respond-async' })
   const { id } = JSON.parse(text)
   const job = await until(async () => {

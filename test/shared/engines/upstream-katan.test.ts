@@ -6,7 +6,7 @@ import { findPythonEnv } from '../../support/processes/python.ts'
 const bin = await findPythonEnv('katan', KATAN)
 const TOOL = { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } }
 
-// A server we did not write: what the scripted upstream only claims about the two dialects is held against it.
+// A third-party server: checks the assumptions of the scripted upstream about the two APIs.
 describe.skipIf(!bin)('llm-katan', () => {
   let katan: Katan
   beforeAll(async () => {
@@ -15,7 +15,7 @@ describe.skipIf(!bin)('llm-katan', () => {
   afterAll(() => katan?.[Symbol.asyncDispose]())
 
   const dialects: Dialect[] = ['openai', 'anthropic']
-  describe.each(dialects)('as an upstream of the %s dialect', (dialect) => {
+  describe.each(dialects)('as an upstream of the %s API', (dialect) => {
     const engine = (key: string = KATAN_KEYS[dialect]) => engineOn(dialect, katan.url, {}, {}, key)
 
     test.each([
@@ -34,7 +34,7 @@ describe.skipIf(!bin)('llm-katan', () => {
       expect(texts.length > 1).toBe(stream)
     })
 
-    // Asked for a stream with tools, its OpenAI side answers in plain JSON.
+    // For a stream with tools, its OpenAI endpoint responds with plain JSON.
     test.each([true, false])('calls a tool, stream %s', async (stream) => {
       await using opened = engine()
       const events = await collect(opened, ask({ stream, tools: [TOOL] }))
@@ -43,7 +43,7 @@ describe.skipIf(!bin)('llm-katan', () => {
       expect(events.at(-2)).toMatchObject({ type: 'finish', reason: 'tool_calls' })
     })
 
-    test('a wrong key is told without naming it', async () => {
+    test('a wrong key is reported without the key', async () => {
       await using opened = engine('wrong-key')
       const error = await failure(opened)
       expect(error).toMatchObject({ code: 'upstream_refused' })
@@ -51,7 +51,7 @@ describe.skipIf(!bin)('llm-katan', () => {
     })
   })
 
-  test('counts no tokens, so the caller has to', async () => {
+  test('counts no tokens, so the caller must', async () => {
     await using opened = engineOn('anthropic', katan.url, {}, {}, KATAN_KEYS.anthropic)
     expect(await opened.countTokens?.(ask(), options())).toBeUndefined()
   })

@@ -3,20 +3,20 @@ import { expect, test } from 'vitest'
 import { AdaptiveLimit, type Permit } from '#shared/engines/upstream/limit.ts'
 import { partsOf } from '#shared/engines/upstream/limit-partition.ts'
 
-/** A limit on a clock that the test moves. */
+/** A limit with a clock that the test controls. */
 function openLimit(max: number) {
   const clock = { ms: 0 }
   return { clock, limit: new AdaptiveLimit(max, () => clock.ms) }
 }
 
-/** Begins as many calls as there are permits. */
+/** Starts as many calls as there are permits. */
 function fill(limit: AdaptiveLimit, isTimed = true): Permit[] {
   const permits: Permit[] = []
   while (limit.hasFreePermit) permits.push(limit.begin(isTimed))
   return permits
 }
 
-/** A round in which every call is answered after so long. */
+/** A round in which every call is answered after a delay. */
 function answerAll(limit: AdaptiveLimit, clock: { ms: number }, afterMs: number): number {
   const permits = fill(limit)
   clock.ms += afterMs
@@ -51,7 +51,7 @@ test('whatever its server does, the limit stays between one and its maximum, and
   )
 })
 
-test('a server that says it is busy gets half of what was in flight, once for all calls of that time', () => {
+test('an overloaded server gets half of the calls in flight, reduced once for all calls of that time', () => {
   const { clock, limit } = openLimit(64)
   const permits = fill(limit).slice(0, 20)
   clock.ms += 100
@@ -59,7 +59,7 @@ test('a server that says it is busy gets half of what was in flight, once for al
   expect(limit.permits).toBe(32)
 })
 
-test('a server that hangs gets one call at a time, long before its calls meet their clocks', () => {
+test('a hanging server gets one call at a time, long before its calls time out', () => {
   const { clock, limit } = openLimit(64)
   answerAll(limit, clock, 200)
   const permits = fill(limit)
@@ -72,7 +72,7 @@ test('a server that hangs gets one call at a time, long before its calls meet th
   expect(limit.permits).toBe(1)
 })
 
-test('one slow call among others that are answered says nothing', () => {
+test('one slow call among answered ones does not change the limit', () => {
   const { clock, limit } = openLimit(8)
   answerAll(limit, clock, 200)
   limit.begin(true)
@@ -80,7 +80,7 @@ test('one slow call among others that are answered says nothing', () => {
   expect(limit.permits).toBe(8)
 })
 
-test('a call that met its clock while others were answered halves the limit, and one of a silent server leaves a probe', () => {
+test('a timeout next to answered calls halves the limit, and a timeout of a silent server leaves one probe', () => {
   const { clock, limit } = openLimit(16)
   const [slow, quick] = fill(limit) as [Permit, Permit]
   clock.ms += 100
@@ -94,7 +94,7 @@ test('a call that met its clock while others were answered halves the limit, and
   expect(limit.permits).toBe(1)
 })
 
-test.each([1, 5, 64, 512])('a server that heals gets all %i calls again', (max) => {
+test.each([1, 5, 64, 512])('a recovered server gets all %i calls again', (max) => {
   const { clock, limit } = openLimit(max)
   const permits = fill(limit)
   clock.ms += 120_000
@@ -103,7 +103,7 @@ test.each([1, 5, 64, 512])('a server that heals gets all %i calls again', (max) 
   let rounds = 0
   for (; limit.permits < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
   expect(limit.permits).toBe(max)
-  // Carefully for ten seconds, then half as many more each round.
+  // Slowly for ten seconds, then half as many more in each round.
   expect(rounds).toBeLessThan(10 + 20)
 })
 
@@ -122,10 +122,10 @@ test('a limit that is not reached does not grow', () => {
   expect(limit.permits).toBe(32)
 })
 
-test('two callers of one server come to equal parts of what it bears', () => {
+test('two callers of one server converge to equal parts of its capacity', () => {
   const capacity = 60
   const [a, b] = [openLimit(100), openLimit(100)]
-  // One was there long before the other.
+  // One started long before the other.
   const early = fill(b.limit)
   b.clock.ms += 1
   for (const permit of early) b.limit.timedOut(permit)
@@ -145,7 +145,7 @@ test('two callers of one server come to equal parts of what it bears', () => {
   expect(Math.abs(first - second)).toBeLessThanOrEqual(2)
 })
 
-test('a server whose first bytes come late because calls wait inside it gets fewer, and never less than its slots', () => {
+test('a server whose first bytes are delayed by queueing gets fewer calls, and never fewer than its slots', () => {
   const { clock, limit } = openLimit(64)
   for (let call = 0; call < 16; call++) {
     const permit = limit.begin(true)
@@ -159,19 +159,19 @@ test('a server whose first bytes come late because calls wait inside it gets few
     sent = answerAll(limit, clock, waits(sent))
     expect(limit.permits).toBeGreaterThanOrEqual(4)
   }
-  // A wait of 350 ms is borne: that of 28 calls.
+  // A delay of 350 ms is tolerated: that of 28 calls.
   expect(sent).toBeLessThanOrEqual(32)
   expect(sent).toBeGreaterThanOrEqual(24)
 })
 
-test('a server whose first bytes come late whatever it is sent gets as many calls as before', () => {
+test('a server whose first bytes are always slow keeps its limit', () => {
   const { clock, limit } = openLimit(32)
   for (let round = 0; round < 10; round++) answerAll(limit, clock, 100)
   for (let round = 0; round < 100; round++) answerAll(limit, clock, 1_000)
   expect(limit.permits).toBe(32)
 })
 
-test('what one worker found out holds for all: the limit that was lowered more often, or the higher of two', () => {
+test('workers share their findings: the limit that was lowered more often, or the higher of two', () => {
   const { limit, clock } = openLimit(64)
   limit.applyPublished({ generation: 1, limit: 8 })
   expect(limit.permits).toBe(8)
@@ -184,7 +184,7 @@ test('what one worker found out holds for all: the limit that was lowered more o
   expect(limit.published).toEqual({ generation: 2, limit: 6 })
 })
 
-test('the parts of all workers add up to the limit, none is above its slots, and all find the same', () => {
+test('the parts of all workers add up to the limit, none exceeds its slots, and all compute equal parts', () => {
   const member = fc.record({ boot: fc.uuid(), slots: fc.integer({ min: 1, max: 20 }) })
   const members = fc.uniqueArray(member, { minLength: 1, maxLength: 12, selector: ({ boot }) => boot })
   fc.assert(

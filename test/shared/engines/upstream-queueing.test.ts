@@ -1,4 +1,4 @@
-/** What calls wait for inside a server, seen on servers that really queue, or really batch. */
+/** Waiting inside a server, measured on servers that queue or batch. */
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -10,7 +10,7 @@ import { ask, collect } from '../../support/engine-calls.ts'
 const MAX = 32
 const STEP_MS = 100
 
-/** A server of chat completions that streams. @param run Waits for a slot, and for what a first token takes with so many calls there */
+/** A streaming server of chat completions. @param run Waits for a slot, and for the time to the first token at this concurrency */
 async function startServer(run: (inFlight: () => number) => { first(): Promise<void>; rest(): Promise<void> }) {
   let inFlight = 0
   const { first, rest } = run(() => inFlight)
@@ -39,7 +39,7 @@ async function startServer(run: (inFlight: () => number) => { first(): Promise<v
   }
 }
 
-/** Calls by so many callers at once, so many in all. @returns Calls that the server had when each of the last half began */
+/** Makes calls by concurrent callers. @returns Calls in the server when each call of the second half started */
 async function load(server: Awaited<ReturnType<typeof startServer>>, callers: number, calls: number) {
   const model = { id: 'm1', engine: { type: 'openai', base_url: server.url, concurrency: MAX } }
   const engine = openOpenAiEngine(ModelConfig.parse(model), {})
@@ -61,7 +61,7 @@ async function load(server: Awaited<ReturnType<typeof startServer>>, callers: nu
 
 const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length
 
-test('a server with few slots that queues the rest is sent less, so that the rest waits where others may go first', async () => {
+test('a server with few slots that queues gets fewer calls, so that the others wait where priorities apply', async () => {
   const slots = 4
   await using server = await startServer(() => {
     const waiting: (() => void)[] = []
@@ -80,12 +80,12 @@ test('a server with few slots that queues the rest is sent less, so that the res
     }
   })
   const { seen } = await load(server, MAX, 240)
-  // Without a limit it would have nearly all callers; first bytes may come three times as late as they need to.
+  // Without a limit the server would have nearly all callers; first bytes may take three times the minimum.
   expect(mean(seen)).toBeLessThan(MAX / 2 + slots)
   expect(mean(seen)).toBeGreaterThan(slots - 1)
 })
 
-test('a server that batches, slower the more it has, is sent as much as it is allowed, though answers are short', async () => {
+test('a batching server, slower with more calls, gets its maximum, even with short responses', async () => {
   await using server = await startServer((inFlight) => ({
     first: () => delay((STEP_MS / 2) * (1 + inFlight() / (MAX / 2))),
     rest: () => delay(STEP_MS / 10),

@@ -28,7 +28,7 @@ function engineOn(url: string, model: object = {}) {
   return Object.assign(engine, { [Symbol.asyncDispose]: () => engine.close() })
 }
 
-/** The events of a whole answer, or of a stream's frames. */
+/** The events of a whole response, or of a stream's frames. */
 async function eventsOf(answer: object | object[]): Promise<GenerateEvent[]> {
   await using upstream = await startUpstream((_call, to) => {
     if (!Array.isArray(answer)) return to.json(answer)
@@ -51,7 +51,7 @@ async function bodyOf(fields: object): Promise<unknown> {
 }
 
 describe('the request', () => {
-  test('has the turns as items, in their order, and asks that nothing is kept', async () => {
+  test('has the messages as items in order, and requests no storage', async () => {
     const turns = [
       { role: 'system', parts: [{ type: 'text', text: 'Be brief.' }] },
       {
@@ -117,7 +117,7 @@ describe('the request', () => {
     })
   })
 
-  test('refuses by name what this API cannot say', async () => {
+  test('refuses by name what this API cannot express', async () => {
     for (const [param, fields] of Object.entries({
       n: { n: 2 },
       stop: { stop: ['.'] },
@@ -128,7 +128,7 @@ describe('the request', () => {
   })
 })
 
-describe('the answer', () => {
+describe('the response', () => {
   test('is read from a stream, each piece once', async () => {
     const events = await eventsOf([
       { type: 'response.created', response: { status: 'in_progress' } },
@@ -174,7 +174,7 @@ describe('the answer', () => {
     ])
   })
 
-  test('is read whole, and cut short where its limit was met', async () => {
+  test('is read whole, and truncated at its limit', async () => {
     const output = [
       { type: 'reasoning', id: 'rs_1', summary: [], content: [{ type: 'reasoning_text', text: 'Hm.' }] },
       { type: 'message', content: [{ type: 'output_text', text: 'Hello' }] },
@@ -191,7 +191,7 @@ describe('the answer', () => {
     ])
   })
 
-  test('fails with what its server says of it, and never ends quietly', async () => {
+  test('fails with the error of its server, and never ends silently', async () => {
     const created = { type: 'response.created', response: {} }
     const busy = { status: 'failed', error: { code: 'rate_limit_exceeded', message: 'slow down' } }
     const cases: [object | object[], string][] = [
@@ -214,7 +214,7 @@ describe('the answer', () => {
   })
 })
 
-/** Another Sluice is the upstream: one that speaks the whole API. */
+/** Another Sluice is the upstream, which supports the whole API. */
 describe('behind the service', () => {
   let upstream: Stack
   let stack: Stack
@@ -239,7 +239,7 @@ describe('behind the service', () => {
 
   const tool = { name: WEATHER.name, description: WEATHER.description, parameters: WEATHER.schema }
 
-  test('responses are answered, whole and streamed, with tools and thoughts that go back', async () => {
+  test('responses are forwarded, whole and streamed, with tools and reasoning that is sent back', async () => {
     const asked = '!echo reasoning="Let me think." text="Well."'
     const first = await openai.responses.create({
       model: 'far',
@@ -279,7 +279,7 @@ describe('behind the service', () => {
   })
 })
 
-describe('an answer with values of wrong types', () => {
+describe('a response with values of wrong types', () => {
   const call = (fields: object) => [
     { type: 'response.output_item.done', output_index: 0, item: { ...CALL, ...fields } },
     { type: 'response.completed', response: { status: 'completed', output: [] } },

@@ -28,7 +28,7 @@ function engineOn(servers: readonly (ScriptedUpstream | { server: ScriptedUpstre
 const whole = ask({ stream: false })
 const counts = (...servers: ScriptedUpstream[]) => servers.map(({ calls }) => calls.length)
 
-test('servers that are as busy are called one after the other', async () => {
+test('equally busy servers are called round robin', async () => {
   await using a = await startUpstream(answering('a'))
   await using b = await startUpstream(answering('b'))
   await using engine = engineOn([a, b])
@@ -63,7 +63,7 @@ test.each([
   for (let call = 0; call < 4; call++) expect(textOf(await collect(engine, whole))).toBe('good')
 })
 
-test('a call goes to one other server at most, and not at all when the fault is its own', async () => {
+test('a call is retried on one other server at most, and not for its own error', async () => {
   await using a = await startUpstream(failing(500))
   await using b = await startUpstream(failing(500))
   await using c = await startUpstream(failing(500))
@@ -75,7 +75,7 @@ test('a call goes to one other server at most, and not at all when the fault is 
   expect(counts(a, b, c).reduce((sum, count) => sum + count)).toBe(3)
 })
 
-test('a stream that had begun is not begun elsewhere', async () => {
+test('a stream that had begun is not restarted elsewhere', async () => {
   const cut: Script = async (_call, answer) => {
     answer.open()
     await answer.bytes(`data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'Hel' } }] })}\n\n`)
@@ -88,7 +88,7 @@ test('a stream that had begun is not begun elsewhere', async () => {
   expect(counts(a, b).toSorted()).toEqual([0, 1])
 })
 
-test('a server that keeps failing is left alone, and called again when it has healed', async () => {
+test('a server that keeps failing is skipped, and called again when it has recovered', async () => {
   await using bad = await startUpstream(failing(500))
   await using good = await startUpstream(answering('good'))
   await using engine = engineOn([bad, good], { breaker: { failures: 2, reset_ms: 300 } })
@@ -98,7 +98,7 @@ test('a server that keeps failing is left alone, and called again when it has he
   await until(async () => textOf(await collect(engine, whole)) === 'healed')
 })
 
-test('a server that asks for a pause gets it, and the other one all calls', async () => {
+test('a server that requests a pause gets it, and the other one gets all calls', async () => {
   await using bad = await startUpstream(failing(429, { 'retry-after': '30' }))
   await using good = await startUpstream(answering('good'))
   await using engine = engineOn([bad, good])
@@ -106,7 +106,7 @@ test('a server that asks for a pause gets it, and the other one all calls', asyn
   expect(counts(bad, good)).toEqual([1, 12])
 })
 
-test('a lone server that asks for a pause gets it: calls are told how long it is', async () => {
+test('a single server that requests a pause gets it, and calls receive its length', async () => {
   await using busy = await startUpstream(failing(429, { 'retry-after': '30' }), answering('again'))
   await using engine = engineOn([busy])
   await failure(engine, whole)
@@ -115,7 +115,7 @@ test('a lone server that asks for a pause gets it: calls are told how long it is
   expect(busy.calls).toHaveLength(1)
 })
 
-test('of a server that is busy fewer calls are asked at once', async () => {
+test('a busy server gets fewer concurrent calls', async () => {
   await using busy = await startUpstream(() => {})
   await using engine = engineOn([busy], { concurrency: 8, breaker: { failures: 100 } })
   const leaving = new AbortController()
@@ -142,7 +142,7 @@ test.each([
   expect(JSON.stringify(parsed.error?.issues)).toMatch(problem)
 })
 
-test('leaving while waiting in line takes no place', async () => {
+test('a call that disconnects in the queue uses no slot', async () => {
   await using server = await startUpstream(() => {})
   await using engine = engineOn([server], { concurrency: 1 })
   const [first, second] = [new AbortController(), new AbortController()]

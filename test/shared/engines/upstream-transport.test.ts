@@ -12,7 +12,7 @@ import { HELLO, ROLE, STOP, STREAM, USAGE, WHOLE } from '../../support/wire/fram
 const MEBIBYTE = 1024 * 1024
 const HOLD_MS_MAX = 300
 
-/** A server that answers with bytes as they are; the scripted upstream writes texts. */
+/** A server that sends raw bytes; the scripted upstream sends text. */
 async function startServer(listener: RequestListener): Promise<{ url: string } & AsyncDisposable> {
   const server = createServer((request, response) => request.resume().on('end', () => listener(request, response)))
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -25,15 +25,15 @@ async function startServer(listener: RequestListener): Promise<{ url: string } &
   }
 }
 
-describe('a content coding', () => {
-  test('is not asked for', async () => {
+describe('a content encoding', () => {
+  test('is not requested', async () => {
     await using upstream = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
     await using engine = engineOn('openai', upstream.url)
     await collect(engine)
     expect(upstream.calls[0]?.headers['accept-encoding']).toBe('identity')
   })
 
-  test('of a stream is decoded as the stream comes', async () => {
+  test('of a stream is decoded as the stream arrives', async () => {
     const gzip = createGzip()
     await using server = await startServer((_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' })
@@ -53,7 +53,7 @@ describe('a content coding', () => {
     expect(types).toEqual(['start', 'text', 'finish', 'usage'])
   })
 
-  test('is found in bytes that come one by one', async () => {
+  test('is detected in bytes that arrive one by one', async () => {
     const bytes = zstdCompressSync(STREAM)
     await using server = await startServer(async (_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -70,7 +70,7 @@ describe('a content coding', () => {
     ['gzip of comments', 'text/event-stream', gzipSync(':\n'.repeat(200 * MEBIBYTE))],
     ['br of an error', 'application/json', brotliCompressSync(`{"error":"${'x'.repeat(100 * MEBIBYTE)}"}`)],
   ])(
-    'that hides far more than it shows is refused, and holds the event loop for a short time: %s',
+    'with a high compression ratio is refused, and holds the event loop for a short time: %s',
     async (what, type, bytes) => {
       const status = what.endsWith('error') ? 400 : 200
       const coding = what.startsWith('br') ? 'br' : 'gzip'
@@ -140,7 +140,7 @@ test.each([
   expect(holdMs).toBeLessThan(HOLD_MS_MAX)
 })
 
-test('the query of a base URL goes along with each call, to each of several servers', async () => {
+test('the query of a base URL is sent with each call, to each of several servers', async () => {
   await using one = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
   await using two = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
   await using engine = engineOn('openai', one.url, {
@@ -155,7 +155,7 @@ test('the query of a base URL goes along with each call, to each of several serv
 })
 
 test.each(['ftp://host/v1', 'http://user:secret@host/v1', 'https://secret@host', 'http://host/v1#part'])(
-  'a base URL that cannot be called is a mistake in the catalogue: %s',
+  'an invalid base URL is an error in the catalogue: %s',
   (url) => {
     const parse = (engine: object) => ModelConfig.safeParse({ id: 'm1', engine: { type: 'openai', ...engine } })
     for (const engine of [{ base_url: url }, { base_urls: [url] }, { base_urls: [{ url, weight: 2 }] }]) {
@@ -171,7 +171,7 @@ test('a key in the query of a base URL is not shown', async () => {
   expect((await failure(engine)).message).toBe('no such /v1/chat/completions?key=[hidden]')
 })
 
-test('a server whose bill is not paid is neither paused nor taken for busy', async () => {
+test('a server with an unpaid bill is neither paused nor treated as busy', async () => {
   const error = { message: 'You exceeded your current quota', code: 'insufficient_quota' }
   await using upstream = await startUpstream((_call, answer) => answer.json({ error }, 429))
   await using engine = engineOn('openai', upstream.url, { concurrency: 8 })
@@ -183,7 +183,7 @@ test('a server whose bill is not paid is neither paused nor taken for busy', asy
   expect(engine.places).toBeLessThan(8)
 })
 
-test('the socket of a complete answer that stays open is closed after a short time', async () => {
+test('the socket of a complete response that stays open is closed after a short time', async () => {
   await using upstream = await startUpstream(async (_call, answer) => {
     answer.open()
     await answer.bytes(ROLE + HELLO + STOP + USAGE)
@@ -198,13 +198,13 @@ test('the socket of a complete answer that stays open is closed after a short ti
   await upstream.calls[0]?.closed
 })
 
-test('a caller that leaves after a complete answer is still a caller that leaves', async () => {
+test('a caller that disconnects after a complete response counts as disconnected', async () => {
   await using upstream = await startUpstream(async (_call, answer) => {
     answer.open()
     await answer.bytes(ROLE + HELLO + STOP)
   })
   await using engine = engineOn('openai', upstream.url)
-  const reason = new Error('left')
+  const reason = new Error('disconnected')
   expect(await failure(engine, ask(), AbortSignal.any([abortIn(300, reason)]))).toBe(reason)
 })
 

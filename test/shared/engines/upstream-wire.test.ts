@@ -11,7 +11,7 @@ const PNG = 'data:image/png;base64,iVBORw0KGgo='
 const WEATHER = { name: 'weather', description: 'Tells the weather', parameters: { type: 'object', properties: {} } }
 const CLOCK = { name: 'clock', parameters: {} }
 
-/** The body an upstream of the dialect gets for these fields of a request. */
+/** The body that an upstream of the API gets for these fields of a request. */
 async function bodyOf(dialect: Dialect, fields: object, engine: object = {}, model: object = {}): Promise<unknown> {
   await using upstream = await startUpstream((_call, answer) => answer.json({}, 400))
   await using opened = engineOn(dialect, upstream.url, engine, model)
@@ -21,7 +21,7 @@ async function bodyOf(dialect: Dialect, fields: object, engine: object = {}, mod
   return call.body
 }
 
-/** The events that an engine makes of a whole answer, or of a stream's frames, without `start`. */
+/** The events that an engine makes of a whole response, or of a stream's frames, without `start`. */
 async function eventsOf(dialect: Dialect, answer: object | object[], fields: object = {}): Promise<GenerateEvent[]> {
   await using upstream = await startUpstream((_call, to) => {
     if (!Array.isArray(answer)) return to.json(answer)
@@ -70,8 +70,8 @@ const CONVERSATION = [
   { role: 'user', parts: [{ type: 'text', text: 'Go on.' }], name: 'ann' },
 ]
 
-describe('messages onto an OpenAI upstream', () => {
-  test('a conversation becomes messages, with the images of tool results behind them', async () => {
+describe('messages to an OpenAI upstream', () => {
+  test('a conversation becomes messages, followed by the images of tool results', async () => {
     expect(await bodyOf('openai', { dialect: 'anthropic', turns: CONVERSATION, max_tokens: 10 })).toEqual({
       model: 'm1',
       messages: [
@@ -109,7 +109,7 @@ describe('messages onto an OpenAI upstream', () => {
     })
   })
 
-  test('system blocks and answers in blocks become plain strings', async () => {
+  test('system blocks and assistant blocks become plain strings', async () => {
     const parts = ['One.\n\n', 'Two.'].map((text) => ({
       type: 'text',
       text,
@@ -125,7 +125,7 @@ describe('messages onto an OpenAI upstream', () => {
     })
   })
 
-  test('a prefill is to be continued', async () => {
+  test('a prefill is sent for continuation', async () => {
     const turns = [user('x'), { role: 'assistant', parts: [{ type: 'text', text: '{"a":' }] }]
     expect(await bodyOf('openai', { dialect: 'anthropic', turns })).toMatchObject({
       messages: [{ role: 'user' }, { role: 'assistant', content: '{"a":' }],
@@ -134,7 +134,7 @@ describe('messages onto an OpenAI upstream', () => {
     })
   })
 
-  test('settings are translated, and what only messages know stays behind', async () => {
+  test('settings are translated, and fields of the Messages API only are dropped', async () => {
     const fields = {
       dialect: 'anthropic',
       temperature: 0.5,
@@ -165,8 +165,8 @@ describe('messages onto an OpenAI upstream', () => {
   })
 })
 
-describe('chat completions onto an OpenAI upstream', () => {
-  test('everything goes along as it came', async () => {
+describe('chat completions to an OpenAI upstream', () => {
+  test('every field is forwarded unchanged', async () => {
     const fields = {
       stream: true,
       turns: [
@@ -240,14 +240,14 @@ describe('chat completions onto an OpenAI upstream', () => {
     })
   })
 
-  test('max_tokens above the model is clamped, and usage is not asked of servers that refuse the question', async () => {
+  test("max_tokens above the model's is clamped, and usage is not requested from servers that refuse the field", async () => {
     const model = { limits: { max_output_tokens: 50 } }
     const body = await bodyOf('openai', { max_tokens: 80, stream: true }, { force_usage: false }, model)
     expect(body).toMatchObject({ max_tokens: 50, stream: true })
     expect(body).not.toHaveProperty('stream_options')
   })
 
-  test('a server that refuses stream_options is asked again without it, and no further call has it', async () => {
+  test('a server that refuses stream_options is called again without it, and further calls omit it', async () => {
     await using upstream = await startUpstream((call, to) => {
       if (call.body.stream_options) return to.json({ detail: [{ loc: ['body', 'stream_options'], msg: 'Extra' }] }, 422)
       to.json({ choices: [{ index: 0, message: { content: 'Hello' }, finish_reason: 'stop' }] })
@@ -257,7 +257,7 @@ describe('chat completions onto an OpenAI upstream', () => {
     expect(upstream.calls.map(({ body }) => 'stream_options' in body)).toEqual([true, false, false])
   })
 
-  test('stream_options of the caller are not repeated without them', async () => {
+  test('stream_options of the caller are not sent again without them', async () => {
     await using upstream = await startUpstream((_call, to) =>
       to.json({ error: { message: 'Unknown: stream_options' } }, 400),
     )
@@ -267,7 +267,7 @@ describe('chat completions onto an OpenAI upstream', () => {
     expect(upstream.calls[0]?.body.stream_options).toEqual({ odd: true, include_usage: true })
   })
 
-  test('tools that are not allowed are left out', async () => {
+  test('disallowed tools are dropped', async () => {
     const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice: { type: 'required' } }
     expect(await bodyOf('openai', fields)).toMatchObject({
       tools: [{ type: 'function', function: CLOCK }],
@@ -275,7 +275,7 @@ describe('chat completions onto an OpenAI upstream', () => {
     })
   })
 
-  test("OpenAI's own servers get the words only they know", () => {
+  test("OpenAI's own servers get the fields that only they support", () => {
     const fields = { max_tokens: 9, tools: [WEATHER, CLOCK], allowed_tools: ['clock'] }
     const engine = { type: 'openai', base_url: 'https://api.openai.com/v1' }
     const model = ModelConfig.parse({ id: 'm1', engine })
@@ -292,7 +292,7 @@ describe('chat completions onto an OpenAI upstream', () => {
     expect(() => encodeOpenAi(ask({ top_k: 5 }), model, model.engine as UpstreamConfig)).toThrow('top_k')
   })
 
-  test('developer, native tools and custom calls reach OpenAI as they came, and a long user as its hash', () => {
+  test('developer messages, native tools and custom calls reach OpenAI unchanged, and a long user as its hash', () => {
     const native = { type: 'custom', custom: { name: 'sql', format: { type: 'text' } } }
     const fields = {
       user: 'u'.repeat(65),
@@ -327,7 +327,7 @@ describe('chat completions onto an OpenAI upstream', () => {
     expect(encode('http://127.0.0.1/v1')).toMatchObject({ messages: [{ role: 'system' }, {}, {}] })
   })
 
-  test('a deprecated call and its result keep their form in the same API, and become a call elsewhere', async () => {
+  test('a deprecated call and its result keep their form in the same API, and become a tool call elsewhere', async () => {
     const function_call = { name: 'f', arguments: '{}' }
     const turns = [
       {
@@ -352,7 +352,7 @@ describe('chat completions onto an OpenAI upstream', () => {
     })
   })
 
-  test('an effort goes only to models that reason', async () => {
+  test('effort is sent only to reasoning models', async () => {
     const fields = { reasoning: { effort: 'high' } }
     expect(await bodyOf('openai', fields)).not.toHaveProperty('reasoning_effort')
     const model = { capabilities: { reasoning: true } }
@@ -360,8 +360,8 @@ describe('chat completions onto an OpenAI upstream', () => {
   })
 })
 
-describe('messages onto an Anthropic upstream', () => {
-  test('everything goes along as it came', async () => {
+describe('messages to an Anthropic upstream', () => {
+  test('every field is forwarded unchanged', async () => {
     const cache_control = { type: 'ephemeral' }
     const fields = {
       dialect: 'anthropic',
@@ -437,7 +437,7 @@ describe('messages onto an Anthropic upstream', () => {
     })
   })
 
-  test('an effort alone does not switch thinking on', async () => {
+  test('effort alone does not enable thinking', async () => {
     const fields = { dialect: 'anthropic', reasoning: { effort: 'high' } }
     const body = await bodyOf('anthropic', fields, {}, { capabilities: { reasoning: true } })
     expect(body).toMatchObject({ output_config: { effort: 'high' } })
@@ -445,8 +445,8 @@ describe('messages onto an Anthropic upstream', () => {
   })
 })
 
-describe('chat completions onto an Anthropic upstream', () => {
-  test('a conversation becomes alternating messages with the system prompt in front', async () => {
+describe('chat completions to an Anthropic upstream', () => {
+  test('a conversation becomes alternating messages after the system prompt', async () => {
     const late = { role: 'system', parts: [{ type: 'text', text: 'Speak English.' }], extra: { weight: 1 } }
     expect(await bodyOf('anthropic', { turns: [...CONVERSATION, late], extra: { verbosity: 'low' } })).toEqual({
       model: 'm1',
@@ -490,13 +490,13 @@ describe('chat completions onto an Anthropic upstream', () => {
     })
   })
 
-  test('nothing but system turns asks with the last of them', async () => {
+  test('with system messages only, the last one becomes the user message', async () => {
     const turns = ['Be brief.', 'Hello?'].map((text) => ({ role: 'system', parts: [{ type: 'text', text }] }))
     const expected = { system: 'Be brief.', messages: [{ role: 'user', content: 'Hello?' }] }
     expect(await bodyOf('anthropic', { turns })).toMatchObject(expected)
   })
 
-  test('white space at the end of a last assistant turn is cut off', async () => {
+  test('white space at the end of a last assistant message is removed', async () => {
     const turns = [user('x'), { role: 'assistant', parts: [{ type: 'text', text: 'Well, \n' }] }]
     expect(await bodyOf('anthropic', { turns })).toMatchObject({
       messages: [{}, { role: 'assistant', content: 'Well,' }],
@@ -529,7 +529,7 @@ describe('chat completions onto an Anthropic upstream', () => {
   })
 
   test.each(['{oops', '[1]', '"text"', 'null'])(
-    'arguments %s, which are no object, reach it inside one',
+    'arguments %s, which are no object, are sent inside one',
     async (text) => {
       const call = { type: 'tool_call', id: 'a', name: 'b', arguments: text }
       const turns = [user('x'), { role: 'assistant', parts: [call] }, { role: 'tool', call_id: 'a', parts: [] }]
@@ -539,7 +539,7 @@ describe('chat completions onto an Anthropic upstream', () => {
     },
   )
 
-  test('a temperature above the dialect becomes its highest', async () => {
+  test('a temperature above the maximum of the API becomes the maximum', async () => {
     expect(await bodyOf('anthropic', { temperature: 1.7 })).toHaveProperty('temperature', 1)
   })
 
@@ -563,14 +563,14 @@ const USAGE = { prompt_tokens: 9, completion_tokens: 4 }
 const usage = (more: object = {}) => ({ type: 'usage', usage: { input_tokens: 9, output_tokens: 4, ...more } })
 const finish = (reason: string, more: object = {}) => ({ type: 'finish', choice: 0, reason, ...more })
 
-describe('answers of an OpenAI upstream', () => {
+describe('responses of an OpenAI upstream', () => {
   const delta = (fields: object, more: object = {}) => ({ choices: [{ index: 0, delta: fields, ...more }] })
   const done = (finish_reason: string, more: object = {}) => ({
     choices: [{ index: 0, delta: {}, finish_reason, ...more }],
     usage: USAGE,
   })
 
-  test('tool calls arrive in pieces, told apart by index', async () => {
+  test('tool calls arrive in pieces, distinguished by index', async () => {
     const call = (index: number, fields: object) => delta({ tool_calls: [{ index, ...fields }] })
     const events = await eventsOf('openai', [
       call(0, { id: 'call_a', type: 'function', function: { name: 'weather', arguments: '' } }),
@@ -590,7 +590,7 @@ describe('answers of an OpenAI upstream', () => {
     ])
   })
 
-  test('whole calls without an index, or all with index 0, stay apart', async () => {
+  test('whole calls without an index, or all with index 0, stay separate', async () => {
     const whole = (id: string, more: object = {}) =>
       delta({ tool_calls: [{ id, function: { name: 'clock', arguments: '{}' }, ...more }] })
     for (const more of [{}, { index: 0 }]) {
@@ -604,7 +604,7 @@ describe('answers of an OpenAI upstream', () => {
     }
   })
 
-  test('reasoning, refusals, log probabilities and filters come through', async () => {
+  test('reasoning, refusals, log probabilities and filter results are forwarded', async () => {
     const one = { token: 'Hi', logprob: -0.1, bytes: [72, 105], id: 5 }
     const events = await eventsOf('openai', [
       delta({ reasoning_content: 'Hm' }),
@@ -639,13 +639,13 @@ describe('answers of an OpenAI upstream', () => {
     ])
   })
 
-  test('fewer choices than asked for are an error that another try cannot mend', async () => {
+  test('fewer choices than requested are a permanent error', async () => {
     await expect(eventsOf('openai', [delta({ content: 'a' }), done('stop')], { n: 2 })).rejects.toMatchObject({
       code: 'upstream_refused',
     })
   })
 
-  test('a whole answer with everything', async () => {
+  test('a whole response with every field', async () => {
     const answer = {
       choices: [
         {
@@ -683,14 +683,14 @@ describe('answers of an OpenAI upstream', () => {
     ])
   })
 
-  test('the stop string that was hit is told where the server tells it', async () => {
+  test('the matched stop string is reported if the server reports it', async () => {
     const events = await eventsOf('openai', [delta({ content: 'a' }), done('stop', { stop_reason: 'END' })], {
       stop: ['END'],
     })
     expect(events.at(-2)).toEqual(finish('stop', { stop_sequence: 'END' }))
   })
 
-  test('a finish without [DONE] is a whole answer, and so is [DONE] without a finish', async () => {
+  test('a finish reason without [DONE] is a complete response, and so is [DONE] without one', async () => {
     expect(await eventsOf('openai', [delta({ content: 'a' })])).toContainEqual(finish('stop'))
     await using upstream = await startUpstream((_call, to) => {
       to.open()
@@ -701,14 +701,14 @@ describe('answers of an OpenAI upstream', () => {
     expect(await collect(engine)).toContainEqual(finish('length'))
   })
 
-  test('an upstream that gives up says so in its finish reason', async () => {
+  test('an upstream that gives up reports it in its finish reason', async () => {
     await expect(eventsOf('openai', [delta({ content: 'a' }), done('abort')])).rejects.toMatchObject({
       code: 'upstream_error',
     })
   })
 })
 
-describe('answers of an Anthropic upstream', () => {
+describe('responses of an Anthropic upstream', () => {
   const start = {
     type: 'message_start',
     message: { usage: { input_tokens: 4, cache_read_input_tokens: 3, output_tokens: 1 } },
@@ -757,7 +757,7 @@ describe('answers of an Anthropic upstream', () => {
     ])
   })
 
-  test('a whole message reads like its stream', async () => {
+  test('a whole message equals its stream', async () => {
     const answer = {
       type: 'message',
       content: [
@@ -806,7 +806,7 @@ describe('counting tokens', () => {
     })
   })
 
-  test('a server that does not count leaves it to the caller, and calls go on', async () => {
+  test('a server without counting leaves it to the caller, and calls continue', async () => {
     for (const status of [404, 405, 501, 503]) {
       await using upstream = await startUpstream((_call, answer) => answer.json({}, status))
       await using engine = engineOn('anthropic', upstream.url)
@@ -814,7 +814,7 @@ describe('counting tokens', () => {
     }
   })
 
-  test('a server that is silent leaves it to the caller before the call is over', async () => {
+  test('a silent server leaves it to the caller before the call is over', async () => {
     const timeout = AbortSignal.timeout
     const spy = vi.spyOn(AbortSignal, 'timeout').mockImplementation((ms) => timeout(ms === 10_000 ? 50 : ms))
     await using upstream = await startUpstream(() => {})

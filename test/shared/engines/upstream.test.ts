@@ -7,7 +7,7 @@ import { type Answer, type Script, startUpstream } from '../../support/processes
 
 const DIALECTS: Dialect[] = ['openai', 'anthropic']
 
-/** Frames of a whole good stream, one text delta for each piece. */
+/** Frames of a whole valid stream, one text delta per piece. */
 function framesOf(dialect: Dialect, ...pieces: string[]): string[] {
   const frame = (data: { type?: string }) =>
     `${data.type ? `event: ${data.type}\n` : ''}data: ${JSON.stringify(data)}\n\n`
@@ -45,7 +45,7 @@ function chunk(delta: object, finish_reason: string | null = null, more: object 
   }
 }
 
-/** A script that streams these pieces and ends well. */
+/** A script that streams these pieces and ends normally. */
 function streaming(dialect: Dialect, ...pieces: string[]): Script {
   return async (_call, answer) => {
     answer.open()
@@ -54,7 +54,7 @@ function streaming(dialect: Dialect, ...pieces: string[]): Script {
   }
 }
 
-/** A script that streams the first frames, with text, and then does something else. */
+/** A script that streams the first frames with text, and then fails. */
 function startedThen(dialect: Dialect, then: (answer: Answer) => void | Promise<void>): Script {
   return async (_call, answer) => {
     answer.open()
@@ -108,7 +108,7 @@ for (const dialect of DIALECTS) {
     ])
   })
 
-  test(`${dialect}: a whole answer becomes the same events`, async () => {
+  test(`${dialect}: a whole response becomes the same events`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json(whole(dialect, 'Hello')))
     await using engine = engineOn(dialect, upstream.url)
     const expected = [started, { type: 'text', choice: 0, text: 'Hello' }, ...END]
@@ -116,13 +116,13 @@ for (const dialect of DIALECTS) {
     expect(upstream.calls[0]?.body.stream).toBe(false)
   })
 
-  test(`${dialect}: plain JSON in answer to a streamed call is read all the same`, async () => {
+  test(`${dialect}: plain JSON in response to a streamed call is accepted`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json(whole(dialect, 'Hello')))
     await using engine = engineOn(dialect, upstream.url)
     expect(textOf(await collect(engine))).toBe('Hello')
   })
 
-  test(`${dialect}: a stream in answer to a whole call is read all the same`, async () => {
+  test(`${dialect}: a stream in response to a whole call is accepted`, async () => {
     await using upstream = await startUpstream(streaming(dialect, 'Hel', 'lo'))
     await using engine = engineOn(dialect, upstream.url)
     expect(textOf(await collect(engine, ask({ stream: false })))).toBe('Hello')
@@ -141,14 +141,14 @@ for (const dialect of DIALECTS) {
     for (const event of events) if (event.type === 'text') expect(event.text.isWellFormed()).toBe(true)
   })
 
-  test(`${dialect}: CRLF, comments and unknown fields do no harm`, async () => {
+  test(`${dialect}: CRLF, comments and unknown fields have no effect`, async () => {
     const text = framesOf(dialect, 'Hello').join(': keep-alive\n\nretry: 5\nnote: x\n\n').replaceAll('\n', '\r\n')
     await using upstream = await startUpstream((_call, answer) => answer.text(text, 'text/event-stream'))
     await using engine = engineOn(dialect, upstream.url)
     expect(textOf(await collect(engine))).toBe('Hello')
   })
 
-  test(`${dialect}: key, trace and dialect headers go along`, async () => {
+  test(`${dialect}: key, trace and API headers are forwarded`, async () => {
     await using upstream = await startUpstream(streaming(dialect, 'x'))
     await using engine = engineOn(dialect, upstream.url, { headers: { 'X-Team': 'blue' } })
     await collect(engine)
@@ -161,11 +161,11 @@ for (const dialect of DIALECTS) {
     expect(call?.path).toBe(dialect === 'openai' ? '/v1/chat/completions' : '/v1/messages')
   })
 
-  test(`${dialect}: sockets are used again`, async () => {
+  test(`${dialect}: sockets are reused`, async () => {
     await using upstream = await startUpstream(streaming(dialect, 'x'))
     await using engine = engineOn(dialect, upstream.url)
     for (let call = 0; call < 10; call++) await collect(engine)
-    // The end of a stream may reach the socket after the next call has begun, which then opens another.
+    // The socket may see the end of a stream after the next call has started, which then opens another.
     expect(upstream.connections).toBeLessThan(5)
   })
 
@@ -211,7 +211,7 @@ for (const dialect of DIALECTS) {
     expect((await failure(engine)).code).toBe('upstream_error')
   })
 
-  test(`${dialect}: an endless frame is an error, and the upstream is let go`, async () => {
+  test(`${dialect}: an endless frame is an error, and the connection is closed`, async () => {
     await using upstream = await startUpstream(
       startedThen(dialect, async (answer) => {
         const block = 'x'.repeat(1024 * 1024)
@@ -238,7 +238,7 @@ for (const dialect of DIALECTS) {
     expect(await failure(engine)).toMatchObject({ code: 'invalid_request', message: 'Too big', param: 'messages' })
   })
 
-  test(`${dialect}: an error in the middle of a stream is told as what it is`, async () => {
+  test(`${dialect}: an error in the middle of a stream is reported with its code`, async () => {
     await using upstream = await startUpstream(
       startedThen(dialect, (answer) => {
         answer.frame({ type: 'error', error: { type: 'overloaded_error', message: 'Overloaded' } }, 'error')
@@ -278,7 +278,7 @@ for (const dialect of DIALECTS) {
     expect(thrown.message).not.toContain(KEY)
   })
 
-  test(`${dialect}: Retry-After as a date is a wait until then`, async () => {
+  test(`${dialect}: Retry-After as a date is a delay until then`, async () => {
     const date = new Date(Date.now() + 20_000).toUTCString()
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 429, { 'retry-after': date }))
     await using engine = engineOn(dialect, upstream.url)
@@ -297,7 +297,7 @@ for (const dialect of DIALECTS) {
     expect(await failure(engine)).toMatchObject({ code: 'context_length_exceeded', message, param: 'messages' })
   })
 
-  test(`${dialect}: an upstream that is not there is a retryable error`, async () => {
+  test(`${dialect}: an unreachable upstream is a retryable error`, async () => {
     const port = await closedPort()
     await using engine = engineOn(dialect, `http://127.0.0.1:${port}`)
     expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
@@ -310,7 +310,7 @@ for (const dialect of DIALECTS) {
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: a head without a body is silence too`, async () => {
+  test(`${dialect}: a response head without a body is silence too`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.open())
     await using engine = engineOn(dialect, upstream.url, { timeouts: { first_token_ms: 100 } })
     expect(await failure(engine)).toMatchObject({ code: 'upstream_timeout' })
@@ -324,7 +324,7 @@ for (const dialect of DIALECTS) {
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: a stream that never ends meets the total`, async () => {
+  test(`${dialect}: an endless stream hits the total timeout`, async () => {
     await using upstream = await startUpstream(
       startedThen(dialect, async (answer) => {
         const beat = setInterval(() => void answer.bytes(': still here\n\n'), 10)
@@ -338,7 +338,7 @@ for (const dialect of DIALECTS) {
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: a whole answer may take longer than a first token, but not than the total`, async () => {
+  test(`${dialect}: a whole response may take longer than a first token, but not than the total`, async () => {
     await using upstream = await startUpstream((_call, answer) => {
       setTimeout(() => answer.json(whole(dialect, 'late')), 200)
     }, stall)
@@ -366,7 +366,7 @@ for (const dialect of DIALECTS) {
     await using upstream = await startUpstream(script)
     await using engine = engineOn(dialect, upstream.url)
     const controller = new AbortController()
-    const reason = new Error('the client left')
+    const reason = new Error('the client disconnected')
     const thrown = failure(engine, ask({ stream }), controller.signal)
     await until(() => upstream.calls.length === 1)
     controller.abort(reason)
@@ -375,7 +375,7 @@ for (const dialect of DIALECTS) {
     await until(() => upstream.connections === 0)
   })
 
-  test(`${dialect}: a call that is aborted before it starts is not made`, async () => {
+  test(`${dialect}: a call aborted before it starts is not made`, async () => {
     await using upstream = await startUpstream(stall)
     await using engine = engineOn(dialect, upstream.url)
     await failure(engine, ask(), AbortSignal.abort())
@@ -413,7 +413,7 @@ for (const dialect of DIALECTS) {
     expect(got).toBe(256 * piece.length)
   })
 
-  test(`${dialect}: an answer that was complete when the connection broke is a good answer`, async () => {
+  test(`${dialect}: a response that was complete when the connection broke is valid`, async () => {
     await using upstream = await startUpstream(async (_call, answer) => {
       answer.open()
       const [first = '', ...rest] = framesOf(dialect, 'Hello')
@@ -425,7 +425,7 @@ for (const dialect of DIALECTS) {
     const events: GenerateEvent[] = []
     for await (const event of engine.generate(ask(), options())) {
       events.push(event)
-      // All bytes lie unread, and the connection is gone, before the second event is asked for.
+      // All bytes are unread, and the connection is gone, before the second event is requested.
       if (event.type === 'start') await until(() => upstream.calls.length === 1 && upstream.connections === 0)
     }
     expect(events.slice(1)).toEqual([{ type: 'text', choice: 0, text: 'Hello' }, ...END])
@@ -441,7 +441,7 @@ for (const dialect of DIALECTS) {
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: usage that the upstream does not report is estimated and says so`, async () => {
+  test(`${dialect}: usage that the upstream does not report is estimated and marked as such`, async () => {
     const silent = framesOf(dialect, 'Hello ', 'there').map((frame) =>
       frame.replace(/"usage":\{[^}]*\}/, '"usage":null'),
     )
@@ -451,7 +451,7 @@ for (const dialect of DIALECTS) {
     expect(usage).toEqual({ type: 'usage', usage: { input_tokens: 3, output_tokens: 2, estimated: true } })
   })
 
-  test(`${dialect}: the circuit opens after failures in a row, and a trial call closes it`, async () => {
+  test(`${dialect}: the circuit breaker opens after failures in a row, and a trial call closes it`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 500))
     await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 2, reset_ms: 150 } })
     for (let call = 0; call < 2; call++) expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
@@ -465,7 +465,7 @@ for (const dialect of DIALECTS) {
     expect(textOf(await collect(engine))).toBe('back')
   })
 
-  test(`${dialect}: a failed trial call opens the circuit again, and others do not wait for it`, async () => {
+  test(`${dialect}: a failed trial call opens the circuit breaker again, and others do not wait for it`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 500), stall)
     await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 1, reset_ms: 50 } })
     await failure(engine)
@@ -479,14 +479,14 @@ for (const dialect of DIALECTS) {
     expect(upstream.calls).toHaveLength(2)
   })
 
-  test(`${dialect}: what the caller did wrong never opens the circuit`, async () => {
+  test(`${dialect}: errors of the caller never open the circuit breaker`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 400))
     await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 1 } })
     for (let call = 0; call < 3; call++) expect(await failure(engine)).toMatchObject({ code: 'invalid_request' })
     expect(upstream.calls).toHaveLength(3)
   })
 
-  test(`${dialect}: calls beyond the concurrency wait for a slot until they are aborted, however many they are`, async () => {
+  test(`${dialect}: calls beyond the concurrency wait for a slot until aborted, in any number`, async () => {
     await using upstream = await startUpstream(stall, streaming(dialect, 'next'))
     await using engine = engineOn(dialect, upstream.url, { concurrency: 1, timeouts: { connect_ms: 100 } })
     const [first, others] = [new AbortController(), new AbortController()]
@@ -494,17 +494,17 @@ for (const dialect of DIALECTS) {
     await until(() => upstream.calls.length === 1)
     const waiting = Array.from({ length: 1_100 }, () => failure(engine, ask(), others.signal))
     const last = collect(engine)
-    // More than the time to connect, which is none of theirs to spend.
+    // Longer than the connect timeout, which does not include the wait.
     await new Promise((resolve) => setTimeout(resolve, 300))
     expect(upstream.calls).toHaveLength(1)
-    others.abort(new Error('left'))
-    for (const error of await Promise.all(waiting)) expect(error.message).toBe('left')
+    others.abort(new Error('disconnected'))
+    for (const error of await Promise.all(waiting)) expect(error.message).toBe('disconnected')
     first.abort(new Error('done'))
     await running
     expect(textOf(await last)).toBe('next')
   })
 
-  test(`${dialect}: every end of a call gives its slot back`, async () => {
+  test(`${dialect}: every end of a call releases its slot`, async () => {
     await using upstream = await startUpstream(
       (_call, answer) => answer.json({}, 400),
       (_call, answer) => answer.cut(),
@@ -526,11 +526,11 @@ async function closedPort(): Promise<number> {
   return port
 }
 
-/** Waits until the condition holds; a bound that only a hang reaches. */
+/** Waits until the condition holds; only a hang reaches the timeout. */
 async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   const deadline = Date.now() + 10_000
   while (!(await condition())) {
-    if (Date.now() > deadline) throw new Error('the condition did not come true')
+    if (Date.now() > deadline) throw new Error('the condition was never met')
     await new Promise((resolve) => setTimeout(resolve, 5))
   }
 }

@@ -5,7 +5,7 @@ import { expect, onTestFinished, test } from 'vitest'
 import { openDiskBlobs } from '#shared/blobs/disk.ts'
 import { BODY_BYTES_MAX, fetchBody, storeBody } from '#shared/jobs/body.ts'
 
-/** The body of a job in its record, or in a blob: whoever fetches it gets what was stored, whatever its length. */
+/** The body of a job in its record, or in a blob, is read back unchanged at any length. */
 
 const KIB = 1_024
 
@@ -15,7 +15,7 @@ test.each([
   ['a blob that is written at once', 200 * KIB, true],
   ['a blob that is written in pieces', 512 * KIB - 40, true],
   ['a blob of several pieces', 3_000 * KIB, true],
-])('a body in %s is fetched as it was stored', async (_, chars, isBlob) => {
+])('a body in %s is read back unchanged', async (_, chars, isBlob) => {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-test-'))
   onTestFinished(() => rm(directory, { recursive: true }))
   const blobs = await openDiskBlobs(directory)

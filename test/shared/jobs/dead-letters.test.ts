@@ -1,9 +1,9 @@
-/** Records that no worker could run: which are found among very many, and what is discarded. */
+/** Records that no worker could run: lookup among very many, and discarding. */
 import { describe, expect, it } from 'vitest'
 import type { HistoryRecord } from '#shared/broker/broker.ts'
 import { type DeadLetter, discard, findDeadLetter, listDeadLetters, SCANNED_MAX } from '#shared/jobs/dead-letters.ts'
 
-/** A topic as {@link Broker.history} and {@link Broker.send} have it. */
+/** A topic with {@link Broker.history} and {@link Broker.send}. */
 function topic() {
   const records: HistoryRecord[] = []
   let reads = 0
@@ -34,7 +34,7 @@ const bury = async (dead: ReturnType<typeof topic>, pool: string, count: number)
 const offsets = (letters: readonly DeadLetter[]) => letters.map(({ offset }) => offset)
 
 describe('dead letters', () => {
-  it('of one pool are found behind very many of another, in pages that are full', async () => {
+  it('of one pool are found behind very many of another, in full pages', async () => {
     const dead = topic()
     await bury(dead, 'code', 5)
     await bury(dead, 'inference', 3_000)
@@ -47,7 +47,7 @@ describe('dead letters', () => {
     expect((await listDeadLetters(dead, { max: 3, isMatch: ({ pool }) => pool === 'research' })).next).toBeUndefined()
   })
 
-  it('are looked for among so many at once, and one goes on from there', async () => {
+  it('are searched in bounded steps, each with a cursor to continue from', async () => {
     const dead = topic()
     await bury(dead, 'code', 1)
     await bury(dead, 'inference', SCANNED_MAX + 500)
@@ -60,7 +60,7 @@ describe('dead letters', () => {
     ])
   })
 
-  it('that were discarded are shown no more, on whichever page, and neither is what says so', async () => {
+  it('that were discarded are not listed on any page, and neither are the discard records', async () => {
     const dead = topic()
     await bury(dead, 'code', 1_200)
     for (const offset of [1_199, 700, 3]) await discard(dead, { offset })

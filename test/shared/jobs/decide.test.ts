@@ -17,7 +17,7 @@ function failed(code: ErrorCode, more: Partial<ErrorBody> = {}): Outcome {
   return { type: 'failed', error: { code, message: 'it failed', param: null, ...more } }
 }
 
-/** The decision in a word: what is done, and why it failed. */
+/** The decision in short form: the action, and the reason of a failure. */
 function inShort(decision: Decision): string {
   return decision.do === 'fail' ? `fail ${decision.error.code}` : decision.do
 }
@@ -52,7 +52,7 @@ test.each<[string, Outcome, Partial<History>, boolean, string]>([
   expect(inShort(decide(outcome, { ...FRESH, ...history }, POLICY, canSpend, 0.5))).toBe(expected)
 })
 
-describe('whatever happens', () => {
+describe('for any facts', () => {
   const error = fc.record({
     code: fc.constantFrom(...CODES),
     message: fc.string(),
@@ -82,7 +82,7 @@ describe('whatever happens', () => {
     check((_o, h, _c, _r, decided) => !(h.hasOutput && decided.do === 'retry'))
   })
 
-  it('a failure that is not retryable, or has had its tries or its budget, is final and keeps its words', () => {
+  it('a failure that is not retryable, or is out of attempts or budget, is final and keeps its message', () => {
     check((o, h, canSpend, _r, decided) => {
       if (o.type !== 'failed') return true
       const isFinal = !ERRORS[o.error.code].retry || h.tries >= POLICY.triesMax || !canSpend
@@ -90,7 +90,7 @@ describe('whatever happens', () => {
     })
   })
 
-  it('a wait ends before the deadline, is bounded, and is at least what the failure asked for', () => {
+  it('a delay ends before the deadline, is bounded, and is at least the one that the failure requests', () => {
     check((o, h, _c, _r, decided) => {
       if (decided.do !== 'retry' || o.type !== 'failed') return true
       const { delayMs } = decided
@@ -102,7 +102,7 @@ describe('whatever happens', () => {
     check((o, h, _c, _r, decided) => o.type !== 'lost' || h.crashes < POLICY.crashesMax || decided.do === 'fail')
   })
 
-  it('only what completed completes, and only a cancel cancels', () => {
+  it('only a completed attempt completes, and only a cancel cancels', () => {
     check(
       (o, _h, _c, _r, decided) =>
         (decided.do === 'complete') === (o.type === 'completed') &&
@@ -110,7 +110,7 @@ describe('whatever happens', () => {
     )
   })
 
-  it('the same facts give the same decision', () => {
+  it('equal facts give equal decisions', () => {
     check((o, h, canSpend, r, decided) => {
       expect(decide(o, h, POLICY, canSpend, r)).toEqual(decided)
       return true

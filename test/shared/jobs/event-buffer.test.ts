@@ -8,7 +8,7 @@ import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 const saids = fc.array(fc.record({ text: fc.string(), apart: fc.boolean() }), { maxLength: 60 })
 
 describe('a buffer of deltas', () => {
-  it('joins to the same text, in order, however it is filled and emptied', () => {
+  it('joins to an equal text, in order, however it is filled and emptied', () => {
     fc.assert(
       fc.property(fc.array(saids), (batches) => {
         const buffer = new EventBuffer(mergeSaid)
@@ -22,7 +22,7 @@ describe('a buffer of deltas', () => {
     )
   })
 
-  it('merges all that may be merged, and keeps apart what must stay apart', () => {
+  it('merges all mergeable deltas, and keeps others separate', () => {
     const buffer = new EventBuffer(mergeSaid)
     for (const text of ['a', 'b']) buffer.push({ text })
     buffer.push({ text: 'X', apart: true })
@@ -30,7 +30,7 @@ describe('a buffer of deltas', () => {
     expect(buffer.takeAll().map((delta) => (delta as Said).text)).toEqual(['ab', 'X', 'cd'])
   })
 
-  it('grows with what is pushed and is empty after it was taken', () => {
+  it('grows with each delta and is empty after it was taken', () => {
     const buffer = new EventBuffer(mergeSaid)
     expect([buffer.isEmpty, buffer.bytes]).toEqual([true, 0])
     for (let i = 1; i <= 100; i++) {
@@ -43,7 +43,7 @@ describe('a buffer of deltas', () => {
     expect(buffer.takeAll()).toEqual([])
   })
 
-  it('changes none of the deltas it was given', () => {
+  it('changes none of its input deltas', () => {
     const buffer = new EventBuffer(mergeGenerateEvents)
     const deltas = ['a', 'b', 'c'].map((text) => Object.freeze({ type: 'text', choice: 0, text }))
     for (const delta of deltas) buffer.push(delta)

@@ -1,22 +1,22 @@
-/** L1: the protocol of composed jobs keeps its promises in every state it can reach, and needs every one of its guards. */
+/** L1: the protocol of composed jobs keeps its invariants in every reachable state, and needs each of its guards. */
 import { expect, it } from 'vitest'
 import { FAMILY_GUARDS, type FamilyGuards, familyModel } from '../../support/jobs/family-model.ts'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
 
-/** For many times what all states take. */
+/** Many times the duration of a full exploration. */
 const options = { timeout: 300_000 }
 
 it.each([
   ['every promise', false],
   ['every promise of a job that may write what there is when it is cancelled', true],
-])('a family keeps %s, whatever a fault does', options, (_, mayWrite) => {
+])('a family keeps %s, with any one fault', options, (_, mayWrite) => {
   const verdict = check(familyModel(FAMILY_GUARDS, mayWrite))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
-  // A model that reaches little proves little.
+  // A model with few reachable states proves little.
   expect(verdict.states).toBeGreaterThan(1_000)
 })
 
-/** What breaks without each guard. */
+/** The invariant that breaks without each guard. */
 const NEEDED: Record<keyof FamilyGuards, string> = {
   stepIsFenced: 'a step of a lost attempt was kept',
   stepsAreLookedUp: 'a step that was kept was done again',
@@ -38,10 +38,10 @@ const NEEDED: Record<keyof FamilyGuards, string> = {
   claimNeedsTime: 'a job ran after its time to write was over',
   expireSweeps: STUCK,
 }
-/** Those of a job that may write what there is when it is cancelled. */
+/** Guards of a job that may write a partial result when cancelled. */
 const OF_PARTIAL = ['partialBeatsWaiting', 'partialBeatsPark', 'cancelOutlivesWorker', 'claimNeedsTime', 'expireSweeps']
 
-it.each(Object.entries(NEEDED))('without %s: %s', options, (guard, violation) => {
+it.each(Object.entries(NEEDED))('without the guard %s: %s', options, (guard, violation) => {
   const verdict = check(familyModel({ ...FAMILY_GUARDS, [guard]: false }, OF_PARTIAL.includes(guard)))
   expect(verdict.violation, verdict.path.join(' > ')).toBe(violation)
 })

@@ -1,4 +1,4 @@
-/** Work that is paused, as the processes of a fleet know of it. */
+/** Paused models and pools, as the processes of a fleet see them. */
 import { expect, it, onTestFinished } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
 import { Pauses } from '#shared/jobs/pauses.ts'
@@ -17,7 +17,7 @@ async function openPauses(store?: OperatorStore): Promise<Pauses> {
   return pauses
 }
 
-it('is heard by every process at once, also without a store', async () => {
+it('a pause reaches every process at once, also without a store', async () => {
   const [one, other] = [await openPauses(), await openPauses()]
   const tell = (record: ControlRecord) => other.onControl(record)
   await one.change(MODEL, true, 'key_op', tell)
@@ -32,7 +32,7 @@ it('is heard by every process at once, also without a store', async () => {
   expect(other.all).toMatchObject([{ target: 'pool', id: 'inference' }])
 })
 
-it('is read from the store by who has not heard of it, at the start and later', async () => {
+it('a process without the notification reads a pause from the store, at the start and later', async () => {
   await using database = await openSqliteDatabase()
   const { operator } = await database.open()
   const [one, other] = [await openPauses(operator), await openPauses(operator)]
@@ -43,7 +43,7 @@ it('is read from the store by who has not heard of it, at the start and later', 
   await until(() => !other.of(WORK))
 })
 
-it('stays as it is known while the store is away', async () => {
+it('a pause is kept while the store is down', async () => {
   await using database = await openSqliteDatabase()
   const store = await database.open()
   await store.operator.pause(MODEL, 'key_op')

@@ -63,7 +63,7 @@ function beatOf(boot: string): ControlRecord {
   return { type: 'heartbeat', boot, role: 'inference', slots: 1, running: 0, draining: false, version: 'test' }
 }
 
-/** The broker, except that nothing is sent while `isDown`, and that it is not in this process. */
+/** A remote broker that sends nothing while `isDown`. */
 function fragile(): { broker: Broker; isDown: boolean } {
   const state = { broker, isDown: false }
   state.broker = new Proxy(broker, {
@@ -77,7 +77,7 @@ function fragile(): { broker: Broker; isDown: boolean } {
   return state
 }
 
-/** So many workers that they make a large fleet with one more process: each says every second that it lives. */
+/** Enough workers for a large fleet, with one more process; each sends a heartbeat every second. */
 function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
   const living = new Set(Array.from({ length: 101 }, (_, index) => `wrk_${index}`))
   const beats = new Map<string, number>()
@@ -100,8 +100,8 @@ function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
   }
 }
 
-describe('presence', () => {
-  it('tells an ingress that is new what a worker can start, before the worker speaks by itself', async () => {
+describe('the failure detector', () => {
+  it('informs a new ingress of the capacity of a worker before its next heartbeat', async () => {
     const bounds = [{ kind: 'say', model: 'slow', capacity: 2 }]
     const worker = await join('wrk_1', {
       capacity: () => ({ models: ['slow'], concurrency_limits: bounds, backlog: [] }),
@@ -114,7 +114,7 @@ describe('presence', () => {
     await worker.presence.close()
   })
 
-  it('says once that the channel of a process is silent, and once that it is back, however many roles it has', async () => {
+  it('logs a silent channel once, and its recovery once, however many roles the process has', async () => {
     const told: string[] = []
     const log = pino({}, { write: (line) => void told.push(JSON.parse(line).msg) })
     const channel = fragile()
@@ -129,7 +129,7 @@ describe('presence', () => {
     ])
   })
 
-  it('takes no process that stood still for a silent channel', async () => {
+  it('does not mistake its own pause for a silent channel', async () => {
     const told: string[] = []
     await join('ing_1', { log: pino({}, { write: (line) => void told.push(JSON.parse(line).msg) }) })
     await vi.advanceTimersByTimeAsync(1_000)
@@ -138,7 +138,7 @@ describe('presence', () => {
     expect(told).toEqual([])
   })
 
-  it('knows every process of a pool, with what it says about itself', async () => {
+  it('lists every process of a pool, with its reported state', async () => {
     const { presence } = await join('ing_1')
     await join('wrk_1', { running: () => 5 })
     await join('wrk_2')
@@ -150,7 +150,7 @@ describe('presence', () => {
     expect(presence.peers.get('ing_1')?.role).toBe('ingress')
   })
 
-  it('calls a silent worker lost after its lease, once, and not before', async () => {
+  it('reports a silent worker as lost after its lease, once, and not before', async () => {
     const { presence, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(LOST_MS - 100)
@@ -162,7 +162,7 @@ describe('presence', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it('suspects a silent worker before that, once until it is heard again', async () => {
+  it('suspects a silent worker earlier, once until its next heartbeat', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(SILENT_MS - 100)
@@ -176,14 +176,14 @@ describe('presence', () => {
     expect([silent, lost]).toEqual([['wrk_1', 'wrk_1'], []])
   })
 
-  it('never suspects nor loses a worker that beats, nor itself', async () => {
+  it('never suspects or loses a worker with heartbeats, nor itself', async () => {
     const { silent, lost } = await join('ing_1')
     await join('wrk_1')
     await vi.advanceTimersByTimeAsync(120_000)
     expect([silent, lost]).toEqual([[], []])
   })
 
-  it('knows a lost worker again when it beats again', async () => {
+  it('lists a lost worker again after a heartbeat', async () => {
     const { presence, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(LOST_MS + 1_000)
@@ -193,7 +193,7 @@ describe('presence', () => {
     expect(lost).toEqual(['wrk_1', 'wrk_1'])
   })
 
-  it('loses a worker that says goodbye only when its lease has run out: its last words may come later', async () => {
+  it('loses a deregistered worker only at the end of its lease, because its last messages may be late', async () => {
     const { lost } = await join('ing_1')
     const worker = await join('wrk_1')
     await worker.presence.close()
@@ -203,7 +203,7 @@ describe('presence', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it('loses nobody while the channel is down, and then gives everyone a whole lease', async () => {
+  it('loses no worker while the channel is down, and then waits for a whole lease', async () => {
     const channel = fragile()
     const { presence, silent, lost } = await join('ing_1', { broker: channel.broker })
     await join('wrk_alive', { broker: channel.broker })
@@ -221,7 +221,7 @@ describe('presence', () => {
     expect(lost).toEqual(['wrk_dead'])
   })
 
-  it('suspects nobody because the channel is late', async () => {
+  it('suspects no worker because of a late channel', async () => {
     const channel = fragile()
     const { silent } = await join('ing_1', { broker: channel.broker })
     await join('wrk_1', { broker: channel.broker })
@@ -234,10 +234,10 @@ describe('presence', () => {
     expect(silent).toEqual([])
   })
 
-  it('loses nobody because this process stood still', async () => {
+  it('loses no worker because of its own pause', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
-    // Suspended, or a clock that was set: the time is over, but no timer ran.
+    // Suspended, or a changed clock: the time is over, but no timer fired.
     vi.setSystemTime(Date.now() + 3_600_000)
     await vi.advanceTimersByTimeAsync(SILENT_MS - 1_000)
     expect([silent, lost]).toEqual([[], []])
@@ -245,7 +245,7 @@ describe('presence', () => {
     expect(lost).toEqual([])
   })
 
-  it('says that it lives every other half second in a fleet of more than 100, and is patient in it with the others', async () => {
+  it('sends half as many heartbeats in a fleet of more than 100, and tolerates longer silence', async () => {
     const { presence, silent, lost } = await join('ing_1')
     const others = largeFleet()
     await vi.advanceTimersByTimeAsync(3_000)
@@ -264,7 +264,7 @@ describe('presence', () => {
     others.close()
   })
 
-  it('says that it lives once a second while it has nothing to do, and at once twice when it has', async () => {
+  it('sends a heartbeat once a second while idle, and twice as many at once when busy', async () => {
     let running = 0
     const { presence, silent, lost } = await join('ing_1', { running: () => running })
     const worker = await join('wrk_1', { running: () => 0 })
@@ -294,7 +294,7 @@ describe('presence', () => {
     expect(silent).toEqual(['wrk_1'])
   })
 
-  it('says so twice a second in a large fleet of which one process has never told its rhythm, and counts on that', async () => {
+  it('sends and expects two heartbeats a second in a large fleet with a process of unknown interval', async () => {
     const { presence } = await join('ing_1')
     const others = largeFleet()
     await vi.advanceTimersByTimeAsync(3_000)
@@ -308,7 +308,7 @@ describe('presence', () => {
     others.close()
   })
 
-  it('suspects nobody in a large fleet because the channel is late', async () => {
+  it('suspects no process of a large fleet because of a late channel', async () => {
     const channel = fragile()
     const { silent } = await join('ing_1', { broker: channel.broker })
     const others = largeFleet((record) => channel.broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))))
@@ -323,7 +323,7 @@ describe('presence', () => {
     others.close()
   })
 
-  it('passes on what is said about jobs, and keeps heartbeats to itself', async () => {
+  it('passes messages about jobs to its listeners, but no heartbeats', async () => {
     const heard: ControlRecord[] = []
     await join('wrk_1', { listener: { onControl: (record) => heard.push(record) } })
     const { presence } = await join('ing_1')
@@ -337,7 +337,7 @@ describe('presence', () => {
     expect(heard).toEqual(records)
   })
 
-  it('passes over what it cannot understand', async () => {
+  it('ignores unknown messages', async () => {
     const { presence, lost } = await join('ing_1')
     for (const garbage of ['', '{', 'null', '[]', '{"type":"dance"}', '{"type":"goodbye"}', '\u0000'])
       await say(garbage)
@@ -347,7 +347,7 @@ describe('presence', () => {
     expect(lost).toEqual([])
   })
 
-  it('says and hears nothing after it was closed', async () => {
+  it('sends and receives nothing after close', async () => {
     const { presence } = await join('ing_1')
     await presence.close()
     await presence.close()

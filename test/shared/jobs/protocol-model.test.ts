@@ -1,25 +1,25 @@
-/** L1: the protocol of durable jobs keeps its promises in every state it can reach, and needs every one of its guards. */
+/** L1: the protocol of durable jobs keeps its invariants in every reachable state, and needs each of its guards. */
 import { expect, it } from 'vitest'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
 import { GUARDS, type Guards, protocolModel } from '../../support/jobs/protocol-model.ts'
 
-/** For many times what all states take. */
+/** Many times the duration of a full exploration. */
 const options = { timeout: 300_000 }
 
-it('the protocol keeps every promise, whatever two faults do', options, () => {
+it('the protocol keeps every invariant with any two faults', options, () => {
   const verdict = check(protocolModel(GUARDS))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
-  // A model that reaches little proves little.
+  // A model with few reachable states proves little.
   expect(verdict.states).toBeGreaterThan(20_000)
 })
 
-it('the protocol may acknowledge records before it claims, since it publishes again', options, () => {
+it('the protocol may acknowledge records before the claim, because jobs are republished', options, () => {
   expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
 })
 
 const LEFT = 'a terminal state was left'
 
-/** What breaks without each guard. */
+/** The invariant that breaks without each guard. */
 const NEEDED: Record<keyof Guards, string> = {
   commitBeforeAccept: 'an accepted job is not in the store',
   idempotentCreate: 'one request made two jobs',
@@ -55,8 +55,8 @@ const NEEDED: Record<keyof Guards, string> = {
   followersReadStore: STUCK,
 }
 
-it.each(Object.entries(NEEDED))('without %s: %s', options, (guard, violation) => {
-  // One fault is enough to be stuck; to see that, every state has to be visited.
+it.each(Object.entries(NEEDED))('without the guard %s: %s', options, (guard, violation) => {
+  // One fault is enough to get stuck, but proving that takes all states.
   const faultsMax = violation === STUCK ? 1 : 2
   const verdict = check(protocolModel({ ...GUARDS, [guard]: false }, { faultsMax }))
   expect(verdict.violation, verdict.path.join(' > ')).toBe(violation)

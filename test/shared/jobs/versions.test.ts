@@ -1,6 +1,6 @@
 /**
- * What a process of this version does with what one of the next sent: fields, events and kinds of job that nobody here has
- * heard of. That two real versions work together is looked at in `test/upgrade.test.ts`.
+ * Compatibility with the next version: fields, events and kinds of jobs that this version does not support. `test/upgrade.test.ts` runs two
+ * real versions together.
  */
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -43,7 +43,7 @@ afterEach(async () => {
   await broker.close()
 })
 
-/** A value as the next version would write it: with one more field in every object. */
+/** A value as the next version might write it, with one more field in every object. */
 function withFutureFields(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withFutureFields)
   if (typeof value !== 'object' || value === null) return value
@@ -140,14 +140,14 @@ describe('fields of a newer version', () => {
     }
   })
 
-  it('stay in a stored request that is only passed on', () => {
+  it('are kept in a stored request that is only forwarded', () => {
     const encode = { request_id: 'r', call_id: 'c', created_at: 1, model: 'm', include_usage: false, version: '' }
     const stored = { body: {}, encode: { ...encode, dialect_of_the_future: 'x' }, more: 1 }
     expect(readStored(stored)).toEqual(stored)
     expect(() => readStored({ ...stored, encode: { ...encode, model: 7 } })).toThrow()
   })
 
-  it('do not change what a field that is known must be', () => {
+  it('do not change the validation of known fields', () => {
     expect(readJob(bufferOf({ ...envelopeOf(), pool: 'elsewhere' }))).toBeUndefined()
     expect(readControl(bufferOf({ type: 'cancel', job_id: 7 }))).toBeUndefined()
     for (const garbage of ['', 'null', '[]', '7', '{}', '{"events":7}']) {
@@ -159,11 +159,11 @@ describe('fields of a newer version', () => {
   })
 })
 
-describe('a job that a worker does not know', () => {
+describe('a job of a kind that a worker does not support', () => {
   it.each([
     ['its kind', 'dance', {}],
     ['the form of its body', 'say', { form: 'future' }],
-  ])('is run by another one that does (%s)', async (_what, kind, body) => {
+  ])('is run by another worker that supports it (%s)', async (_what, kind, body) => {
     await openWorker(['say'], 10_000, 1)
     const knowing = await openWorker(['say', 'dance'])
     const jobs = await openIngress()
@@ -172,7 +172,7 @@ describe('a job that a worker does not know', () => {
     expect(knowing.running).toBe(0)
   })
 
-  it('costs its caller an error with a time to come back where nobody knows it, and is kept for people', async () => {
+  it('returns an error with a Retry-After if no worker supports it, and is dead-lettered', async () => {
     const dead: Buffer[] = []
     await broker.receive(DEAD_LETTERS, [0], (record) => dead.push(record.value))
     await openWorker(['say'], 100)
@@ -187,7 +187,7 @@ describe('a job that a worker does not know', () => {
     await until(async () => (await broker.lag(QUEUE)) === 0)
   })
 
-  it('is not passed on once its caller has left', async () => {
+  it('is not requeued once its caller has disconnected', async () => {
     const worker = await openWorker(['say'], 60_000)
     const jobs = await openIngress()
     const call = await submit(jobs, 'dance')
@@ -197,7 +197,7 @@ describe('a job that a worker does not know', () => {
     await until(() => worker.running === 0)
   })
 
-  it('holds up those behind it for no longer than it is passed on', async () => {
+  it('delays those behind it only until it is requeued', async () => {
     await openWorker(['say'], 300, 2)
     const jobs = await openIngress()
     const foreign = await Promise.all(Array.from({ length: 5 }, () => submit(jobs, 'dance')))
@@ -206,7 +206,7 @@ describe('a job that a worker does not know', () => {
     for (const call of foreign) await expect(call.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('is no more use to the broker when it is durable: the store publishes it again', async () => {
+  it('is acknowledged if it is durable: the store republishes it', async () => {
     await openWorker(['say'], 50)
     const { reply: _reply, ...durable } = envelopeOf({ kind: 'dance', attempt: 0 })
     await broker.submit(QUEUE, bufferOf(durable satisfies JobEnvelope))
@@ -215,7 +215,7 @@ describe('a job that a worker does not know', () => {
 })
 
 describe('events of a newer worker', () => {
-  it('that the ingress does not know are passed over one by one, without a gap in what it knows', async () => {
+  it('are skipped one by one if unknown, without a gap in the sequence', async () => {
     const jobs = await openIngress()
     const call = await submit(jobs, 'say')
     const head = { job_id: call.id, attempt: 1 }
@@ -231,7 +231,7 @@ describe('events of a newer worker', () => {
     expect(await call.next()).toBeUndefined()
   })
 
-  it('with an error code of the future fail the call as internal_error, with their message', async () => {
+  it('with an unknown error code fail the call as internal_error, with their message', async () => {
     const jobs = await openIngress()
     const call = await submit(jobs, 'say')
     const head = { job_id: call.id, attempt: 1 }
@@ -244,7 +244,7 @@ describe('events of a newer worker', () => {
     await expect(call.next()).rejects.toMatchObject({ code: 'internal_error', message: 'The ink has run out.' })
   })
 
-  it('leave the answer as it is where only a delta is unknown', () => {
+  it('leave the response unchanged if only a delta is unknown', () => {
     const events = [
       { type: 'start', model: 'm', input_tokens: 1 },
       { type: 'mood', choice: 7, mood: 'good' },
@@ -255,7 +255,7 @@ describe('events of a newer worker', () => {
     expect(encodeChat(events as never, encode).choices).toMatchObject([{ index: 0, message: { content: 'hello' } }])
   })
 
-  it('of a durable job reach its followers but for the unknown ones, which are in the store', async () => {
+  it('of a durable job reach its followers except unknown ones, which are stored', async () => {
     const live = await LiveEvents.open(broker, silentLog)
     closers.push(() => live.close())
     const subscription = live.subscribe('job_1')
@@ -267,7 +267,7 @@ describe('events of a newer worker', () => {
 })
 
 describe('the control channel', () => {
-  it('hears the heartbeats of newer versions and of roles it does not know, and passes over the rest', async () => {
+  it('accepts heartbeats of newer versions and of unknown roles, and ignores unknown messages', async () => {
     const self = { boot: 'me', role: 'ingress' as const, version: '1', slots: () => 0, running: () => 0 }
     const presence = await Presence.open({
       broker,
@@ -297,22 +297,22 @@ describe('the control channel', () => {
     expect(presence.peers.get('new')?.role).toBe('other')
   })
 
-  it('is told in the log once a minute, however much of it there is', () => {
+  it('logs unknown messages once a minute, however many there are', () => {
     const lines: { count?: number }[] = []
     const skipped = new UnknownRecordLog({ warn: (fields: object) => lines.push(fields) } as unknown as Log)
     for (let i = 0; i < 10_000; i++) skipped.note('passed over', `type ${i % 100}`)
-    // Thirty-two of their own, and one for all the others.
+    // Thirty-two kinds, and one line for all others.
     expect(lines).toHaveLength(33)
   })
 })
 
 describe('stored rows of a newer version', () => {
-  it('are read where a job failed with a code of the future', () => {
+  it('are read if a job failed with an unknown code', () => {
     const job = jobOf({ error: JSON.stringify({ code: 'out_of_ink', message: 'No ink.', param: null, more: 1 }) })
     expect(job.error).toEqual({ code: 'internal_error', message: 'No ink.', param: null })
   })
 
-  it('leave every other key as it is where one key of the file is not understood, and outlive a write of this version', async () => {
+  it('leave other keys valid if one key of the file is not supported, and survive a write of this version', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
     onTestFinished(() => rm(directory, { recursive: true, force: true }))
     const [plain, limited] = [newKey().key, newKey().key]
@@ -321,7 +321,7 @@ describe('stored rows of a newer version', () => {
     await writeFile(path, JSON.stringify({ keys: [plain, future], note: 'of the future' }))
     const problems: string[] = []
     const keys = openFileKeys(directory, (problem) => problems.push(problem))
-    // A limit that cannot be kept must not be dropped: the key is valid for versions that know it.
+    // A limit that cannot be enforced must not be dropped: the key is valid in versions that support it.
     expect(await keys.list()).toEqual([plain])
     expect(problems.join()).toContain(`${limited.id}: Unrecognized key: "only_on_sundays"`)
     await keys.create(newKey().key)

@@ -9,16 +9,16 @@ import { properties } from '../../support/hostile-schemas.ts'
 import { cpuMs } from '../../support/loop-hold.ts'
 
 const SENTENCES = 120
-/** The linter takes an object with such a key for a promise. */
+/** The linter mistakes an object with such a key for a promise. */
 const THEN = 'then'
 const text = { type: 'string' }
 const integer = { type: 'integer' }
 const object = (fields: object, required: string[] = []) => ({ type: 'object', properties: fields, required })
-/** What zod writes for z.email(). */
+/** The pattern of z.email(). */
 const ZOD_EMAIL =
   "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"
 
-/** Keywords of draft 2020-12, by vocabulary: schemas whose grammar gives valid values only, and schemas that are refused with a path. */
+/** Keywords of draft 2020-12, by vocabulary: schemas whose grammar generates only valid values, and schemas that are refused with a path. */
 const KEYWORDS: Readonly<Record<string, { enforced?: Schema[]; refused?: [Schema, string][]; isNote?: true }>> = {
   $schema: { isNote: true },
   $id: { isNote: true },
@@ -239,7 +239,7 @@ const REFUSED = Object.entries(KEYWORDS).flatMap(([keyword, { refused = [] }]) =
 )
 
 describe('the grammar of a JSON schema', () => {
-  test('knows every keyword of draft 2020-12', () => {
+  test('supports or refuses every keyword of draft 2020-12', () => {
     const metaschemas = ['core', 'applicator', 'unevaluated', 'validation', 'meta-data', 'format-annotation', 'content']
     const known = metaschemas.flatMap((name) => {
       const { schema } = ajv().getSchema(`https://json-schema.org/draft/2020-12/meta/${name}`) ?? {}
@@ -249,7 +249,7 @@ describe('the grammar of a JSON schema', () => {
     expect(new Set(Object.keys(KEYWORDS))).toEqual(new Set(known))
   })
 
-  test.each(ENFORCED)('gives valid values only: %s in %s', (_, _text, schema) => {
+  test.each(ENFORCED)('generates only valid values: %s in %s', (_, _text, schema) => {
     const validate = ajv().compile(schema)
     const sentences = new Sentences(writeSchemaGrammar(schema, 'schema'), randomOf(1))
     for (let index = 0; index < SENTENCES; index++) {
@@ -264,7 +264,7 @@ describe('the grammar of a JSON schema', () => {
     if (path !== '') expect(refusal.message).toContain(`'${path.slice(1)}' `)
   })
 
-  test('of a tool that is not strict leaves out the keywords that it cannot enforce', () => {
+  test('of a non-strict tool omits the keywords that it cannot enforce', () => {
     for (const [, , schema] of REFUSED.filter(([keyword]) => keyword !== 'minItems')) {
       try {
         writeSchemaGrammar(schema, 'tools', { isStrict: false })
@@ -294,7 +294,7 @@ describe('the grammar of a JSON schema', () => {
     ],
     ['a long listed text next to a pattern', { ...text, pattern: 'b$', enum: ['a'.repeat(5_000_000)] }],
     ['a long pattern', { ...text, pattern: 'a?'.repeat(500) }],
-  ])('is written or refused at once: %s', (_, schema) => {
+  ])('is generated or refused at once: %s', (_, schema) => {
     for (const isStrict of [true, false]) {
       const startedMs = cpuMs()
       try {

@@ -9,26 +9,26 @@ import { HOSTILE_SCHEMAS, properties } from '../../support/hostile-schemas.ts'
 import { cpuMs, longestHold } from '../../support/loop-hold.ts'
 import { startStack } from '../../support/stack.ts'
 
-/** Several times what a piece of work may take: the first run of a function is slow. */
+/** Several times the bound, because the first run of a function is slow. */
 const CPU_MS_MAX = 400
-/** The budget of one answer (shared/engines/echo/fill.ts), and what JSON adds: names of values, quotes, commas. */
+/** The budget of one response (shared/engines/echo/fill.ts), and the overhead of JSON: names, quotes, commas. */
 const ANSWER_CHARS_MAX = 2_000_000
 const GRAMMAR_CHARS_MAX = 300_000
 
 describe('a hostile schema', () => {
-  test.each(HOSTILE_SCHEMAS)('makes a small value or an error at once: %s', (_, schema) => {
+  test.each(HOSTILE_SCHEMAS)('gives a small value or an error at once: %s', (_, schema) => {
     const startedMs = cpuMs()
     expect(answerOf(schema).length).toBeLessThan(ANSWER_CHARS_MAX)
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test.each(HOSTILE_SCHEMAS)('makes a small grammar or an error at once: %s', (_, schema) => {
+  test.each(HOSTILE_SCHEMAS)('gives a small grammar or an error at once: %s', (_, schema) => {
     const startedMs = cpuMs()
     expect(grammarOf(schema).length).toBeLessThan(GRAMMAR_CHARS_MAX)
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test('of any form does neither engine harm', () => {
+  test('of any form blocks neither engine', () => {
     fc.assert(
       fc.property(arbitrarySchema(), (schema) => {
         expect(answerOf(schema).length).toBeLessThan(ANSWER_CHARS_MAX)
@@ -40,13 +40,13 @@ describe('a hostile schema', () => {
 })
 
 describe('the bounds of the schemas of a request', () => {
-  test.each(HOSTILE_SCHEMAS)('are found at once: %s', (_, schema) => {
+  test.each(HOSTILE_SCHEMAS)('are checked at once: %s', (_, schema) => {
     const startedMs = cpuMs()
     refusalOr(() => check(schema))
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test('of any form are found', () => {
+  test('of any form are checked', () => {
     fc.assert(fc.property(arbitrarySchema(), (schema) => void refusalOr(() => check(schema))))
   })
 
@@ -63,13 +63,13 @@ describe('the bounds of the schemas of a request', () => {
     ['cycles', { allOf: [{ $ref: '#' }] }, 'schema', /has endless recursion/],
     ['counts of counts', nested(3), 'schema.items', /expands to more than 1000000 nodes/],
     ['listed values', { enum: Array(100_001).fill(1) }, 'schema', /list at most 100000 values/],
-  ])('name the place and the bound: %s', (_, schema, param, message) => {
+  ])('report the path and the bound: %s', (_, schema, param, message) => {
     expect(() => check(schema)).toThrow(
       expect.objectContaining({ code: 'invalid_value', param, message: expect.stringMatching(message) }),
     )
   })
 
-  test('count what references repeat, over all schemas of a request', () => {
+  test('count repeated references, over all schemas of a request', () => {
     const repeated = (times: number): Schema => ({
       properties: properties(times, () => ({ $ref: '#/$defs/long' })),
       $defs: { long: { const: 'x'.repeat(10_000) } },
@@ -79,7 +79,7 @@ describe('the bounds of the schemas of a request', () => {
     expect(() => bounds.check(repeated(900), 'tools[1]')).toThrow(/more than 16000000 characters/)
   })
 
-  test('leave room for schemas that refer to each other in circles', () => {
+  test('allow schemas with circular references', () => {
     const kinds = properties(40, (index) => ({
       type: 'object',
       properties: { left: { $ref: '#/$defs/any' }, right: { $ref: '#/$defs/any' }, [`p${index}`]: { type: 'string' } },
@@ -90,7 +90,7 @@ describe('the bounds of the schemas of a request', () => {
 })
 
 describe('a call with a hostile schema', () => {
-  test('is answered or refused in each protocol, while others are served', async () => {
+  test('is answered or refused in each API, while others are served', async () => {
     await using stack = await startStack()
     const holdMs = await longestHold(async () => {
       for (const [name, schema] of HOSTILE_SCHEMAS) {
@@ -121,7 +121,7 @@ describe('a call with a hostile schema', () => {
   })
 })
 
-describe('a value made from a schema', () => {
+describe('a value generated from a schema', () => {
   test('has all parts of an allOf within an allOf', () => {
     const one = (name: string) => ({ properties: { [name]: { const: name } }, required: [name] })
     const schema = {
@@ -131,14 +131,14 @@ describe('a value made from a schema', () => {
     expect(fillSchema(schema)).toEqual({ a: 'a', b: 'b', c: 'c', d: 'd' })
   })
 
-  test('has properties named like those of objects', () => {
+  test('has properties with names of inherited members', () => {
     const schema = JSON.parse('{"type":"object","properties":{"__proto__":{"const":1},"constructor":{"const":2}}}')
     expect(JSON.stringify(fillSchema(schema))).toBe('{"__proto__":1,"constructor":2}')
   })
 })
 
 describe('the grammar of a schema', () => {
-  test('is written for recursion that its first words tell apart', () => {
+  test('is generated for recursion after a distinguishing prefix', () => {
     const operation = (name: string) => ({
       type: 'object',
       properties: { op: { const: name }, left: { $ref: '#' }, right: { $ref: '#' } },
@@ -162,7 +162,7 @@ describe('the grammar of a schema', () => {
     )
   })
 
-  test('writes equal rules once', () => {
+  test('contains equal rules once', () => {
     const bounded = { type: 'string', maxLength: 255 }
     const all = Object.fromEntries(Array.from({ length: 500 }, (_, index) => [`p${index}`, bounded]))
     const grammar = grammarOf({ type: 'object', properties: all, required: Object.keys(all) })
@@ -175,12 +175,12 @@ function check(schema: Schema): string {
   return ''
 }
 
-/** Arrays in arrays, each with a thousand items at least. */
+/** Arrays in arrays, each with at least a thousand items. */
 function nested(levels: number): Schema {
   return levels === 0 ? { type: 'integer' } : { type: 'array', minItems: 1_000, items: nested(levels - 1) }
 }
 
-/** The same schema in each place where a request may have one. */
+/** A schema in each field of a request that accepts one. */
 function callsWith(schema: Schema): { path: string; body: object }[] {
   const messages = [{ role: 'user', content: 'Call f.' }]
   const inner = { type: 'object', properties: { a: schema, f: schema }, required: ['a'], ...pick(schema) }
@@ -201,7 +201,7 @@ function callsWith(schema: Schema): { path: string; body: object }[] {
   ]
 }
 
-/** Definitions stay where references look for them. */
+/** Definitions stay at the root, where references point. */
 function pick({ $defs }: Schema): object {
   return $defs === undefined ? {} : { $defs }
 }
@@ -211,7 +211,7 @@ function twin(name: string) {
   return { type: 'object', properties, required: ['a', name] }
 }
 
-/** The JSON of the value; the message where the schema is refused. */
+/** The JSON of the value; the error message if the schema is refused. */
 function answerOf(schema: Schema): string {
   return refusalOr(() => JSON.stringify(fillSchema(schema)) ?? '')
 }
@@ -229,7 +229,7 @@ function refusalOr(work: () => string): string {
   }
 }
 
-/** Objects of the words of JSON Schema, each with a value that need not fit it. */
+/** Objects with keywords of JSON Schema, each with an arbitrary value. */
 function arbitrarySchema(): fc.Arbitrary<Schema> {
   const names = fc.constantFrom('a', 'b', '__proto__', 'constructor', 'toString', 'length')
   const numbers = fc.constantFrom(-1, 0, 1, 2.5, 1e308, Number.POSITIVE_INFINITY, 1_000_000)

@@ -1,4 +1,4 @@
-/** What every key store promises (shared/keys/keys.ts), and what is particular to each adapter. */
+/** The promises of every key store (shared/keys/keys.ts), and the specifics of each adapter. */
 import { execFile } from 'node:child_process'
 import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -18,7 +18,7 @@ const postgres = inject('postgres')
 const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
 if (noLocal && process.env.CI === 'true') throw new Error(`The outage test cannot run: ${noLocal}`)
 
-/** Opens one more process's view of a store that is empty at first. */
+/** Opens a view of an initially empty store, as another process does. */
 type Opener = () => Promise<KeyStore>
 
 async function filePlace(): Promise<{ open: Opener; directory: string }> {
@@ -48,7 +48,7 @@ const ADAPTERS: { name: string; isThere: boolean; place: () => Promise<{ open: O
 ]
 
 describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
-  it.skipIf(!isThere)('gives back what was created, from any opener, oldest first', async () => {
+  it.skipIf(!isThere)('returns created keys from any opener, oldest first', async () => {
     const { open } = await place()
     const [one, other] = [await open(), await open()]
     expect(await other.list()).toEqual([])
@@ -64,7 +64,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await (await open()).list()).toEqual(expected)
   })
 
-  it.skipIf(!isThere)('gives the same list again while nothing changed, and another one when a key did', async () => {
+  it.skipIf(!isThere)('returns the identical list while nothing changed, and a new one after a change', async () => {
     const { open } = await place()
     const store = await open()
     await store.create(newKey({ id: 'key_a' }).key)
@@ -74,7 +74,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await store.list()).not.toBe(list)
   })
 
-  it.skipIf(!isThere)('revokes a key for everybody and for good', async () => {
+  it.skipIf(!isThere)('revokes a key permanently for every process', async () => {
     const { open } = await place()
     const [one, other] = [await open(), await open()]
     const keys = [newKey({ id: 'key_a' }).key, newKey({ id: 'key_b' }).key]
@@ -89,7 +89,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     ])
   })
 
-  it.skipIf(!isThere)('refuses an id or a secret that is there already', async () => {
+  it.skipIf(!isThere)('refuses an existing id or secret', async () => {
     const { open } = await place()
     const store = await open()
     const { key } = newKey({ id: 'key_a' })
@@ -99,7 +99,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await store.list()).toEqual([key])
   })
 
-  it.skipIf(!isThere)('lets one of many make the first key, and nobody once there was any', async () => {
+  it.skipIf(!isThere)('lets one of many processes create the first key, and none once there is one', async () => {
     const { open } = await place()
     const stores = await Promise.all(Array.from({ length: 5 }, open))
     const first = () => newKey({ id: FIRST_KEY_ID }).key
@@ -110,7 +110,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await stores[1]?.list()).toHaveLength(1)
   })
 
-  it.skipIf(!isThere)('loses no key of writers that write at once', async () => {
+  it.skipIf(!isThere)('loses no key of concurrent writers', async () => {
     const { open } = await place()
     const stores = await Promise.all(Array.from({ length: 4 }, open))
     const keys = Array.from({ length: 20 }, () => newKey().key)
@@ -120,7 +120,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
   })
 
   it.skipIf(!isThere)(
-    'keeps projects, ends, scopes and limits of keys, and gives the same lists while nothing changed',
+    'stores projects, expiries, scopes and limits of keys, and returns identical lists while nothing changed',
     async () => {
       const { open } = await place()
       const [one, other] = [await open(), await open()]
@@ -142,7 +142,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     },
   )
 
-  it.skipIf(!isThere)('changes what a change names and takes away what it says is undefined', async () => {
+  it.skipIf(!isThere)('updates only the given fields and removes undefined ones', async () => {
     const { open } = await place()
     const [one, other] = [await open(), await open()]
     const { key } = newKey({ id: 'key_a', name: 'old', models: ['echo-1'], limits: { running: 1 } })
@@ -157,7 +157,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect((await one.update('key_a', { name: undefined }))?.revoked).toBe(true)
   })
 
-  it.skipIf(!isThere)('rotates a key whole or not at all, and never lengthens the life of the old one', async () => {
+  it.skipIf(!isThere)('rotates a key atomically, and never extends the life of the old one', async () => {
     const { open } = await place()
     const store = await open()
     const { key } = newKey({ id: 'key_a', expires_at: 2_000 })
@@ -178,7 +178,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     ])
   })
 
-  it.skipIf(!isThere)('notes who changed what, newest first, and nothing where nothing changed', async () => {
+  it.skipIf(!isThere)('records audit events, newest first, and none without a change', async () => {
     const { open } = await place()
     const store = await open()
     const { key } = newKey({ id: 'key_a', project: 'proj_1', name: 'x' })
@@ -199,7 +199,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
   })
 
   it.skipIf(!isThere)(
-    'makes one root for all, and gives a project at most two webhook secrets and never none',
+    'creates one root for all, and a project has at most two webhook secrets and at least one',
     async () => {
       const { open } = await place()
       const stores = await Promise.all(Array.from({ length: 4 }, open))
@@ -244,7 +244,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
 })
 
 describe('the root of webhook secrets in a directory', () => {
-  it('is for its owner only, makes no key store, and is told where it is none', async () => {
+  it('is private, creates no key store, and is reported if invalid', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const root = await store.webhookRoot()
@@ -257,7 +257,7 @@ describe('the root of webhook secrets in a directory', () => {
 })
 
 describe('keys.json', () => {
-  it('is for its owner only, holds no secret, and leaves no draft behind', async () => {
+  it('is private, has no secret, and no temporary file remains', async () => {
     const { open, directory } = await filePlace()
     const { key, secret } = newKey()
     await (await open()).create(key)
@@ -274,7 +274,7 @@ describe('keys.json', () => {
     )
   })
 
-  it('that is broken is not overwritten, is named in the error, and is read again once it is mended', async () => {
+  it('that is corrupt is not overwritten, is named in the error, and is read again once fixed', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const { key } = newKey({ id: 'key_a' })
@@ -293,7 +293,7 @@ describe('keys.json', () => {
     expect(await store.list()).toEqual([key])
   })
 
-  it('holds what another version wrote, and neither a key nor a project with it is valid until it is mended', async () => {
+  it('keeps fields of another version, and a key or project with an unknown limit is invalid until fixed', async () => {
     const { directory } = await filePlace()
     const problems: string[] = []
     const store = openFileKeys(directory, (problem) => problems.push(problem))
@@ -326,7 +326,7 @@ describe('keys.json', () => {
     { running: null },
     { tokens_per_minute: 1.5 },
     'many',
-  ])('in which a limit is wrong, %j, keeps but the key or project that has it from being valid', async (limits) => {
+  ])('with the wrong limit %j invalidates only the key or project that has it', async (limits) => {
     const { directory } = await filePlace()
     const problems: string[] = []
     const store = openFileKeys(directory, (problem) => problems.push(problem))
@@ -346,7 +346,7 @@ describe('keys.json', () => {
     expect((await store.revoke(plain.id))?.revoked).toBe(true)
   })
 
-  it('loses no key of processes that write at once', async () => {
+  it('loses no key of concurrent processes', async () => {
     const { directory, open } = await filePlace()
     const script = `
       const { openFileKeys } = await import('#shared/keys/file.ts')
@@ -362,7 +362,7 @@ describe('keys.json', () => {
 })
 
 describe.skipIf(postgres === null)('a limit in Postgres', () => {
-  it('that this version does not know makes its project and the keys of it not valid, and is told', async () => {
+  it("that this version does not support invalidates its project and the project's keys, and is logged", async () => {
     const { open, url } = await postgresPlace()
     const problems: string[] = []
     const store = await openPostgresKeys(url, (problem) => problems.push(problem))
@@ -379,14 +379,14 @@ describe.skipIf(postgres === null)('a limit in Postgres', () => {
 })
 
 describe.skipIf(noLocal !== undefined)('keys in Postgres', () => {
-  it('reject while it is away, and are there again by themselves', async () => {
+  it('are rejected while it is down, and recover automatically', async () => {
     await using server = await startLocalPostgres()
     const store = await openPostgresKeys(server.url)
     onTestFinished(() => store.close())
     const { key } = newKey()
     await store.create(key)
     await server.down('SIGKILL')
-    // Postgres' processes end on their own when their parent is gone.
+    // Postgres processes exit by themselves when their parent is gone.
     await until(() =>
       store.list().then(
         () => undefined,
@@ -400,7 +400,7 @@ describe.skipIf(noLocal !== undefined)('keys in Postgres', () => {
     expect(list).toEqual([key])
   })
 
-  it('are refused at the start when it cannot be reached', async () => {
+  it('are refused at the start if it cannot be reached', async () => {
     await expect(openPostgresKeys('postgres://sluice@127.0.0.1:1/postgres')).rejects.toMatchObject({
       code: 'overloaded',
     })

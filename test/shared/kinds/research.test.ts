@@ -52,8 +52,8 @@ const EVENTS: readonly ResearchEvent[] = [
   END,
 ]
 
-describe('the answer of a research', () => {
-  test('is a chat completion with annotations and its sources beside the choices', () => {
+describe('the response of a research', () => {
+  test('is a chat completion with annotations, and its sources next to the choices', () => {
     const answer = research.answer().whole(EVENTS, CONTEXT) as ResearchCompletion
     expect(answer).toMatchObject({
       object: 'chat.completion',
@@ -66,7 +66,7 @@ describe('the answer of a research', () => {
     })
   })
 
-  test('is no answer without its end', () => {
+  test('is incomplete without its end', () => {
     expect(() => research.answer().whole(EVENTS.slice(0, -1), CONTEXT)).toThrow('without finishing')
   })
 
@@ -82,29 +82,29 @@ describe('the answer of a research', () => {
     expect(chunks.at(-2)?.choices[0]?.finish_reason).toBe('stop')
   })
 
-  test('says progress in chunks without choices, each number once also when the run is taken up again', () => {
+  test('streams progress in chunks without choices, each number once, also when the run is resumed', () => {
     const again = [progress(1), progress(2), progress(1), progress(2), progress(3), ...EVENTS.slice(2)]
     const said = chunksOf(again).flatMap(({ research_progress }) => (research_progress ? [research_progress] : []))
     expect(said.map(({ sequence }) => sequence)).toEqual([1, 2, 3])
     expect(said[0]).toEqual({ ...progress(1), type: undefined })
   })
 
-  test('cannot be ended well before it has said its end', () => {
+  test('cannot be completed before its end event', () => {
     const stream = research.answer().open?.(CONTEXT)
     for (const event of EVENTS.slice(0, -1)) stream?.push(event)
     expect(() => stream?.end()).toThrow('without finishing')
   })
 })
 
-describe('the kind', () => {
-  test('joins pieces of text while they are short, and nothing else', () => {
+describe('the research kind', () => {
+  test('merges pieces of text while they are short, and nothing else', () => {
     const text = (length: number): ResearchEvent => ({ type: 'text', text: 'x'.repeat(length) })
     expect(research.merge(text(3), text(4))).toEqual(text(7))
     expect(research.merge(text(16_000), text(1_000))).toBeUndefined()
     expect(research.merge(progress(1), progress(2))).toBeUndefined()
   })
 
-  test('counts everything but progress as output', () => {
+  test('counts everything except progress as output', () => {
     expect(EVENTS.filter((event) => !research.isOutput(event))).toEqual([progress(1), progress(2)])
   })
 
@@ -115,7 +115,7 @@ describe('the kind', () => {
     ['an effort that nobody knows', { effort: 'extreme' }],
     ['a citation mode that nobody checks', { citations: 'none' }],
     ['a host name longer than names may be', { domains: { allow: ['x'.repeat(254)] } }],
-  ])('takes no request with %s', (_, change) => {
+  ])('refuses a request with %s', (_, change) => {
     expect(ResearchRequest.safeParse({ model: 'dr', question: 'Why?', ...change }).success).toBe(false)
   })
 })
@@ -130,7 +130,7 @@ interface Chunk {
 
 function chunksOf(events: readonly ResearchEvent[]): Chunk[] {
   const stream = research.answer().open?.(CONTEXT)
-  if (!stream) throw new Error('It does not stream.')
+  if (!stream) throw new Error('The request is not streamed.')
   const frames = [...events.flatMap((event) => stream.push(event)), ...stream.end()]
   return frames.map(({ data }) => JSON.parse(data) as Chunk)
 }

@@ -1,4 +1,4 @@
-/** What all ingresses count together, on Postgres: the promises of shared/limits/fleet-counts.ts. */
+/** Counts over all ingresses, on Postgres: the promises of shared/limits/fleet-counts.ts. */
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { RUNNING_MS, WINDOW_MS } from '#shared/limits/fleet-counts.ts'
 import { openPostgresCounts } from '#shared/limits/postgres.ts'
@@ -19,7 +19,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     return { database, counts, add, run }
   }
 
-  it('are exact, however many write at once', async () => {
+  it('are exact with any number of concurrent writers', async () => {
     const { add, run } = await openCounts()
     const seen = await Promise.all(Array.from({ length: 20 }, () => add(3)))
     expect(seen.map((window) => window?.used).toSorted((a = 0, b = 0) => a - b)).toEqual(
@@ -29,7 +29,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     expect(elsewhere.toSorted()).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
   })
 
-  it('begin a minute with its first use and another when it is over; what is given back is there again', async () => {
+  it('start a minute at its first use and another when it is over; released amounts are available again', async () => {
     const { database, add } = await openCounts()
     expect(await add(5)).toEqual({ name: 'requests key k', used: 5, leftMs: WINDOW_MS })
     await database.advance(WINDOW_MS - 1_000)
@@ -41,7 +41,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     expect((await add(-7))?.used).toBe(0)
   })
 
-  it('begin a new minute when the clock is set back, rather than wait until it has caught up', async () => {
+  it('start a new minute when the clock is set back, instead of waiting until it has caught up', async () => {
     const { database, add, run } = await openCounts()
     await add(100)
     await run('a', 4)
@@ -50,7 +50,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     expect(await run('b', 1)).toBe(0)
   })
 
-  it('let go of the calls of a process that says no more', async () => {
+  it('drop the calls of a silent process', async () => {
     const { database, run } = await openCounts()
     await run('dead', 7)
     expect(await run('alive', 1)).toBe(7)

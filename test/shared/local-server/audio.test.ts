@@ -33,7 +33,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(endings).toEqual(new Set('flac m4a mp3 mp4 mpeg mpga ogg wav webm'.split(' ')))
   })
 
-  test.each(Object.keys(kinds))('%s is decoded to the recording it was made of', async (name) => {
+  test.each(Object.keys(kinds))('%s is decoded to its original recording', async (name) => {
     const { status, headers, bytes } = await local.post('/audio/decode', kind(name))
     expect(status).toBe(200)
     const [container, codec] = [headers['x-audio-container'], headers['x-audio-codec']]
@@ -45,7 +45,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(correlation(loudness(samples), loudness(samplesOf(original)))).toBeGreaterThan(0.95)
   })
 
-  test.each(oddWaves(original))('a voice comes out of %s', async (_, file) => {
+  test.each(oddWaves(original))('a voice is decoded from %s', async (_, file) => {
     const { status, bytes } = await local.post('/audio/decode', file)
     expect(status).toBe(200)
     const samples = samplesOf(bytes)
@@ -53,7 +53,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(Math.max(...loudness(samples))).toBeGreaterThan(0.1 * Math.max(...loudness(samplesOf(original))))
   })
 
-  test('louder samples than full scale make the file quieter, those before them too', async () => {
+  test('samples above full scale reduce the volume of the file, including earlier samples', async () => {
     const tone = (factor: number) => Float32Array.from({ length: 4 * RATE }, (_, at) => factor * Math.sin(at))
     const whole = new Float32Array(8 * RATE)
     whole.set(tone(0.5))
@@ -69,7 +69,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(await refusal(file)).toEqual({ status: 400, code: 'invalid_audio', message })
   })
 
-  test('other rates can be asked for, within bounds', async () => {
+  test('other rates can be requested, within bounds', async () => {
     const { bytes } = await local.post('/audio/decode?rate=8000', original)
     expect(bytes.readUInt32LE(24)).toBe(8_000)
     expect(samplesOf(bytes).length / 8_000).toBeCloseTo(9.963, 2)
@@ -97,7 +97,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     ['a wav cut off', () => kind('wav-s16.wav').subarray(0, 100_000)],
     ['a webm cut off in its head', () => kind('opus.webm').subarray(0, 200)],
     ['a wav without samples', () => waveOf(new Int16Array(0))],
-  ])('%s is refused as no audio', async (_, make) => {
+  ])('%s is refused as not audio', async (_, make) => {
     const refused = { status: 400, code: 'invalid_audio', message: expect.stringMatching(/^The file .*\.$/) }
     expect(await refusal(make())).toEqual(refused)
   })
@@ -107,7 +107,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect((await local.post('/audio/probe', waveOf(silence(0.1)))).json.duration).toBeCloseTo(0.1, 5)
   })
 
-  test('audio over the cap is refused, however small its file', async () => {
+  test('audio over the maximum duration is refused, however small its file', async () => {
     await using short = openServer({ audioSecondsMax: 9 })
     const refused = [original, kind('flac.flac'), waveOf(silence(60))].map((file) => short.post('/audio/probe', file))
     for (const { status, json } of await Promise.all(refused)) {
@@ -120,7 +120,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     ['3,999 Hz', () => waveOf(silence(1), 3_999), '3999 Hz'],
     ['a million Hz', () => waveOf(silence(1), 1_000_000), '1000000 Hz'],
     ['sixteen channels', () => withChannels(waveOf(silence(1)), 16), '16 channels'],
-  ])('a file of %s is refused by name, before it becomes hours', async (_, make, named) => {
+  ])('a file of %s is refused by name before it is decoded', async (_, make, named) => {
     expect(await refusal(make())).toMatchObject({
       status: 400,
       code: 'invalid_audio',
@@ -131,12 +131,12 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
   test.each([
     ['a flac', () => withFlacSamples(kind('flac.flac'), 5 * 3_600 * RATE)],
     ['an ogg', () => withLastGranule(kind('opus.ogg'), 48_000n * 3_600n * 1_000n)],
-  ])('%s that declares more than is taken is refused before it is decoded', async (_, make) => {
+  ])('%s that declares more than the maximum is refused before it is decoded', async (_, make) => {
     const message = 'The audio is longer than 4 hours.'
     expect(await refusal(make())).toEqual({ status: 400, code: 'audio_too_long', message })
   })
 
-  test('a call may ask for less than the server takes', async () => {
+  test("a call may request a lower maximum than the server's", async () => {
     const message = 'The audio is longer than 5 seconds.'
     const refused = { status: 400, code: 'audio_too_long', message }
     expect(await refusal(original, '/audio/probe?seconds_max=5')).toEqual(refused)
@@ -145,19 +145,19 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(await refusal(original, '/audio/probe?seconds_max=-1')).toMatchObject({ code: 'invalid_value' })
   })
 
-  test('an mp4 that says it lasts for half a day is as long as what is in it', async () => {
+  test('an mp4 with a wrong header of half a day has its real duration', async () => {
     const { json } = await local.post('/audio/probe', withDuration(kind('aac.mp4'), 0x7fff_ffff))
     expect(json.duration).toBeCloseTo(9.98, 2)
   })
 
-  test('a wav that was streamed, and says no length, is taken for what it holds', async () => {
+  test('a streamed wav without a length has its real duration', async () => {
     const file = waveOf(silence(1))
     file.writeUInt32LE(0xffff_ffff, 4)
     file.writeUInt32LE(0xffff_ffff, 40)
     expect((await local.post('/audio/probe', file)).json.duration).toBeCloseTo(1, 2)
   })
 
-  test('hundreds of damaged files end in an answer each, and the server goes on', async () => {
+  test('hundreds of damaged files each get a response, and the server survives', async () => {
     const random = generator(7)
     const damaged = Object.values(kinds).flatMap((file) =>
       Array.from({ length: 15 }, () => damage(file.subarray(0, 60_000), random)),
@@ -192,7 +192,7 @@ function noise(length: number): Buffer {
   return Buffer.from(Uint8Array.from({ length }, () => 256 * random()))
 }
 
-/** A few bytes changed, mostly in the head, where they do the most harm. */
+/** A few changed bytes, mostly in the header, where the effect is largest. */
 function damage(file: Buffer, random: () => number): Buffer {
   const copy = Buffer.from(file)
   for (let count = 0; count < 12; count++) {
@@ -216,7 +216,7 @@ function zipOf(data: Buffer): Buffer {
   return Buffer.concat([head, packed])
 }
 
-/** A WAV whose samples are those of so many channels. */
+/** A WAV with the samples of several channels. */
 function withChannels(file: Buffer, channels: number): Buffer {
   const copy = Buffer.from(file)
   copy.writeUInt16LE(channels, 22)
@@ -232,7 +232,7 @@ function withFlacSamples(file: Buffer, samples: number): Buffer {
   return copy
 }
 
-/** An Ogg file (RFC 3533 §6) whose last page says that it ends there. */
+/** An Ogg file (RFC 3533 §6) whose last page declares another end. */
 function withLastGranule(file: Buffer, granule: bigint): Buffer {
   const copy = Buffer.from(file)
   const at = copy.lastIndexOf('OggS')
@@ -252,7 +252,7 @@ function oggChecksum(page: Buffer): number {
   return crc >>> 0
 }
 
-/** An mp4 whose boxes mvhd, tkhd and mdhd (ISO 14496-12, version 0) all tell another duration. */
+/** An mp4 whose boxes mvhd, tkhd and mdhd (ISO 14496-12, version 0) declare another duration. */
 function withDuration(file: Buffer, duration: number): Buffer {
   const copy = Buffer.from(file)
   for (const [box, offset] of [

@@ -11,7 +11,7 @@ const script = fileURLToPath(new URL('../../support/speech/cluster.py', import.m
 
 type Piece = readonly [degrees: number, seconds: number, track: number]
 
-/** Pieces in a row of one voice, as degrees on a circle: 60° and 70° are distances of 0.5 and 0.66. */
+/** Consecutive pieces of one voice, as degrees on a circle: 60° and 70° are distances of 0.5 and 0.66. */
 function say(pieces: number, degrees: number, { seconds = 2, track = 0 } = {}): Piece[] {
   return Array<Piece>(pieces).fill([degrees, seconds, track])
 }
@@ -27,7 +27,7 @@ async function cluster(pieces: readonly Piece[], known: Readonly<Record<string, 
 }
 
 describe.skipIf(!environment)('pieces of speech', () => {
-  test('of one voice are one speaker, and of a voice further away another', async () => {
+  test('of one voice are one speaker, and of a distant voice another', async () => {
     expect(await cluster([...say(6, 0), ...say(5, 60, { track: 1 }), ...say(6, 0)])).toBe('A'.repeat(17))
     expect(await cluster([...say(6, 0), ...say(5, 70, { track: 1 }), ...say(6, 0)])).toBe('AAAAAABBBBBAAAAAA')
   })
@@ -36,7 +36,7 @@ describe.skipIf(!environment)('pieces of speech', () => {
     expect(await cluster([...say(3, 0), ...say(3, 90)])).toBe('AAABBB')
   })
 
-  test('that stray for a moment stay with the speaker of their track', async () => {
+  test('that differ for a moment stay with the speaker of their track', async () => {
     const stray = say(1, 50, { seconds: 0.5 })
     expect(await cluster([...say(6, 0), ...stray, ...say(6, 0), ...say(6, 90, { track: 1 })])).toBe(
       `${'A'.repeat(13)}${'B'.repeat(6)}`,
@@ -49,7 +49,7 @@ describe.skipIf(!environment)('pieces of speech', () => {
     expect(await cluster(between(85))).toBe('AAAAAABCCCCCC')
   })
 
-  test('of two known people are never joined, however alike', async () => {
+  test('of two known people are never joined, however similar', async () => {
     const talk = [...say(6, 0), ...say(6, 51, { track: 1 }), ...say(6, 0)]
     expect(await cluster(talk)).toBe('A'.repeat(18))
     expect(await cluster(talk, { ann: 0, bob: 51 })).toBe('AAAAAABBBBBBAAAAAA')

@@ -4,7 +4,7 @@ import { findEnvironment, openServer } from '../../support/speech/running.ts'
 const environment = await findEnvironment()
 const model = 'all-minilm-l6-v2'
 
-/** Questions and the document that answers each, without a word in common. */
+/** Questions and the document that answers each, without common words. */
 const PAIRS: readonly [string, string][] = [
   ['how do I get my money back', 'Refunds are issued within five days of a return.'],
   ['my computer will not start', 'If the laptop fails to boot, remove the battery and hold the power button.'],
@@ -29,7 +29,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     return (json.data as { embedding: number[] }[]).map(({ embedding }) => embedding)
   }
 
-  test('the document that answers a question is the nearest, for all twelve', async () => {
+  test('the document that answers a question is the most similar, for all twelve', async () => {
     const questions = await embed(PAIRS.map(([question]) => question))
     const documents = await embed(PAIRS.map(([, document]) => document))
     const nearest = questions.map((question) => {
@@ -46,7 +46,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     expect(vectors[2]).toEqual((await embed('three'))[0])
   })
 
-  test('a text has exactly the same vector alone, in any batch, and among concurrent calls', async () => {
+  test('a text has the identical vector alone, in any batch, and among concurrent calls', async () => {
     const texts = PAIRS.flat().concat(Array.from({ length: 8 }, (_, n) => `${'word '.repeat(n * 12)}${n}`))
     const alone = new Map<string, number[]>()
     for (const text of texts) alone.set(text, (await embed(text))[0] ?? [])
@@ -55,7 +55,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     for (const [batch, vectors] of together) expect(vectors).toEqual(batch.map((text) => alone.get(text)))
   })
 
-  test('base64 holds the same float32 values as the list of numbers', async () => {
+  test('base64 has the float32 values of the list of numbers', async () => {
     const body = { model, input: 'the same' }
     const [plain, packed] = await Promise.all([
       local.post('/v1/embeddings', body),
@@ -72,7 +72,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     expect(json.usage).toEqual({ prompt_tokens: 7, total_tokens: 7 })
   })
 
-  test('512 tokens are taken, and one more is refused by naming the input', async () => {
+  test('512 tokens are accepted, and one more is refused with the index of the input', async () => {
     const words = (count: number) => 'word '.repeat(count - 2)
     const body = (input: string[]) => ({ model, input })
     expect((await local.post('/v1/embeddings', body([words(512)]))).json.usage.prompt_tokens).toBe(512)

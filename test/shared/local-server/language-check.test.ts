@@ -27,8 +27,8 @@ const SPELLED_SPANISH: Window = [-0.63, 0, 0.79, 20]
 const SHORT: Window = [-1.2, 1, 0.1, 1.5]
 const RUSSIAN: Window = [-0.96, 0, 0.02, 20]
 
-describe.skipIf(!environment)('speech for a model that knows English only', () => {
-  test('is taken for English if the model is sure of one window', async () => {
+describe.skipIf(!environment)('speech for a model that supports English only', () => {
+  test('is accepted as English if the model is sure of one window', async () => {
     expect(await check([ENGLISH])).toBe('sure')
     expect(await check([NOISY_ENGLISH])).toBe('sure')
     expect(await check([RUSSIAN, ENGLISH])).toBe('sure')
@@ -40,7 +40,7 @@ describe.skipIf(!environment)('speech for a model that knows English only', () =
     expect(await check([[-0.92, 0, 0.55, 20]])).toBe('""')
   })
 
-  test('is what a model of many languages detects, if there is one', async () => {
+  test('is the language that a multilingual model detects, if there is one', async () => {
     expect(await check([FRENCH], 'fr')).toBe('"fr"')
     expect(await check([SPELLED_SPANISH], 'es')).toBe('"es"')
     expect(await check([FRENCH], 'en')).toBe('sure')

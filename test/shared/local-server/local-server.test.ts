@@ -28,7 +28,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
   }
   const health = async (local: TestServer) => (await local.post('/v1/embeddings', {})).status
 
-  test('it starts with the first call and is shared by those who call at once', async () => {
+  test('the server starts with the first call and is shared by concurrent calls', async () => {
     await using local = openServer()
     expect(local.server.pid).toBeUndefined()
     const signal = AbortSignal.timeout(60_000)
@@ -37,7 +37,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(isAlive(local.server.pid)).toBe(true)
   })
 
-  test('it is put away when nobody calls, and comes back', async () => {
+  test('the server stops when idle, and starts again', async () => {
     await using local = openServer({ idleMs: 100 })
     await health(local)
     const first = local.server.pid
@@ -53,7 +53,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(json.text).toContain('season of light')
   })
 
-  test('after a crash the next call finds a new one', async () => {
+  test('after a crash the next call gets a new server', async () => {
     await using local = openServer()
     await health(local)
     const first = local.server.pid
@@ -63,14 +63,14 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(local.server.pid).not.toBe(first)
   })
 
-  test('one that crashes again and again is left alone for a while, and says so', async () => {
+  test('a server that crashes repeatedly is not restarted for a while, and its calls get the reason', async () => {
     await using local = openServer()
     const crash = async () => {
       await health(local)
       kill(local.server.pid, 'SIGKILL')
       await until(() => local.server.pid === undefined)
     }
-    // Five crashes are the budget; on a quick machine the pauses are longer than a call waits before that.
+    // Five crashes are the budget; on a fast machine the pauses before that are longer than a call waits.
     const crashes = async () => {
       for (let count = 0; count < 6; count++) await crash()
     }
@@ -79,7 +79,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect((refusal as ServiceError).retryAfterMs).toBeGreaterThan(1_000)
   })
 
-  test('Ctrl-C, which reaches it as well, does not end it: whoever started it may still need it', async () => {
+  test('Ctrl-C, which reaches the server as well, does not end it: its parent may still need it', async () => {
     await using local = openServer()
     await health(local)
     const { pid } = local.server
@@ -88,7 +88,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(local.server.pid).toBe(pid)
   })
 
-  test('closing ends it, and nothing starts afterwards', async () => {
+  test('closing ends the server, and nothing starts afterwards', async () => {
     const local = openServer()
     await health(local)
     const { pid } = local.server
@@ -98,7 +98,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     await local.server.close()
   })
 
-  test.runIf(isLinux)('a caller that leaves ends the work at once', async () => {
+  test.runIf(isLinux)('a caller that disconnects cancels the work at once', async () => {
     await using local = openServer()
     const file = await longSpeech(local)
     const leaving = new AbortController()
@@ -110,7 +110,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(await health(local)).toBe(404)
   })
 
-  test.runIf(isLinux)('when whoever started it is killed, nothing of it is left', async () => {
+  test.runIf(isLinux)('the server ends when its parent is killed', async () => {
     await using local = openServer()
     const directory = await mkdtemp(join(tmpdir(), 'holder-'))
     const file = join(directory, 'speech.wav')
@@ -131,7 +131,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     await rm(directory, { recursive: true })
   })
 
-  test.runIf(isLinux)('it says how it is confined, and what it is started with holds no secret', async () => {
+  test.runIf(isLinux)('the server reports its isolation, and gets no secret in its environment', async () => {
     const lines: string[] = []
     await using local = openServer({ log: pino({ level: 'info' }, { write: (line) => lines.push(line) }) })
     process.env.SLUICE_TEST_SECRET = 'not for the server'
@@ -139,7 +139,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     const confined = await until(() => lines.map((line) => JSON.parse(line)).find(({ network }) => network))
     expect(confined.network).toContain('seccomp')
     expect(confined.msg).toBe('local model server confined')
-    // Its environment can be read by root only: the process of nobody is closed to others.
+    // The environment is readable by root only, because the process runs as another user.
     const environ = await readFile(`/proc/${local.server.pid}/environ`, 'utf8').catch(() => '')
     expect(environ).not.toContain('not for the server')
   })
@@ -163,7 +163,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
 })
 
 describe('the environment of the local model server', () => {
-  test('without Python it says in one line what to install', async () => {
+  test('without Python the error names the package to install', async () => {
     await using place = await temporary()
     const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
     await expect(server.prepare()).rejects.toThrow(/need Python 3\.10 or newer with pip: install python3/)
@@ -176,7 +176,7 @@ describe('the environment of the local model server', () => {
     await server.close()
   })
 
-  test('a call while it is prepared is told how far it is, and begins it where nobody has', async () => {
+  test('a call during the preparation gets its progress, and starts it if necessary', async () => {
     await using place = await temporary()
     const python = join(place.path, 'slow-python')
     await writeFile(python, '#!/bin/sh\nexec sleep 60\n')
@@ -188,11 +188,11 @@ describe('the environment of the local model server', () => {
     await until(async () => (await server.state()).state === 'preparing')
     await expect(connect()).rejects.toThrow('is being prepared (0 %)')
     await server.close()
-    // An interrupted preparation is no failed one: the next may begin at once.
+    // An interrupted preparation is not a failed one: the next may start at once.
     expect((await server.state()).state).toBe('absent')
   })
 
-  test('a package index that does not have the packages is a failure with a reason', async () => {
+  test('a package index without the packages is a failure with a reason', async () => {
     await using place = await temporary()
     const python = join(place.path, 'python')
     const real = environment?.python.executable ?? 'python3'
@@ -205,7 +205,7 @@ describe('the environment of the local model server', () => {
     await server.close()
   })
 
-  test.skipIf(!environment)('an environment whose Python is gone is made anew', async () => {
+  test.skipIf(!environment)('an environment whose Python is gone is created again', async () => {
     await using place = await temporary()
     const name = (await readdir(join(environment?.directory ?? '', '..'))).find((each) => each.startsWith('local-'))
     const directory = join(place.path, name ?? '')
@@ -224,9 +224,9 @@ async function temporary(): Promise<AsyncDisposable & { path: string }> {
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) }
 }
 
-/** Never with 0, which is the group of the tests themselves. */
+/** Never with 0, which is the process group of the tests themselves. */
 function kill(pid: number | undefined, signal: NodeJS.Signals): void {
-  if (pid === undefined) throw new Error('it does not run')
+  if (pid === undefined) throw new Error('the server is not running')
   process.kill(pid, signal)
 }
 
@@ -240,7 +240,7 @@ function isAlive(pid: number | undefined): boolean {
   }
 }
 
-/** Processes below one whose command line has the word. */
+/** Descendants of a process whose command line contains the word. */
 async function descendants(pid: number, word: string): Promise<number[]> {
   const children = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8').catch(() => '')
   const tasks = await readdir(`/proc/${pid}/task`).catch(() => [])

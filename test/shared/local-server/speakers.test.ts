@@ -7,7 +7,7 @@ import { join, RATE, samplesOf, silence, waveOf } from '../../support/speech/wav
 const environment = await findEnvironment()
 const clips = environment && (await findSpeech())
 
-describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000 }, () => {
+describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_000 }, () => {
   const local = openServer()
   afterAll(() => local[Symbol.asyncDispose]())
   const samples = async (name: string) => {
@@ -15,7 +15,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     if (!bytes) throw new Error(`no clip ${name}`)
     return samplesOf((await local.post('/audio/decode', bytes)).bytes)
   }
-  /** Two people in turn: the reader of Austen, and stretches of the reading of Dickens. */
+  /** Two people in turn: the reader of Austen, and parts of the reading of Dickens. */
   const conversation = async () => {
     const cities = await samples('two-cities')
     const stretch = (from: number, to: number) => cities.slice(from * RATE, to * RATE)
@@ -32,7 +32,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
   }
   const reference = (wave: Buffer) => `data:audio/wav;base64,${wave.toString('base64')}`
 
-  test('two speakers are told apart, with letters in order of appearance', async () => {
+  test('two speakers are separated, with letters in order of appearance', async () => {
     const { truth, file } = await conversation()
     const { json } = await local.post('/diarize', form({ file }))
     const turns = json.turns as Turn[]
@@ -43,7 +43,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     expect(error).toBeLessThan(0.1)
   })
 
-  test('three speakers who answer each other without a pause are told apart', async () => {
+  test('three speakers who answer each other without a pause are separated', async () => {
     const cities = await samples('two-cities')
     const call = samplesOf((await local.post('/audio/decode', (await telephoneCall()).bytes)).bytes)
     const caller = call.slice(22 * RATE, 28 * RATE)
@@ -65,7 +65,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     expect(error).toBeLessThan(0.05)
   })
 
-  test('a telephone call of two who interrupt each other has two speakers', async () => {
+  test('a telephone call of two people who interrupt each other has two speakers', async () => {
     const { bytes, truth } = await telephoneCall()
     const turns = (await local.post('/diarize', form({ file: bytes }))).json.turns as Turn[]
     expect(new Set(turns.map(({ speaker }) => speaker)).size).toBe(2)
@@ -80,7 +80,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     expect(new Set(turns.map(({ speaker }) => speaker)).size).toBe(1)
   })
 
-  test('a speaker who is known by a sample has that name, and the other a letter', async () => {
+  test('a speaker with a known sample has that name, and the other a letter', async () => {
     const { truth, file } = await conversation()
     const sample = waveOf(join([await samples('austen-0880'), await samples('austen-0930')]))
     const answer = await local.post(
@@ -93,7 +93,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     expect(speakerError(named, turns)).toBeLessThan(0.1)
   })
 
-  test('a sample of somebody who does not speak names nobody', async () => {
+  test('a sample of an absent speaker labels no turn', async () => {
     const { bytes } = await local.post('/audio/decode', clips?.['two-cities']?.bytes ?? Buffer.alloc(0))
     const sample = waveOf(samplesOf(bytes).slice(30 * RATE, 36 * RATE))
     const file = waveOf(await samples('austen-0870'))
@@ -102,7 +102,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     expect(new Set(json.turns.map(({ speaker }: Turn) => speaker))).toEqual(new Set(['A']))
   })
 
-  test('nobody in a telephone call has the name of a man who is not in it', async () => {
+  test('an absent man labels no turn of a telephone call', async () => {
     const reader = waveOf((await samples('two-cities')).slice(30 * RATE, 36 * RATE))
     const other = waveOf(await samples('austen-0870'))
     const fields = {
@@ -157,7 +157,7 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
   })
 })
 
-/** The parts one after the other with a breath between them, and who speaks when. */
+/** The parts one after the other with a short pause, and the speaker turns. */
 function compose(
   parts: readonly (readonly [string, Int16Array])[],
   breathSeconds = 0.3,

@@ -37,16 +37,19 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(rate).toBeLessThan(0.05)
   })
 
-  test.each(['opposite phase', 'some samples that are not numbers'])('a file of %s has its words', async (kind) => {
-    const [, file = Buffer.alloc(0)] = oddWaves(clip('beckett').bytes).find(([name]) => name === kind) ?? []
-    expect(wordErrorRate([clip('beckett')], [(await transcribe(file)).text])).toBeLessThan(0.1)
-  })
+  test.each(['opposite phase', 'some samples that are not numbers'])(
+    'a file of %s is transcribed correctly',
+    async (kind) => {
+      const [, file = Buffer.alloc(0)] = oddWaves(clip('beckett').bytes).find(([name]) => name === kind) ?? []
+      expect(wordErrorRate([clip('beckett')], [(await transcribe(file)).text])).toBeLessThan(0.1)
+    },
+  )
 
   test.each([
     ['one word', 'word '.repeat(100)],
     ['words without a blank', 'word,'.repeat(300)],
     ['a phrase', 'one two three four five six seven eight nine '.repeat(40)],
-  ])('a prompt that repeats %s is not repeated, nor tried at other temperatures', async (_, prompt) => {
+  ])('a prompt that repeats %s is not repeated, nor retried at other temperatures', async (_, prompt) => {
     for (const name of ['austen-0870', 'austen-0890']) {
       const { text, segments } = await transcribe(clip(name).bytes, { prompt, response_format: 'verbose_json' })
       expect(wordErrorRate([clip(name)], [text])).toBeLessThan(0.2)
@@ -76,7 +79,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(answer).not.toHaveProperty('words')
   })
 
-  test('a stream tells progress, deltas that join to the text, and segments, then its end', async () => {
+  test('a stream has progress, deltas that concatenate to the text, and segments, then its end', async () => {
     const events = await collect({
       file: clip('two-cities').bytes,
       'timestamp_granularities[]': 'word',
@@ -98,7 +101,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(Buffer.from(bytes).toString().trim()).toBe(done?.text)
   })
 
-  test('speech of half an hour has the times of the whole and is heard before it is all done', async () => {
+  test('half an hour of speech has times of the whole file and is streamed before all of it is done', async () => {
     const speech = await local.post('/audio/decode', clip('beckett').bytes)
     const samples = samplesOf(speech.bytes)
     // Two clips with twelve minutes of silence between them, then one more: over several blocks of two minutes.
@@ -125,7 +128,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     }
   })
 
-  test('a prompt steers the spelling of names', async () => {
+  test('a prompt influences the spelling of names', async () => {
     const { bytes } = clip('austen-0870')
     expect((await transcribe(bytes)).text).toContain('Dashwood')
     const { text, usage } = await transcribe(bytes, { prompt: 'A talk about Jon Dashwoode and his family.' })
@@ -133,21 +136,21 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(usage.input_token_details.text_tokens).toBeGreaterThan(5)
   })
 
-  test('a prompt of any length and content is taken', async () => {
+  test('a prompt of any length and content is accepted', async () => {
     const names = Array.from({ length: 500 }, (_, index) => `young man ${index}`)
     const prompt = `<|endoftext|><|notimestamps|> ${names.join(', ')}`
     const answer = await transcribe(clip('austen-0880').bytes, { prompt })
     expect(answer.usage.input_token_details.text_tokens).toBe(216)
   })
 
-  test('a fixed temperature is used, and 0 starts the ladder at 0', async () => {
+  test('a fixed temperature is used, and 0 starts the fallback temperatures at 0', async () => {
     const fields = { response_format: 'verbose_json' }
     const at = async (temperature: string) =>
       (await transcribe(clip('austen-0880').bytes, { ...fields, temperature })).segments[0].temperature
     expect([await at('0.4'), await at('0')]).toEqual([0.4, 0])
   })
 
-  test('speech is cut where the wishes for it say', async () => {
+  test('speech is split by the chunking strategy of the request', async () => {
     const { bytes } = clip('beckett')
     const deaf = await transcribe(bytes, { vad: '{"threshold":1}' })
     expect(deaf.text).toBe('')
@@ -170,7 +173,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(answer.json.error).toMatchObject({ code, param })
   })
 
-  test('another model, a missing file and a body that is no form are refused', async () => {
+  test('another model, a missing file and a body that is not a form are refused', async () => {
     const other = await local.post(path, form({ model: 'whisper-1', file: clip('beckett').bytes }))
     expect([other.status, other.json.error.code]).toEqual([404, 'model_not_found'])
     const none = await local.post(path, form({ model }))

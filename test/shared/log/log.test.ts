@@ -34,13 +34,13 @@ test.each<[string, () => unknown]>([
     () => ServiceError.from(new Error(`x\n    at ${SECRET}:1:1\n    at y`)),
   ],
   ['a thrown text', () => SECRET],
-])('the log of an error leaves out %s', (_what, make) => {
+])('the log of an error omits %s', (_what, make) => {
   const error = make()
   expect(JSON.stringify(errorFields(error))).not.toContain(SECRET)
   expect(logText(JSON.stringify({ level: 50, time: 0, msg: 'x', err: errorFields(error) }))).not.toContain(SECRET)
 })
 
-test('the log of an error says what a broker, a store or a disk says, with code, causes and places', () => {
+test('the log of an error has the message of a broker, a store or a disk, with code, causes and stack frames', () => {
   const cause = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:9092'), { code: 'ECONNREFUSED' })
   const fields = errorFields(new ServiceError('overloaded', 'Kafka is not reachable.', { cause }))
   expect(fields).toMatchObject({
@@ -54,7 +54,7 @@ test('the log of an error says what a broker, a store or a disk says, with code,
   expect(line).toContain('cannot start yet: Kafka is not reachable.: connect ECONNREFUSED 127.0.0.1:9092')
 })
 
-test('the log of a bug names its class and its place', () => {
+test('the log of a bug has its class and its position', () => {
   const fields = errorFields(ServiceError.from(thrownBy(() => (undefined as unknown as { x: number }).x)))
   expect(fields).toMatchObject({ code: 'internal_error', cause: { type: 'TypeError' } })
   expect(JSON.stringify(fields)).toMatch(/log\.test\.ts:\d+/)

@@ -34,7 +34,7 @@ function call(stack: Stack, model: string): Promise<Response> {
   return stack.post('/v1/chat/completions', { model, messages: [{ role: 'user', content: 'Hello' }] })
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: what the service answers is what is tested
+// biome-ignore lint/suspicious/noExplicitAny: responses of the service are under test
 const json = (response: Response): Promise<any> => response.json()
 
 const textOf = async (response: Response) => (await json(response)).choices[0].message.content
@@ -57,7 +57,7 @@ async function metric(stack: Stack, name: string): Promise<number> {
   )
 }
 
-test('a model that is added is served, and one that is gone is refused while its calls end', async () => {
+test('an added model is served, and a removed one is refused while its calls end', async () => {
   let finish = () => {}
   const waiting: Script = (received, answer) =>
     new Promise((resolve) => {
@@ -78,7 +78,7 @@ test('a model that is added is served, and one that is gone is refused while its
   await until(() => old.connections === 0)
 })
 
-test('what is changed of a model holds for the calls that follow', async () => {
+test('changes of a model apply to later calls', async () => {
   await using first = await startUpstream(answering('first'))
   await using second = await startUpstream(() => {})
   await using stack = await startStack({ models: [modelOn('m', first)] })
@@ -93,7 +93,7 @@ test('what is changed of a model holds for the calls that follow', async () => {
   void Promise.allSettled(calls)
 })
 
-test('a file that becomes wrong changes nothing, says so, and is read when it is right', async () => {
+test('an invalid file changes nothing, is logged, and is loaded when fixed', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   await writeFile(file, 'models: [{id: echo-1, engine: {type: eco}}]')
@@ -105,7 +105,7 @@ test('a file that becomes wrong changes nothing, says so, and is read when it is
   expect((await call(stack, 'echo-2')).status).toBe(200)
 })
 
-test('a file that takes long to read, is half written, or is gone holds up nobody, and changes nothing', async () => {
+test('a file that is slow to read, half written, or missing blocks no call, and changes nothing', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   const isWrong = async () => (await metric(stack, 'sluice_model_config_invalid')) === 1
@@ -129,7 +129,7 @@ test('a file that takes long to read, is half written, or is gone holds up nobod
   await until(async () => !(await isWrong()))
 })
 
-test('a file behind links, as a ConfigMap mounts it, is seen when a link above it changes', async () => {
+test('a file behind symbolic links, as a ConfigMap mounts it, is reloaded when a link above it changes', async () => {
   for (const [version, models] of [[ECHO_MODEL], [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }]].entries()) {
     await mkdir(join(dir, `v${version}`))
     await write(join(dir, `v${version}`, 'models.yaml'), models)
@@ -142,7 +142,7 @@ test('a file behind links, as a ConfigMap mounts it, is seen when a link above i
   await until(async () => (await namesOf(stack)).length === 2)
 })
 
-test('a worker serves the models it is told to, under all of their names, and calls of others hear that none does', async () => {
+test('a worker serves its configured models, under all of their names, and calls of others get an error', async () => {
   const models = [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2', aliases: ['second'] }]
   await using stack = await startStack({ models, settings: { MODELS: 'second', START_TIMEOUT_MS: '1500' } })
   expect((await call(stack, 'echo-2')).status).toBe(200)
@@ -153,7 +153,7 @@ test('a worker serves the models it is told to, under all of their names, and ca
   ])
 })
 
-test('a name in MODELS that no model has stops the start, and those that are near are named', async () => {
+test('an unknown name in MODELS stops the start, with suggestions', async () => {
   const path = await write(join(dir, 'models.yaml'), [ECHO_MODEL, { ...ECHO_MODEL, id: 'qwen3-8b' }])
   expect(loadModels(path, ['echo-1']).served.models.map(({ id }) => id)).toEqual(['echo-1'])
   expect(() => loadModels(path, ['qwen3'])).toThrow(ConfigError)

@@ -3,7 +3,7 @@ import { GenerateRequest } from '#schemas/generate.ts'
 import { requireNativeUrls } from '#services/ingress/endpoints/upstream-fields.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 
-/** A request with an item that only its upstream understands. */
+/** A request with an item that only its upstream supports. */
 function requestWith(value: Record<string, unknown>): GenerateRequest {
   const part = { type: 'native', dialect: 'responses', value, isItem: true }
   return GenerateRequest.parse({
@@ -16,7 +16,7 @@ function requestWith(value: Record<string, unknown>): GenerateRequest {
 
 const METADATA = '169.254.169.254/latest'
 
-describe('URLs in items that an upstream gets as they came', () => {
+describe('URLs in items that are forwarded unchanged', () => {
   test.each<[string, Record<string, unknown>]>([
     ['a URL', { server_url: `https://${METADATA}` }],
     ['a host without a scheme', { url: METADATA }],

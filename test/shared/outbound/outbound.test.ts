@@ -9,7 +9,7 @@ import { until } from '../../support/stack.ts'
 const PUBLIC = { allowPrivate: false }
 const PRIVATE = { allowPrivate: true }
 
-describe('reach of an address', () => {
+describe('the scope of an address', () => {
   it.each([
     ...['8.8.8.8', '1.1.1.1', '9.255.255.255', '11.0.0.0', '100.63.255.255', '100.128.0.0', '126.255.255.255'],
     ...['128.0.0.0', '172.15.255.255', '172.32.0.0', '192.167.255.255', '192.169.0.0', '198.17.255.255'],
@@ -41,7 +41,7 @@ describe('reach of an address', () => {
   })
 })
 
-/** One address in every notation that some parser takes. */
+/** One address in every notation that some parser accepts. */
 const LOOPBACKS = [
   ...['127.0.0.1', '127.1', '127.0.1', '127.0.0.1.', '2130706433', '0x7f000001', '0x7F.0x0.0x0.0x1', '0x7f.1'],
   ...['017700000001', '0177.0.0.1', '0177.0.0.01', '0x7f.0.1', '00000000177.1', '127.0.0.0x1', '127.000.000.001'],
@@ -157,7 +157,7 @@ describe('the check of a URL', () => {
       'https://localhost.example.com',
     ],
     ...['https://10.0.0.1.nip.io/', 'https://127.0.0.1.example.com/'],
-  ])('lets %s through', (url) => {
+  ])('allows %s', (url) => {
     expect(checkUrl(url, PUBLIC).protocol).toBe('https:')
   })
 
@@ -169,7 +169,7 @@ describe('the check of a URL', () => {
       'http://10.1.2.3/',
       'http://receiver:9000/',
     ],
-  ])('lets %s through where private addresses are allowed', (url) => {
+  ])('allows %s if private addresses are allowed', (url) => {
     expect(checkUrl(url, PRIVATE).href).toBe(url)
   })
 
@@ -182,7 +182,7 @@ describe('the check of a URL', () => {
       'http://localhost:25/',
       'ftp://localhost/',
     ],
-  ])('refuses %s even there', (url) => {
+  ])('refuses %s even then', (url) => {
     expect(() => checkUrl(url, PRIVATE)).toThrow(expect.objectContaining({ code: 'invalid_value' }))
   })
 
@@ -203,25 +203,25 @@ describe('the resolution of a host', () => {
   it.each([
     ...['127.0.0.1', '10.0.0.1', '169.254.169.254', '100.64.0.1', '0.0.0.0', '::1', '::ffff:10.0.0.1', 'fe80::1%eth0'],
     ...['fd00:ec2::254', '64:ff9b::a00:1', '2002:a00:1::'],
-  ])('refuses a name that leads to %s', async (address) => {
+  ])('refuses a name that resolves to %s', async (address) => {
     const resolving = resolveAllowed('a.example', PUBLIC, answering(address))
     await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
   })
 
-  it('says the same of a name that does not exist, so that nobody learns which names exist inside', async () => {
+  it('returns an equal error for an unknown name, so that internal names are not revealed', async () => {
     const unknown = () => Promise.reject(Object.assign(new Error('getaddrinfo ENOTFOUND'), { code: 'ENOTFOUND' }))
     const resolving = resolveAllowed('a.example', PUBLIC, unknown)
     await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
   })
 
-  it('keeps the public ones of several addresses only', async () => {
+  it('keeps only the public ones of several addresses', async () => {
     const resolve = answering('10.0.0.1', '8.8.8.8', '::1', '2606:4700::1111', '169.254.169.254')
     const allowed = await resolveAllowed('a.example', PUBLIC, resolve)
     expect(allowed.map(({ address }) => address)).toEqual(['8.8.8.8', '2606:4700::1111'])
   })
 
-  it('asks nobody about a literal address', async () => {
-    const resolve = () => Promise.reject(new Error('asked'))
+  it('does not resolve a literal address', async () => {
+    const resolve = () => Promise.reject(new Error('resolved'))
     expect(await resolveAllowed('8.8.8.8', PUBLIC, resolve)).toEqual([{ address: '8.8.8.8', family: 4 }])
   })
 })
@@ -262,12 +262,12 @@ function post(url: string, changes: Partial<OutboundRequest> = {}) {
 }
 
 describe('a guarded request', () => {
-  it('connects to the address that was checked, under the name that was asked for', async () => {
+  it('connects to the checked address, with the requested host name', async () => {
     await using receiver = await receiveHttp((req, res) => res.setHeader('x-host', req.headers.host ?? '').end())
     let asked = 0
     const resolve = async () => {
       asked++
-      // A second look would lead elsewhere; the system's own resolver knows no such name.
+      // A second resolution would differ; the system resolver has no such name.
       return [{ address: asked === 1 ? '127.0.0.1' : '127.0.0.2', family: 4 }]
     }
     const answer = await post(`http://rebinding.example:${receiver.port}/`, { resolve })
@@ -275,7 +275,7 @@ describe('a guarded request', () => {
     expect(asked).toBe(1)
   })
 
-  it('never reaches a private address whose name was public when it was looked at before', async () => {
+  it('never connects to a private address whose name resolved to a public one before', async () => {
     let requests = 0
     await using receiver = await receiveHttp((_req, res) => {
       requests++
@@ -289,7 +289,7 @@ describe('a guarded request', () => {
     expect(requests).toBe(0)
   })
 
-  it('reaches a literal IPv6 address', async () => {
+  it('connects to a literal IPv6 address', async () => {
     await using receiver = await receive(
       createServer((_req, res) => void res.end()),
       '::1',
@@ -297,7 +297,7 @@ describe('a guarded request', () => {
     expect(await post(`http://[::1]:${receiver.port}/`)).toMatchObject({ status: 200 })
   })
 
-  it('asks for the name, not the address, in TLS', async () => {
+  it('uses the name, not the address, in TLS', async () => {
     const hello = Promise.withResolvers<Buffer>()
     const server = createSocketServer((socket) => {
       socket
@@ -314,7 +314,7 @@ describe('a guarded request', () => {
     expect((await hello.promise).includes('hook.example')).toBe(true)
   })
 
-  it('gives a redirect as an answer and does not follow it', async () => {
+  it('returns a redirect as a response and does not follow it', async () => {
     const paths: string[] = []
     await using receiver = await receiveHttp((req, res) => {
       paths.push(req.url ?? '')
@@ -324,7 +324,7 @@ describe('a guarded request', () => {
     expect(paths).toEqual(['/hook'])
   })
 
-  /** A host that answers with these bytes. */
+  /** A host that responds with these bytes. */
   const receiveRaw = (answer: string) =>
     receive(createSocketServer((socket) => void socket.on('error', () => {}).once('data', () => socket.end(answer))))
 
@@ -333,7 +333,7 @@ describe('a guarded request', () => {
     ['102 Processing', 'x-progress: 1\r\n'],
     ['103 Early Hints', 'link: </a.css>; rel=preload\r\n'],
     ['199 Anything', ''],
-  ])('passes over %s, also several times, whatever the method', async (status, lines) => {
+  ])('skips %s, also several times, with any method', async (status, lines) => {
     const interim = `HTTP/1.1 ${status}\r\n${lines}\r\n`.repeat(3)
     await using receiver = await receiveRaw(`${interim}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok`)
     const url = `http://127.0.0.1:${receiver.port}/`
@@ -354,12 +354,12 @@ describe('a guarded request', () => {
     'HTTP/1.1 100 Continue\r\n\r\n',
     'not HTTP\r\n\r\n',
     '',
-  ])('fails if the host has no final answer: %j', async (answer) => {
+  ])('fails if the host has no final response: %j', async (answer) => {
     await using receiver = await receiveRaw(answer)
     await expect(post(`http://127.0.0.1:${receiver.port}/`)).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  it('cuts an answer that does not end once it has enough of it', async () => {
+  it('cuts an endless response at its bound', async () => {
     const cut = Promise.withResolvers<void>()
     await using receiver = await receiveHttp((_req, res) => {
       const timer = setInterval(() => res.write('x'.repeat(500)), 1)
@@ -372,13 +372,13 @@ describe('a guarded request', () => {
     await cut.promise
   })
 
-  it('gives up on a host that takes the connection and says nothing', async () => {
+  it('times out on a host that accepts the connection without a response', async () => {
     await using receiver = await receiveHttp(() => {})
     const posting = post(`http://127.0.0.1:${receiver.port}/`, { timeoutMs: 50 })
     await expect(posting).rejects.toMatchObject({ code: 'upstream_timeout' })
   })
 
-  it('gives up on a name server that says nothing', async () => {
+  it('times out on a silent name server', async () => {
     const posting = post('http://silent.example/', { timeoutMs: 50, resolve: () => new Promise(() => {}) })
     await expect(posting).rejects.toMatchObject({ code: 'upstream_timeout' })
   })
@@ -396,7 +396,7 @@ describe('a guarded request', () => {
     await ended
   })
 
-  it('says why a connection failed', async () => {
+  it('reports why a connection failed', async () => {
     const receiver = await receiveHttp((_req, res) => void res.end())
     await receiver[Symbol.asyncDispose]()
     const posting = post(`http://127.0.0.1:${receiver.port}/`)

@@ -1,4 +1,4 @@
-/** A directory that is made once: by one of many, whole or not at all. */
+/** A directory that is created once, atomically, by one of many processes. */
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -18,7 +18,7 @@ async function fill(built: string): Promise<{ version: string }> {
   return { version: '1' }
 }
 
-test('of many who ask at once one builds, and all get its facts', async () => {
+test('one of many concurrent callers builds, and all get its result', async () => {
   await using made = await openPlace()
   let builds = 0
   const ask = () =>
@@ -32,7 +32,7 @@ test('of many who ask at once one builds, and all get its facts', async () => {
   expect(await readdir(made.parent)).toHaveLength(1)
 })
 
-test('a build that fails says why to those who look, and the next try builds again', async () => {
+test('a failed build reports its reason, and the next attempt builds again', async () => {
   await using made = await openPlace()
   const failing = prepareDirectory(made.place, async () => {
     throw new Error('no network')
@@ -42,7 +42,7 @@ test('a build that fails says why to those who look, and the next try builds aga
   expect(await prepareDirectory(made.place, fill)).toEqual({ version: '1' })
 })
 
-test('a build that is interrupted leaves nothing that is taken for whole', async () => {
+test('an interrupted build leaves nothing that counts as complete', async () => {
   await using made = await openPlace()
   const abort = new AbortController()
   const interrupted = prepareDirectory(
@@ -59,12 +59,12 @@ test('a build that is interrupted leaves nothing that is taken for whole', async
   expect(await getDirectoryState(made.place)).toEqual({ state: 'absent' })
 })
 
-test('other contents have another place', () => {
+test('other contents have another path', () => {
   const [first, second] = ['a', 'b'].map((content) => placeFor('.', 'thing', [content]).directory)
   expect(first).not.toBe(second)
 })
 
-test("without a Python the sandbox's root is refused with what to install", async () => {
+test("without a Python the sandbox's root is refused with the package to install", async () => {
   await using made = await openPlace()
   await expect(prepareRoot(made.parent, { python: '/nowhere/python3' })).rejects.toMatchObject({
     code: 'sandbox_unavailable',

@@ -8,7 +8,7 @@ import { watchBytes } from '#shared/prepare/pip.ts'
 import { until } from '../../support/stack.ts'
 
 const [DIRECTORIES, FILES, BYTES] = [100, 150, 10]
-/** How long the loop is watched, with nothing to do and while files are counted. */
+/** Duration of the measurement of the event loop, idle and while files are counted. */
 const SPAN_MS = 1_500
 
 describe('the bytes of a preparation', { timeout: 60_000 }, () => {
@@ -23,7 +23,7 @@ describe('the bytes of a preparation', { timeout: 60_000 }, () => {
   }, 60_000)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  test('are counted without holding up the process, however many files there are', async () => {
+  test('are counted without blocking the process, however many files there are', async () => {
     const idleMs = await longestDelayMs(() => sleep(SPAN_MS))
     const counted: number[] = []
     const watchingMs = await longestDelayMs(async () => {
@@ -36,7 +36,7 @@ describe('the bytes of a preparation', { timeout: 60_000 }, () => {
     expect(watchingMs).toBeLessThan(Math.max(250, 5 * idleMs))
   })
 
-  test('of a directory that is not there are none, and are counted no more after the end', async () => {
+  test('of a missing directory are zero, and are not counted after the end', async () => {
     const counted: number[] = []
     const watch = watchBytes(join(directory, 'none'), (bytes) => counted.push(bytes))
     await until(() => counted.length > 0)

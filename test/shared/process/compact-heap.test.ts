@@ -6,8 +6,8 @@ import { compactHeap } from '#shared/process/compact-heap.ts'
 const MIB = 1024 * 1024
 
 /**
- * Runs a script in a process with the flags and the environment of `npm start`, since both belong to a whole process. It holds objects and
- * buffers of all sizes, with small blocks between them that stay, drops them, and prints the MiB that are resident 2 s later at most.
+ * Runs a script in a process with the flags and the environment of `npm start`, which apply to a whole process. The script allocates objects and
+ * buffers of all sizes between small permanent blocks, drops them, and prints the resident MiB at most 2 s later.
  */
 function residentAfterBurst(then: string): number {
   const script = `
@@ -47,7 +47,7 @@ it('returns the memory of a burst once the process is idle', () => {
   expect(compacted).toBeLessThan(250)
 })
 
-it('does nothing in a process without the flag', () => {
+it('has no effect in a process without the flag', () => {
   expect(globalThis).not.toHaveProperty('gc')
   expect(() => compactHeap()).not.toThrow()
 })

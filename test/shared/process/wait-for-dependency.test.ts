@@ -24,24 +24,21 @@ describe('a start whose Postgres or Kafka fails', () => {
     return { message: ((await opening) as Error).message, lines: lines.map((line) => JSON.parse(line)) }
   }
 
-  it.each([true, false])(
-    'reads the cause and the remedy in one sentence (waiting is useless: %s)',
-    async (isPermanent) => {
-      const { message, lines } = await start(away(isPermanent))
-      expect(message).toBe(`${WORDS}. Correct the password.`)
-      const wait_ms = isPermanent ? 5_000 : 120_000
-      expect(lines).toMatchObject([
-        {
-          msg: 'dependency unavailable; waiting to start',
-          problem: WORDS,
-          remediation: 'Correct the password.',
-          wait_ms,
-        },
-      ])
-    },
-  )
+  it.each([true, false])('reports the cause and the remedy in one sentence (permanent: %s)', async (isPermanent) => {
+    const { message, lines } = await start(away(isPermanent))
+    expect(message).toBe(`${WORDS}. Correct the password.`)
+    const wait_ms = isPermanent ? 5_000 : 120_000
+    expect(lines).toMatchObject([
+      {
+        msg: 'dependency unavailable; waiting to start',
+        problem: WORDS,
+        remediation: 'Correct the password.',
+        wait_ms,
+      },
+    ])
+  })
 
-  it('waits two minutes for what may come back, and five seconds for what no waiting changes', async () => {
+  it('waits two minutes for a transient failure, and five seconds for a permanent one', async () => {
     const log = pino({ level: 'silent' })
     const over: boolean[] = []
     const openings = [true, false].map((isPermanent) =>
@@ -49,7 +46,7 @@ describe('a start whose Postgres or Kafka fails', () => {
     )
     vi.advanceTimersByTime(8_000)
     await openings[0]
-    // The delay between two tries is at most two seconds, and real.
+    // The delay between two attempts is at most two seconds, and real.
     await delay(1_000)
     expect(over).toEqual([true])
     vi.advanceTimersByTime(120_000)

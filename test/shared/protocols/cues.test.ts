@@ -5,7 +5,7 @@ import { columnsOf } from '#shared/protocols/transcript/cue-text.ts'
 import { encodeSrt, encodeVtt } from '#shared/protocols/transcript/cues.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 
-/** A segment whose words follow each other evenly, a word for each blank. */
+/** A segment with evenly spaced words, split at blanks. */
 function segment(text: string, start = 0, secondsPerWord = 0.3): TranscriptSegment {
   const words = text.split(' ').map((word, index): Word => {
     const begins = start + index * secondsPerWord
@@ -57,7 +57,7 @@ describe('subtitles', () => {
     for (const { lines } of await cuesOf([segment(LONG)])) expect(lines.at(-1)).toMatch(/([,.]|belief|incredulity)$/)
   })
 
-  test('begin with their words and end with them, after seven seconds at the latest', async () => {
+  test('begin and end with their words, after seven seconds at the latest', async () => {
     const cues = await cuesOf([segment(LONG, 10, 0.9)])
     const words = LONG.split(' ')
     let said = 0
@@ -69,7 +69,7 @@ describe('subtitles', () => {
     expect(said).toBe(words.length)
   })
 
-  test('stay long enough to be read if nothing follows at once', async () => {
+  test('stay long enough to be read if no other follows at once', async () => {
     const [short, fast, next] = await cuesOf([
       segment('No.', 0, 0.2),
       segment('This was spoken in one breath, and quickly.', 5, 0.1),
@@ -79,7 +79,7 @@ describe('subtitles', () => {
     expect(fast?.end).toBeCloseTo(next?.start ?? 0, 2)
   })
 
-  test('are never divided inside a number or after an article, but before a conjunction', async () => {
+  test('are never split inside a number or after an article, but before a conjunction', async () => {
     const text =
       'The company reported a total profit of some 12 500 000 euros in the last quarter of the year and its shares rose by 5 % within the first 3 hours'
     const edges = (await cuesOf([segment(text)])).flatMap(({ lines }) => lines)
@@ -90,7 +90,7 @@ describe('subtitles', () => {
     }
   })
 
-  test('follow the articles of their language', async () => {
+  test('respect the articles of their language', async () => {
     const text =
       'Wir haben gestern im Garten unter dem alten Baum einen kleinen Hund gefunden der sehr laut gebellt hat und die Nachbarn kamen'
     for (const line of (await cuesOf([segment(text)], 'de')).flatMap(({ lines }) => lines)) {
@@ -98,7 +98,7 @@ describe('subtitles', () => {
     }
   })
 
-  test('are divided at a long silence', async () => {
+  test('are split at a long silence', async () => {
     const before = segment('Wait for it.', 0)
     const after = segment('Now it comes.', 9)
     const joined = { ...before, end: after.end, text: `${before.text} ${after.text}` }
@@ -109,7 +109,7 @@ describe('subtitles', () => {
     ])
   })
 
-  test('of a segment without words are divided in proportion to the text', async () => {
+  test('of a segment without words are split in proportion to the text', async () => {
     const cues = await cuesOf([withoutWords(LONG, 0, 20)])
     for (const { lines } of cues) for (const line of lines) expect(line.length).toBeLessThanOrEqual(42)
     expect(cues[0]?.start).toBe(0)
@@ -118,7 +118,7 @@ describe('subtitles', () => {
     for (const share of shares) expect(share).toBeCloseTo(20 / LONG.length, 1)
   })
 
-  test('of Chinese and Japanese text count two columns a character', async () => {
+  test('of Chinese and Japanese text count two columns per character', async () => {
     const text =
       '今天的天气非常好，我们决定一起去公园散步，顺便买一些水果和面包，然后回家做晚饭。明天我们还要去学校参加一个重要的会议，会议的内容是关于新的课程。'
     const cues = await cuesOf([withoutWords(text, 0, 15)], 'zh')
@@ -129,12 +129,12 @@ describe('subtitles', () => {
     expect(cues.length).toBeGreaterThan(1)
   })
 
-  test('cut a word that is longer than a line', async () => {
+  test('split a word that is longer than a line', async () => {
     const [cue] = await cuesOf([withoutWords('x'.repeat(60), 0, 3)])
     expect(cue?.lines).toEqual(['x'.repeat(42), 'x'.repeat(18)])
   })
 
-  test('of a text that is not that of its words keep the text', async () => {
+  test('of a text that differs from its words keep the text', async () => {
     const odd = { ...segment('one two three'), text: '1, 2, three and four' }
     expect((await cuesOf([odd])).map(({ lines }) => lines.join(' '))).toEqual([odd.text])
     expect(await encodeVtt([{ ...odd, words: [] }])).toContain(odd.text)

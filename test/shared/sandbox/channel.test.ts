@@ -1,4 +1,4 @@
-/** The service's end of a supervisor's channel: what it hears, and that it believes nothing beyond the limits. */
+/** The service's end of a supervisor's channel, which trusts nothing beyond the limits. */
 import { describe, expect, test } from 'vitest'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { OUTPUT_BYTES_MAX, PLOT_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
@@ -26,8 +26,8 @@ function openChannel() {
 const said = (events: readonly SandboxEvent[]) =>
   events.map((event) => (event.type === 'output' ? `${event.stream}: ${event.text}` : `plot of ${event.png.length}`))
 
-describe('channel of a supervisor', () => {
-  test('frames are heard in order, however they are cut into chunks', () => {
+describe('the channel of a supervisor', () => {
+  test('frames are received in order, however they are split', () => {
     const { channel, events, ends } = openChannel()
     const frames = [frame('O', 'ä'), frame('P', PNG), frame('E', 'b'), frame('X', { type: 'exit', exit_code: 3 })]
     for (const byte of Buffer.concat(frames)) channel.take(Buffer.from([byte]))
@@ -35,7 +35,7 @@ describe('channel of a supervisor', () => {
     expect(ends).toEqual([{ type: 'exit', exitCode: 3 }])
   })
 
-  test('a character that is split between two frames stays whole, and half a one at the end is marked', () => {
+  test('a character split between two frames is restored, and an incomplete one at the end is marked', () => {
     const { channel, events } = openChannel()
     const [first, second] = Buffer.from('ä')
     channel.take(frame('O', Buffer.from([first as number])))
@@ -44,7 +44,7 @@ describe('channel of a supervisor', () => {
     expect(said(events)).toEqual(['stdout: ä', 'stdout: \uFFFD'])
   })
 
-  test('nothing is heard after the end', () => {
+  test('nothing is received after the end', () => {
     const { channel, events, ends } = openChannel()
     channel.take(Buffer.concat([frame('X', { type: 'timeout' }), frame('O', 'late'), frame('X', { type: 'timeout' })]))
     expect(events).toEqual([])
@@ -71,7 +71,7 @@ describe('channel of a supervisor', () => {
     expect(ends).toEqual([])
   })
 
-  test('a job says its limits after a word that a supervisor looks for', () => {
+  test('a job has its limits after a tag for the supervisor', () => {
     const bytes = runToEnd(encodeJob({ code: 'print(1)', timeoutMs: 2_000, scan: true }))
     expect(bytes.subarray(0, 8).toString('latin1')).toBe('\0SANDBOX')
     expect(bytes.readUInt32BE(8)).toBe(bytes.length - 12)

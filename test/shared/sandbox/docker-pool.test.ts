@@ -6,7 +6,7 @@ import { until } from '../../support/stack.ts'
 
 const never = new AbortController().signal
 
-/** Members that tests end, and a record of what became of them. */
+/** Containers that tests end, and a record of their fate. */
 function members() {
   const all: (PoolMember & { readonly id: number; readonly end: () => void; isDisposed: boolean })[] = []
   const make = () => {
@@ -37,19 +37,19 @@ function openPool(
 }
 
 describe('the pool of warm containers', () => {
-  it('starts one before anybody asks, and more when they find none', async () => {
+  it('starts one in advance, and more when callers find none', async () => {
     const { all, make } = members()
     await using opened = openPool(async () => make())
     const { pool } = opened
     await until(() => pool.idle === 1)
     const taken = await Promise.all([pool.take(never), pool.take(never), pool.take(never)])
     expect(new Set(taken.map(({ id }) => id)).size).toBe(3)
-    // Two found none: three are to wait from now on.
+    // Two callers found none: three are kept ready from now on.
     await until(() => pool.idle === 3)
     expect(all).toHaveLength(6)
   })
 
-  it('keeps no more waiting than it may', async () => {
+  it('keeps no more ready than the maximum', async () => {
     const { make } = members()
     await using opened = openPool(async () => make(), 2)
     const { pool } = opened
@@ -57,7 +57,7 @@ describe('the pool of warm containers', () => {
     await until(() => pool.idle === 2)
   })
 
-  it('keeps fewer waiting when nobody has come for long', async () => {
+  it('keeps fewer ready after a long time without callers', async () => {
     vi.useFakeTimers()
     const { all, make } = members()
     const { pool } = openPool(async () => make())
@@ -71,7 +71,7 @@ describe('the pool of warm containers', () => {
     vi.useRealTimers()
   })
 
-  it('starts another when one ends while it waits', async () => {
+  it('replaces one that ends while it is ready', async () => {
     const { all, make } = members()
     await using opened = openPool(async () => make())
     await until(() => opened.pool.idle === 1)
@@ -80,7 +80,7 @@ describe('the pool of warm containers', () => {
     expect((await opened.pool.take(never)).id).toBe(1)
   })
 
-  it('tells those who wait when starts keep failing, those who come then, and serves again when they work', async () => {
+  it('fails waiting callers when starts keep failing, and later ones, and recovers', async () => {
     const { make } = members()
     let works = false
     await using opened = openPool(async () => {
@@ -96,7 +96,7 @@ describe('the pool of warm containers', () => {
     await expect(pool.take(never)).resolves.toBeDefined()
   })
 
-  it('lets a caller leave the queue, and gives what it waited for to the next', async () => {
+  it('removes a caller that disconnects from the queue, and gives its container to the next', async () => {
     const { make } = members()
     const gate = Promise.withResolvers<void>()
     await using opened = openPool(async () => {
@@ -105,13 +105,13 @@ describe('the pool of warm containers', () => {
     }, 1)
     const leaving = new AbortController()
     const [left, stayed] = [opened.pool.take(leaving.signal), opened.pool.take(never)]
-    leaving.abort(new Error('left'))
+    leaving.abort(new Error('disconnected'))
     await expect(left).rejects.toThrow('left')
     gate.resolve()
     await expect(stayed).resolves.toBeDefined()
   })
 
-  it('ends all that wait and every start when it is closed', async () => {
+  it('ends all ready containers and every start when closed', async () => {
     const { all, make } = members()
     const aborted: boolean[] = []
     let starts = 0
@@ -128,7 +128,7 @@ describe('the pool of warm containers', () => {
     await refused
     expect(aborted.length).toBeGreaterThan(0)
     expect(pool.idle).toBe(0)
-    // The one that was taken is its caller's.
+    // The taken one belongs to its caller.
     expect(all.map(({ isDisposed }) => isDisposed)).toEqual([false])
     await expect(pool.take(never)).rejects.toThrow('closed')
   })
@@ -142,7 +142,7 @@ describe('the streams of an attached container', () => {
     return Buffer.concat([head, Buffer.from(text)])
   }
 
-  it.each([1, 3, 7, 8, 9, 1000])('are told apart in pieces of %i bytes', (size) => {
+  it.each([1, 3, 7, 8, 9, 1000])('are separated in pieces of %i bytes', (size) => {
     const texts = { stdout: '', stderr: '' }
     const streams = new AttachedStreams((stream, bytes) => {
       texts[stream] += bytes.toString()
@@ -152,7 +152,7 @@ describe('the streams of an attached container', () => {
     expect(texts).toEqual({ stdout: 'out more', stderr: 'err' })
   })
 
-  it('come through byte by byte in one piece', () => {
+  it('are restored from single bytes', () => {
     let count = 0
     const streams = new AttachedStreams(() => {
       count += 1
@@ -164,7 +164,7 @@ describe('the streams of an attached container', () => {
   it.each([
     ['another type', Buffer.from([9, 0, 0, 0, 0, 0, 0, 1, 65])],
     ['an absurd length', Buffer.from([1, 0, 0, 0, 255, 255, 255, 255])],
-  ])('are given up at %s', (_what, bytes) => {
+  ])('are abandoned at %s', (_what, bytes) => {
     expect(() => new AttachedStreams(() => {}).take(bytes)).toThrow('no stream headers')
   })
 })

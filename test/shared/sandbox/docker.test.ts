@@ -1,6 +1,4 @@
-/**
- * What only the docker adapter has. Its promises as a sandbox are in `test/shared/sandbox/conformance/docker.test.ts`.
- */
+/** Specifics of the docker adapter. The promises of every sandbox are tested in `test/shared/sandbox/conformance/docker.test.ts`. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import Docker from 'dockerode'
@@ -22,7 +20,7 @@ const adapter = (options: { runtime?: string; image?: string; socketPath?: strin
 
 describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
   const docker = new Docker(socketPath === undefined ? {} : { socketPath })
-  /** Of one service: other tests have theirs. */
+  /** Containers of one service; other tests have their own. */
   const containersOf = async (pid = 0, all = false) => {
     const found = await docker.listContainers({ all, filters: { label: [`${LABEL}=${pid}`] } })
     return found.map(({ Id }) => Id)
@@ -32,7 +30,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     await adapter().prepare(() => {}, AbortSignal.timeout(PREPARE_MS))
   }, PREPARE_MS)
 
-  it('leaves no container running when its service is killed in the middle of runs', {
+  it('leaves no running container when its service is killed in the middle of runs', {
     timeout: WITHIN_MS,
   }, async () => {
     await using service = await startService(socketPath as string)
@@ -41,7 +39,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     await until(async () => (await containersOf(service.pid)).length === 0, { withinMs: 15_000 })
   })
 
-  it('removes what a killed service made and never started', { timeout: WITHIN_MS }, async () => {
+  it('removes containers that a killed service created and never started', { timeout: WITHIN_MS }, async () => {
     const [{ RepoTags } = { RepoTags: undefined }] = await docker.listImages({
       filters: { reference: ['sluice-sandbox'] },
     })
@@ -52,7 +50,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     expect(await containersOf(0, true)).not.toContain(left.id)
   })
 
-  it('shows a run nothing of its machine', { timeout: WITHIN_MS }, async () => {
+  it('hides the machine from a run', { timeout: WITHIN_MS }, async () => {
     const sandbox = await adapter().open(AbortSignal.timeout(WITHIN_MS))
     const code = [
       'import os',
@@ -67,7 +65,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     expect(stdout).toMatch(/Uid:\s+65534\s+65534/)
   })
 
-  it('takes figures whether its libraries were loaded before the job, for the job, or by the program', {
+  it('returns figures whether its libraries were loaded before the job, for the job, or by the program', {
     timeout: WITHIN_MS,
   }, async () => {
     const sandbox = await adapter().open(AbortSignal.timeout(WITHIN_MS))
@@ -76,7 +74,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
 plt = importlib.import_module(${name})
 plt.plot([1]); plt.show(); plt.figure().show()
 print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing'))`
-    // The second one is not found in the text. More at once than can wait for a job, so that some come to early ones.
+    // The second name is not found in the text. More concurrent jobs than ready containers, so that some get early ones.
     const names = ["'matplotlib.pyplot'", "'matplot' + 'lib.pyplot'"]
     const results = await Promise.all(
       [...names, ...names, ...names].map((name) => runCode(sandbox, draw(name), { timeoutMs: 60_000 })),
@@ -86,7 +84,7 @@ print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing
     expect(results.map(({ plots }) => plots.length)).toEqual(results.map(() => 2))
   })
 
-  it('refuses a runtime that the daemon does not have, and names those that it has', async () => {
+  it('refuses an unknown runtime, and lists those of the daemon', async () => {
     const refused = adapter({ runtime: 'nothing' }).prepare(() => {}, AbortSignal.timeout(10_000))
     await expect(refused).rejects.toMatchObject({
       code: 'sandbox_unavailable',
@@ -95,15 +93,15 @@ print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing
   })
 })
 
-it('says that no daemon answers', async () => {
+it('reports that no daemon responds', async () => {
   const refused = adapter({ socketPath: '/nonexistent/docker.sock' }).prepare(() => {}, AbortSignal.timeout(10_000))
   await expect(refused).rejects.toMatchObject({
     code: 'sandbox_unavailable',
-    message: 'No Docker daemon answers: start one, or set DOCKER_HOST.',
+    message: 'No Docker daemon responds. Start one, or set DOCKER_HOST.',
   })
 })
 
-/** A process that has a sandbox open and runs programs in it without end. */
+/** A process with an open sandbox that runs programs endlessly. */
 async function startService(socket: string) {
   const script = `
     import { dockerAdapter } from '#shared/sandbox/docker/docker.ts'

@@ -1,22 +1,22 @@
-/** Good and hostile programs by the hundred in each sandbox: nothing of them may be left. */
+/** Hundreds of harmless and hostile programs in each sandbox must leave no resources. */
 import Docker from 'dockerode'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { LABEL } from '#shared/sandbox/docker/container.ts'
 import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
 import { openSandbox, PREPARE_MS } from '../../support/sandbox/adapters.ts'
-import { type Resources, resources, leftSince } from '../../support/sandbox/resources.ts'
+import { leftSince, type Resources, resources } from '../../support/sandbox/resources.ts'
 import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
-/** As many everywhere on demand: SANDBOX_RUNS. A container takes a second of processor time. */
+/** SANDBOX_RUNS sets the number for all. A container takes a second of CPU time. */
 const RUNS: Record<SandboxName, number> = { zygote: 400, wasm: 50, docker: 40 }
 const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
 const AT_ONCE = 8
 const WITHIN_MS = 15 * 60_000
-/** Of a program that ends by itself, on a machine where eight of them and other tests share two cores. */
+/** Timeout of a short program, on a machine where eight of them and other tests share two cores. */
 const PROGRAM_MS = 120_000
 
-/** Each with what must come of it. Most of them are short: the machine is to be kept busy with starts and ends. */
+/** Each with its expected end. Most are short, so that starts and ends dominate. */
 type Program = readonly [code: string, end: Partial<RunResult>, options?: Parameters<typeof runCode>[2]]
 const PROGRAMS: readonly Program[] = [
   ["print('good')", { exit_code: 0, stdout: 'good\n' }],
@@ -30,7 +30,7 @@ const PROGRAMS: readonly Program[] = [
   ['while True: pass', { success: false, exit_code: -1 }, { timeoutMs: 300 }],
 ]
 
-/** Where there are processes and threads. */
+/** For sandboxes with processes and threads. */
 const NATIVE: readonly Program[] = [
   ['import os\nwhile True:\n    try: os.fork()\n    except OSError: break', { exit_code: 0 }],
   ['import os; os._exit(7)', { exit_code: 7 }],
@@ -55,11 +55,11 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     if (typeof sandbox !== 'string') await sandbox.close()
   })
 
-  it(`keeps nothing of ${runs} runs, ${AT_ONCE} at once`, { timeout: WITHIN_MS }, async (context) => {
+  it(`leaves no resources after ${runs} runs, ${AT_ONCE} at once`, { timeout: WITHIN_MS }, async (context) => {
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const opened = sandbox
     await runCode(opened, 'print(1)')
-    // The interpreter that served may be about to be replaced.
+    // The interpreter that was used may be about to be replaced.
     await until(() => opened.stats().idle > 0, { withinMs: WITHIN_MS })
     const before = resources()
     const stats = opened.stats()
@@ -78,15 +78,15 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     await Promise.all(Array.from({ length: AT_ONCE }, work))
 
     expect(wrong.slice(0, 3)).toEqual([])
-    // Interpreters were replaced on the way: other processes, as many.
+    // Interpreters were replaced meanwhile: other processes, in equal number.
     await until(() => leftOf(before).length === 0).catch(() => undefined)
     expect(leftOf(before)).toEqual([])
     if (name !== 'docker') {
-      // The interpreters that served last may be about to be replaced.
+      // The interpreters that were used last may be about to be replaced.
       await until(() => equal(opened.stats(), stats), { withinMs: WITHIN_MS }).catch(() => undefined)
       return expect(opened.stats()).toEqual(stats)
     }
-    // How many containers are kept ready follows the load.
+    // The number of ready containers follows the load.
     await until(async () => (await containers()) === opened.stats().idle, { withinMs: 60_000 })
     expect(opened.stats().busy).toBe(0)
     await opened.close()
@@ -94,7 +94,7 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
   })
 })
 
-/** Of this process. */
+/** Containers of this process. */
 async function containers(): Promise<number> {
   const docker = new Docker(socketPath === undefined ? {} : { socketPath })
   return (await docker.listContainers({ all: true, filters: { label: [`${LABEL}=${process.pid}`] } })).length

@@ -20,7 +20,7 @@ def verdict(code):
 print(json.dumps([verdict(code) for code in json.load(sys.stdin)]))
 `
 
-/** What the scan finds in each program; null where Python cannot parse it. */
+/** Findings of the scan in each program; null if Python cannot parse it. */
 async function scan(...programs: string[]): Promise<(string[] | null)[]> {
   const child = run('python3', ['-c', SCAN_ALL, PYTHON], { timeout: 60_000 })
   child.child.stdin?.end(JSON.stringify(programs))
@@ -38,16 +38,19 @@ describe.each(['attacks', 'legit', 'figures'] as const)('the scan of the corpus 
     })
   })
 
-  it.each(all.map((snippet): [string, Snippet] => [snippet.id, snippet]))('%s: its verdict holds', (id, snippet) => {
-    const found = verdicts.get(id)
-    if (UNFLAGGED.has(id)) expect(found).toEqual([])
-    else if (snippet.expect.violations === 'some') expect(found).not.toHaveLength(0)
-    else if (snippet.expect.violations === 'none') expect(found ?? []).toEqual([])
-  })
+  it.each(all.map((snippet): [string, Snippet] => [snippet.id, snippet]))(
+    '%s: the verdict is correct',
+    (id, snippet) => {
+      const found = verdicts.get(id)
+      if (UNFLAGGED.has(id)) expect(found).toEqual([])
+      else if (snippet.expect.violations === 'some') expect(found).not.toHaveLength(0)
+      else if (snippet.expect.violations === 'none') expect(found ?? []).toEqual([])
+    },
+  )
 })
 
 describe('the scan', () => {
-  it('names the line and what is not allowed there, in the order of the lines', async () => {
+  it('reports line and problem, in the order of the lines', async () => {
     const [found] = await scan(
       [
         'import numpy as np',
@@ -93,7 +96,7 @@ describe('the scan', () => {
     'from asyncio import *\nopen_connection()',
     'from . import x',
     'match x:\n    case object(__code__=c): pass',
-  ])('sees through %j', async (program) => {
+  ])('detects %j', async (program) => {
     expect((await scan(program))[0]).not.toHaveLength(0)
   })
 
@@ -128,11 +131,11 @@ describe('the scan', () => {
     'import inspect, sys\ninspect.currentframe().f_back.f_lineno\nsys._getframe().f_code.co_name\nsys.path.append(".")',
     'class A: pass\nprint([c.__name__ for c in A.__subclasses__()])\nopen("/dev/urandom", "rb").read(4)',
     'class A: pass\nprint(A.__mro__, A.__bases__, f.__closure__, f.__wrapped__, f.__self__)',
-  ])('leaves %j alone', async (program) => {
+  ])('allows %j', async (program) => {
     expect((await scan(program))[0]).toEqual([])
   })
 
-  it('tells fifty findings at most', async () => {
+  it('reports fifty findings at most', async () => {
     const [found] = await scan('import os\n'.repeat(1000))
     expect(found).toHaveLength(50)
   })
@@ -147,7 +150,7 @@ describe('the scan', () => {
     ['calls in calls', `${'f('.repeat(90)}x${')'.repeat(90)}`],
     ['indices that are not there', `x['a'[9]]\nx['a'[::0]]\nopen(chr(-1))\nopen(''.join([1]))\nopen(chr())`],
     ['a function in a function', Array.from({ length: 60 }, (_, i) => `${' '.repeat(i)}def f(open):`).join('\n')],
-  ])('ends on %s', async (_name, program) => {
+  ])('terminates on %s', async (_name, program) => {
     const [, found] = await scan(program, 'import os')
     expect(found).toEqual(["line 1: import of 'os' is not allowed"])
   })

@@ -1,4 +1,4 @@
-/** The two filters of system calls, by a model of the machine that runs them: for processors that this one is not, too. */
+/** The two system call filters, checked by a model of the kernel, also for other processors than this one. */
 import { execFile } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -6,7 +6,7 @@ import { describe, expect, test } from 'vitest'
 
 const execute = promisify(execFile)
 const CODE = fileURLToPath(new URL('../../../shared/sandbox/python/', import.meta.url))
-/** Runs the rules as the kernel does (classic BPF), on each call of standard input; the stricter answer of both counts. */
+/** Evaluates the rules as the kernel does (classic BPF) on each call of standard input; the stricter result of both counts. */
 const MODEL = `
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
@@ -45,7 +45,7 @@ json.dump([*answers, answer(run(programs[0], words(1, 0, [])))], sys.stdout)
 `
 const EPERM = 'Operation not permitted'
 const ENOSYS = 'Function not implemented'
-/** The kernel answers 0 and does nothing. */
+/** The kernel returns 0 without an effect. */
 const PRETENDED = 'Success'
 const [F_GETLK, F_SETLK, F_SETLKW, F_OFD_SETLK] = [5, 6, 7, 37]
 const [F_SETLEASE, F_DUPFD_CLOEXEC, F_SETPIPE_SZ] = [1024, 1030, 1031]
@@ -59,7 +59,7 @@ async function answersFor(machine: string, calls: readonly Call[]): Promise<stri
   return JSON.parse((await child).stdout)
 }
 
-describe.each(['x86_64', 'aarch64'])('filters of system calls on %s', (machine) => {
+describe.each(['x86_64', 'aarch64'])('system call filters on %s', (machine) => {
   const cases: readonly (readonly [Call, string])[] = [
     [['read'], 'allowed'],
     [['openat'], 'allowed'],
@@ -94,7 +94,7 @@ describe.each(['x86_64', 'aarch64'])('filters of system calls on %s', (machine) 
     [[0x4000_0000], ENOSYS],
   ]
 
-  test('each call has its answer, and the calls of another processor end the process', async () => {
+  test('each call has its result, and calls of another processor kill the process', async () => {
     const answers = await answersFor(
       machine,
       cases.map(([call]) => call),

@@ -1,4 +1,4 @@
-/** The zygote: what one run leaves to another, how runs and zygotes end, and who may start one. */
+/** The zygote: isolation of runs, ends of runs and zygotes, and privileges. */
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
@@ -16,15 +16,15 @@ import { until } from '../../support/stack.ts'
 
 const execute = promisify(execFile)
 const SERVICE = fileURLToPath(new URL('../../support/sandbox/service.ts', import.meta.url))
-/** A user of nobody's. */
+/** An unprivileged user id. */
 const PLAIN_USER = '23456'
 const NEVER = new AbortController().signal
 
-/** Those of our processes that were not among `before`. */
+/** Our processes that were not among `before`. */
 const startedSince = (before: readonly number[]) => resources().processes.filter((pid) => !before.includes(pid))
 const SLEEP = "print('on')\nimport time\ntime.sleep(60)"
 
-/** Starts a run that goes on until it is cancelled, and waits until it does. */
+/** Starts a run that lasts until it is cancelled, and waits for its start. */
 async function startRun(sandbox: Sandbox, code = SLEEP) {
   const abort = new AbortController()
   const { promise, resolve } = Promise.withResolvers<void>()
@@ -40,7 +40,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('zygote', () => {
   })
   afterAll(() => sandbox.close())
 
-  test('a run finds nothing of the one before: no file, no variable, no module, no random numbers', async () => {
+  test('a run finds nothing of the previous one: no file, no variable, no module, no random numbers', async () => {
     const leave = `
 import builtins, random, sys, numpy
 open('/tmp/left', 'w').write('x')
@@ -56,7 +56,7 @@ print(random.random(), numpy.random.random())`
     expect(second.stdout).not.toBe(first.stdout)
   })
 
-  test('nothing of the machine is visible', async () => {
+  test('the machine is hidden from a run', async () => {
     const look = `
 import os, json, platform
 print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run'), sorted(os.listdir('/dev')),
@@ -77,7 +77,7 @@ print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run
     ])
   })
 
-  test('output comes while the code runs, each stream in its order', async () => {
+  test('output arrives while the code runs, each stream in order', async () => {
     const seen = { stdout: '', stderr: '' }
     const onEvent = (event: SandboxEvent) => {
       if (event.type === 'output') seen[event.stream] += event.text
@@ -92,7 +92,7 @@ print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run
     expect(seen).toEqual(wanted)
   })
 
-  test('a cancelled run leaves no process behind', async () => {
+  test('a cancelled run leaves no process', async () => {
     const before = resources().processes
     const stubborn = `
 import signal, threading, time
@@ -107,7 +107,7 @@ while True: pass`
     await until(() => startedSince(before).length === 0, { withinMs: 1_000 })
   })
 
-  test('output past the cap is dropped, and its last line says so', async () => {
+  test('output beyond the maximum is dropped, with a last line about it', async () => {
     const { stdout, exit_code } = await runCode(sandbox, "for _ in range(3000): print('ä' * 500)")
     expect(exit_code).toBe(0)
     expect(Buffer.byteLength(stdout)).toBeGreaterThan(1024 * 1024)
@@ -116,7 +116,7 @@ while True: pass`
     expect(stdout).not.toContain('\uFFFD')
   })
 
-  test('frames that the code writes itself are plots at most', async () => {
+  test('frames written by the code itself can only be plots', async () => {
     const forge = `
 import os, struct
 frame = lambda kind, data: os.write(3, kind + struct.pack('>I', len(data)) + data)
@@ -147,7 +147,7 @@ raise SystemExit(7)`
       1,
       /^Traceback .*\n.*line 3.*\n.*\nModuleNotFound/,
     ],
-  ])('%j ends as in any Python, without frames of ours', async (code, exitCode, stderr) => {
+  ])('%j ends as in any Python, without frames of the sandbox', async (code, exitCode, stderr) => {
     const result = await runCode(sandbox, code, { scan: true })
     expect(result).toMatchObject({ exit_code: exitCode, violations: [], stdout: '' })
     if (typeof stderr === 'string') expect(result.stderr).toBe(stderr)
@@ -175,8 +175,8 @@ for _ in range(3): threading.Thread(target=multiply).start()`
   })
 })
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('zygotes come and go', () => {
-  test('a zygote is replaced after its runs, and the old one ends with its last run', async () => {
+describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygotes', () => {
+  test('a zygote is replaced after its maximum of runs, and the old one ends with its last run', async () => {
     const before = resources().processes
     const sandbox = await openTestZygote({ runsMax: 3 })
     try {
@@ -195,7 +195,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('zygotes come and go', () => {
     expect(startedSince(before)).toEqual([])
   })
 
-  test('runs of a zygote that dies are lost, and the next ones find another', async () => {
+  test('runs of a zygote that dies are lost, and the next ones use another', async () => {
     const before = resources().processes
     const sandbox = await openTestZygote()
     try {
@@ -209,7 +209,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('zygotes come and go', () => {
     }
   })
 
-  test('nothing outlives a service that is killed in the middle of runs', async () => {
+  test('no process survives a service that is killed in the middle of runs', async () => {
     const before = resources().processes
     const service = spawn(process.execPath, [SERVICE, SANDBOX_DIR, '20'], {
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -222,7 +222,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('zygotes come and go', () => {
     await until(() => alive.every((pid) => !isAlive(pid)), { withinMs: 5_000 })
   })
 
-  test.skipIf(process.getuid?.() !== 0)('a service without privileges runs the same', async () => {
+  test.skipIf(process.getuid?.() !== 0)('a service without privileges has equal results', async () => {
     const directory = await copyForOthers()
     const user = ['--reuid', PLAIN_USER, '--regid', PLAIN_USER, '--clear-groups', '--no-new-privs']
     try {
@@ -246,13 +246,13 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** What is prepared, where every user can read it; by links, where the file system can. */
+/** The prepared files in a directory that every user can read; by hard links if the file system can. */
 async function copyForOthers(): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-sandbox-'))
   await execute('cp', ['-a', '--link', `${SANDBOX_DIR}/.`, directory]).catch(() =>
     execute('cp', ['-a', `${SANDBOX_DIR}/.`, directory]),
   )
-  // Afterwards: the copy has the rights of the directory itself, which is its owner's alone where this service made it.
+  // Afterwards, because the copy has the permissions of the private directory.
   await chmod(directory, 0o755)
   return directory
 }

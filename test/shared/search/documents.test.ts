@@ -11,7 +11,7 @@ const read = (type: DocumentType, bytes: Uint8Array | string, by = reader, proje
   by.read({ type, bytes: Buffer.from(bytes), charsMax: 10_000 }, project, signal)
 
 describe('the reader of documents', () => {
-  test('gives the article of a page, and all of a page that has none', async () => {
+  test('returns the article of a page, or the whole page without one', async () => {
     const article = `<p>${'The harbour was built by hand, stone upon stone. '.repeat(20)}</p>`
     const page = `<html><head><title>Harbour</title></head><body><nav>Home About</nav><main>${article}<table><tr><td>Depth</td>
       <td>9 m</td></tr></table></main><footer>Imprint</footer></body></html>`
@@ -25,7 +25,7 @@ describe('the reader of documents', () => {
     expect((await read('html', marked)).text).toBe('It turns. It weighs 103 tonnessee x.')
   })
 
-  test('gives all of a page whose article would lose parts, without what stands around it', async () => {
+  test('returns the whole page if the article would lose parts, without navigation', async () => {
     const section = (name: string) =>
       `<div class="${name}"><h2>${name}</h2><p>${`The ${name} is short. `.repeat(9)}</p><pre>run ${name}</pre></div>`
     const long = `<div class="long"><p>${'The harbour was built by hand, stone upon stone. '.repeat(20)}</p></div>`
@@ -38,12 +38,12 @@ describe('the reader of documents', () => {
     for (const around of ['Banner', 'Menu', 'Elsewhere', 'Imprint']) expect(text).not.toContain(around)
   })
 
-  test('gives the text of a PDF', async () => {
+  test('returns the text of a PDF', async () => {
     const { text } = await read('pdf', pdfOf('The tide turns at noon.'))
     expect(text).toBe('The tide turns at noon.')
   })
 
-  test('gives the headings, lists and text of a Word file', async () => {
+  test('returns the headings, lists and text of a Word file', async () => {
     const { blocks, text, title } = await read('docx', docxOf(['Heading1', 'Tides'], [undefined, 'They turn at noon.']))
     expect(title).toBe('Tides')
     expect(blocks.map(({ type, start, end }) => [type, text.slice(start, end)])).toEqual([
@@ -56,18 +56,18 @@ describe('the reader of documents', () => {
     ['pdf', 'no PDF'],
     ['docx', 'no archive'],
     ['text', 'a\0b'],
-  ])('refuses what is no %s', async (type, content) => {
+  ])('refuses a file that is not %s', async (type, content) => {
     await expect(read(type, content)).rejects.toMatchObject({ code: 'unsupported_media_type' })
   })
 
-  test('gives up a page that takes too long, and reads the next one', async () => {
+  test('abandons a page that takes too long, and reads the next one', async () => {
     const hasty = new DocumentReader({ documentMs: 1 })
     await expect(read('html', '<p>a</p>', hasty)).rejects.toMatchObject({ code: 'unsupported_media_type' })
     await hasty.close()
     expect((await read('html', '<p>Still here.</p>')).text).toBe('Still here.')
   })
 
-  test('gives up a document that unpacks to more memory than a thread may have', async () => {
+  test('abandons a document that unpacks to more memory than a thread may have', async () => {
     const small = new DocumentReader({ documentMs: 60_000, bufferBytesMax: 32 * 1024 * 1024 })
     const bomb = pdfWith(' '.repeat(128 * 1024 * 1024), true)
     expect(bomb.length).toBeLessThan(1024 * 1024)
@@ -78,7 +78,7 @@ describe('the reader of documents', () => {
     await small.close()
   })
 
-  test('reads the page of another project while pages take long', async () => {
+  test('reads the page of another project while slow pages are read', async () => {
     const busy = new DocumentReader({ threads: 2 })
     const ended: string[] = []
     const slow = read('text', 'A sentence. '.repeat(1_500_000), busy).then(() => ended.push('slow'))
@@ -88,19 +88,19 @@ describe('the reader of documents', () => {
     expect(ended).toEqual(['quick', 'slow'])
   })
 
-  test('leaves a document when its caller does', async () => {
-    const leaving = AbortSignal.abort(new Error('left'))
+  test('abandons a document when its caller disconnects', async () => {
+    const leaving = AbortSignal.abort(new Error('disconnected'))
     const input = { type: 'text', bytes: Buffer.from('a'), charsMax: 10 } as const
     await expect(reader.read(input, 'prj_1', leaving)).rejects.toThrow('left')
     expect((await read('text', 'b')).text).toBe('b')
   })
 })
 
-describe('projects', () => {
+describe('the queues of document projects', () => {
   const SLOW = Buffer.from('A sentence. '.repeat(300_000))
   const readIn = (by: DocumentReader, project: string, bytes: Buffer) => read('text', bytes, by, project)
 
-  test('take turns, however many documents each has', async () => {
+  test('alternate, however many documents each has', async () => {
     const single = new DocumentReader({ threads: 1 })
     const ended: string[] = []
     const readAll = (project: string, count: number) =>
@@ -110,20 +110,20 @@ describe('projects', () => {
     expect(ended).toEqual(['many', 'many', 'few', 'many', 'few', 'many', 'many'])
   })
 
-  test('never have all threads: documents that take all their time delay those of their own project only', async () => {
+  test('never use all threads: slow documents delay only those of their own project', async () => {
     const busy = new DocumentReader({ threads: 2, documentMs: 60_000 })
     const leaving = new AbortController()
     const endless = { type: 'pdf', bytes: endlessPdf(), charsMax: 10_000 } as const
     const hostile = Array.from({ length: 60 }, () => busy.read(endless, 'hostile', leaving.signal))
     const { text } = await readIn(busy, 'other', Buffer.from('quick'))
     expect(text).toBe('quick')
-    leaving.abort(new Error('left'))
+    leaving.abort(new Error('disconnected'))
     const ends = await Promise.allSettled(hostile)
     await busy.close()
     expect(ends.every((end) => end.status === 'rejected' && end.reason.message === 'left')).toBe(true)
   })
 
-  test('have a bounded queue each', async () => {
+  test('are bounded each', async () => {
     const single = new DocumentReader({ threads: 1 })
     const waiting = Array.from({ length: 65 }, () => readIn(single, 'many', Buffer.from('a')))
     await expect(readIn(single, 'many', Buffer.from('a'))).rejects.toMatchObject({
@@ -149,7 +149,7 @@ describe('a hostile page', () => {
     ['raised marks', `${paragraphs}${'<sup>1<a href="#x">1</a></sup>'.repeat(20_000)}`],
     ['entities', `<p>${'&amp;'.repeat(300_000)}</p>`],
     ['angle brackets', '<'.repeat(300_000)],
-  ])('with %s becomes a DOM within bounds', (_, page) => {
+  ])('with %s becomes a bounded DOM', (_, page) => {
     const { html, elements, depth } = reducePage(page)
     expect(elements).toBeLessThanOrEqual(ELEMENTS_MAX)
     expect(depth).toBeLessThanOrEqual(DEPTH_MAX)
@@ -195,7 +195,7 @@ function pdfWith(text: string, isPacked = false): Buffer {
   return Buffer.from(`${pdf}${xref}trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n${pdf.length}\n%%EOF`, 'latin1')
 }
 
-/** The three files without which a Word document is none, in an archive that packs nothing. */
+/** The three minimal files of a Word document, in an uncompressed archive. */
 function docxOf(...paragraphs: [style: string | undefined, text: string][]): Buffer {
   const body = paragraphs.map(([style, text]) => {
     const named = style ? `<w:pPr><w:pStyle w:val="${style}"/></w:pPr>` : ''

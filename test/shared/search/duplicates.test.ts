@@ -23,13 +23,13 @@ Work begins on the first Monday after the regatta. If the weather turns, the gat
 the inner basin cannot be drained while the wind stands in the north. The council will hear from the engineers every fortnight, and
 its sessions are open to all who live in the town.`
 
-describe('a text', () => {
-  test('is the same in other case, marks and spaces', () => {
+describe('duplicate detection: a text', () => {
+  test('is a duplicate with other case, punctuation and spaces', () => {
     expect(isSame(ARTICLE, ARTICLE.toUpperCase().replaceAll('“', '"').replaceAll('\n', '  \n'))).toBe(true)
     expect(isSame('The gate opens at nine.', 'the gate opens — at nine')).toBe(true)
   })
 
-  test('is the same under the head and foot of another paper', () => {
+  test('is a duplicate with the header and footer of another site', () => {
     const [coast, times] = [`Coast Post\n\n${ARTICLE}`, `${ARTICLE}\n\nHarbour Times.`]
     expect(isSame(coast, ARTICLE)).toBe(true)
     expect(isSame(ARTICLE, coast)).toBe(true)
@@ -42,7 +42,7 @@ describe('a text', () => {
     ['another name', 'northern gate', 'eastern gate'],
     ['a denial', 'A survey of the sea bed found no wrecks', 'A survey of the sea bed found wrecks'],
     ['another end', 'which goes to the museum', 'which stays where it is'],
-  ])('with %s in one sentence is another one', (_, from, to) => {
+  ])('with %s in one sentence is no duplicate', (_, from, to) => {
     expect(isSame(ARTICLE.replace(from, to), ARTICLE)).toBe(false)
     expect(isSame(ARTICLE, ARTICLE.replace(from, to))).toBe(false)
   })
@@ -53,12 +53,12 @@ describe('a text', () => {
     ['Room 4 is free.', 'Room 5 is free.'],
     ['', 'A gate.'],
     ['A worker renews its lease.', 'A worker renews its lease. It does so three times.'],
-  ])('that is short and of one template with another is another one: %s', (a, b) => {
+  ])('that is short and from a common template is no duplicate: %s', (a, b) => {
     expect(isSame(a, b)).toBe(false)
     expect(isSame(b, a)).toBe(false)
   })
 
-  test('of a long template is another one for each thing that it is filled with', () => {
+  test('from a long template is no duplicate for each different value', () => {
     const template = (city: string, degrees: number) => {
       return `${ARTICLE.replaceAll('harbour', 'weather station')}\n\nIn ${city} it was ${degrees} degrees at noon.\n\n${city} | ${degrees}`
     }
@@ -66,12 +66,12 @@ describe('a text', () => {
     for (const a of texts) for (const b of texts) expect(isSame(a, b)).toBe(a === b)
   })
 
-  test('on the same subject is another one', () => {
+  test('on an equal subject is no duplicate', () => {
     const sentences = ARTICLE.split(/(?<=\.)\s+/)
     expect(isSame(sentences.slice(0, 8).join(' '), sentences.slice(6).join(' '))).toBe(false)
   })
 
-  test('is taken in pieces, however long its words and sentences are', () => {
+  test('is processed in pieces, however long its words and sentences are', () => {
     for (const text of ['word '.repeat(10_000), 'x'.repeat(50_000), 'A. '.repeat(16_000)]) {
       const steps = [...printOf(text)].length
       expect(steps).toBeGreaterThan(text.startsWith('x') ? 0 : 40)

@@ -21,7 +21,7 @@ let server: Server
 let base: string
 let handle: RequestListener
 const asked: string[] = []
-/** One for all tests: each has a server, so a site, of its own. */
+/** One for all tests: each has its own server, and thus its own site. */
 let pages: WebPages
 
 const listen = async (): Promise<Server> => {
@@ -39,7 +39,7 @@ const breakOff = (response: ServerResponse) => {
   response.writeHead(200, { 'content-type': 'text/html', 'content-length': '99' })
   response.write('x', () => response.destroy())
 }
-/** Pages by path; a robots.txt that is not named is not there. */
+/** Pages by path; without a robots.txt unless given. */
 const site = (routes: Record<string, (response: ServerResponse, request: IncomingMessage) => void>): void => {
   handle = (request, response) => {
     const route = routes[request.url ?? '']
@@ -95,7 +95,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     { snippet: 'some text', date: 'Jan 2, 2026 UTC', link: RESULT.url },
     (organic) => ({ organic }),
   ],
-])('the backend %s', (name, service, extra, wrap) => {
+])('the search backend %s', (name, service, extra, wrap) => {
   const answering = (body: unknown, status = 200, headers = {}) => {
     handle = (request, response) => {
       request.resume()
@@ -105,7 +105,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
   const open = (): SearchBackend => openWebSearch(service(), pages)
   const search = (backend = open(), domains = ALL) => backend.search('tide turns', { limit: 5, domains, signal })
 
-  test('gives hits as plain text, each page once, without what follows visitors', async () => {
+  test('returns hits as plain text, each page once, without tracking parameters', async () => {
     answering(
       wrap([
         { ...RESULT, ...extra },
@@ -119,7 +119,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().name).toBe(name)
   })
 
-  test('gives nothing only where it says that there is nothing', async () => {
+  test('returns no hits only if the service reports none', async () => {
     answering(wrap([]))
     expect(await search()).toEqual([])
   })
@@ -130,7 +130,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     [401, 'upstream_refused'],
     [403, 'upstream_refused'],
     [404, 'upstream_refused'],
-  ])('fails by %d as %s', async (status, code) => {
+  ])('maps %d to the failure %s', async (status, code) => {
     answering(wrap([]), status)
     await expect(search()).rejects.toMatchObject({ code })
   })
@@ -139,14 +139,14 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     ['no JSON', '<html>'],
     ['another shape', '{"error":"limit"}'],
     ['results of another type', wrap('none' as never)],
-  ])('fails where it answers %s', async (_, body) => {
-    // An answer of Brave without results of the web is one that found none.
+  ])('fails if the response is %s', async (_, body) => {
+    // A response of Brave without web results means that none were found.
     if (name === 'brave' && body === '{"error":"limit"}') return
     answering(body)
     await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  test('keeps to the hosts that are allowed', async () => {
+  test('respects the allowed hosts', async () => {
     answering(wrap([{ ...RESULT, ...extra }]))
     expect(await search(open(), { allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search(open(), { allow: [], deny: ['a.example'] })).toEqual([])
@@ -155,7 +155,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().hasAllowed?.({ allow: ['local', 'a.example'], deny: [] })).toBe(true)
   })
 
-  test('is left alone while it is throttled, by everybody', async () => {
+  test('is not called by any run while it is rate limited', async () => {
     answering('{}', 429, { 'retry-after': '30' })
     const backend = open()
     await expect(search(backend)).rejects.toMatchObject({ retryAfterMs: 30_000 })
@@ -164,19 +164,19 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(asked.length).toBe(before)
   })
 
-  test('fails where nobody is there, and ends with its signal', async () => {
+  test('fails without a server, and ends with its signal', async () => {
     const gone = openWebSearch(service(), pages)
     handle = () => {}
     const leaving = new AbortController()
     const waiting = gone.search('x', { limit: 5, domains: ALL, signal: leaving.signal })
-    leaving.abort(new Error('left'))
+    leaving.abort(new Error('disconnected'))
     await expect(waiting).rejects.toThrow('left')
     handle = (_, response) => void response.destroy()
     await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
   })
 })
 
-test('services that charge more for more results are asked for no more than one price gives', async () => {
+test('services that charge by the number of results are asked for one price unit at most', async () => {
   const bodies: Record<string, unknown>[] = []
   handle = (request, response) => {
     request.on('data', (body: Buffer) => bodies.push(JSON.parse(String(body))))
@@ -188,7 +188,7 @@ test('services that charge more for more results are asked for no more than one 
   expect(bodies).toMatchObject([{ numResults: 10 }, { num: 10 }])
 })
 
-test('SearXNG whose engines did not answer has not found nothing', async () => {
+test('SearXNG without responding engines is a failure, not an empty result', async () => {
   handle = (_, response) =>
     send(response, JSON.stringify({ results: [], unresponsive_engines: [['google', 'timeout']] }))
   const backend = openWebSearch(searxng(base), pages)
@@ -197,10 +197,10 @@ test('SearXNG whose engines did not answer has not found nothing', async () => {
   })
 })
 
-describe('a page', () => {
+describe('a web page', () => {
   const read = (path = '/page', domains = ALL) => pages.read(`${base}${path}`, { ...READING, domains })
 
-  test('is read as text, unpacked and in its charset', async () => {
+  test('is read as text, decompressed and in its charset', async () => {
     site({
       '/page': (response) => send(response, gzipSync(PAGE), { 'content-encoding': 'gzip' }),
       '/cyrillic': (response) =>
@@ -212,7 +212,7 @@ describe('a page', () => {
     expect((await read('/cyrillic')).text).toBe('При')
   })
 
-  test('is read where it has moved to, and named by that', async () => {
+  test('is read after a redirect, under its new URL', async () => {
     site({
       '/old': (response) => send(response, '', { location: '/page#part' }, 301),
       '/page': (response) => send(response, PAGE),
@@ -255,7 +255,7 @@ describe('a page', () => {
     await expect(read()).rejects.toMatchObject({ code })
   })
 
-  test('in a private network is not asked for, by its address or by where it moved to', async () => {
+  test('in a private network is not requested, by its address or by a redirect', async () => {
     const strict = new WebPages({ policy: { allowPrivate: false } })
     for (const url of [
       `${base}/page`,
@@ -269,7 +269,7 @@ describe('a page', () => {
     await strict.close()
   })
 
-  test('of a host that the request does not allow is not asked for, also where another one moved to it', async () => {
+  test('of a host that the request does not allow is not requested, also after a redirect', async () => {
     await expect(read('/page', { allow: ['a.example'], deny: [] })).rejects.toMatchObject({ code: 'permission_denied' })
     expect(asked).toEqual([])
     site({ '/page': (response) => send(response, '', { location: 'https://denied.example/' }, 302) })
@@ -306,7 +306,7 @@ describe('a page', () => {
     else await expect(reading).rejects.toMatchObject({ code: 'permission_denied' })
   })
 
-  test('asks a site for its robots.txt once', async () => {
+  test('has the robots.txt of its site requested once', async () => {
     site({ '/page': (response) => send(response, PAGE) })
     await read()
     await read()

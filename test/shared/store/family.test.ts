@@ -1,4 +1,4 @@
-/** The conformance suite of the store's part in composed jobs: steps, children, parking, waking and settling, on each adapter. */
+/** The conformance suite of composed jobs in the store: steps, children, parking, waking and settling, on each adapter. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
@@ -48,7 +48,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     const call = { pool: 'embeddings', kind: 'embed', endpoint: '/v1/embeddings', model: 'm' } as const
     return { id: childJobId(run.id, key), ...call, request: { body: key }, ...changes }
   }
-  /** A parent in the hands of its owner, with children, and the next write of it. */
+  /** A parent that its owner has claimed, with children, and its next write. */
   async function parentOf(count: number, changes: Partial<NewJob> = {}): Promise<{ run: HeldAttempt; ids: string[] }> {
     const run = await running(store, { priority: 'low', ...changes })
     const children = Array.from({ length: count }, (_, nth) => childOf(run, `${nth}`))
@@ -61,7 +61,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     return await store.complete(run, { result: { text: id }, usage: { total_tokens: 3 } })
   }
 
-  it('keeps a step with the output and the progress that waited, once', async () => {
+  it('stores a step with the pending output and progress, once', async () => {
     const run = await running(store)
     const moved = await store.addStep(run, step('a'), [DELTA, PROGRESS])
     expect(moved?.events).toMatchObject([
@@ -79,7 +79,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(run.id)).toMatchObject({ steps: 1, chunk: 1, last_seq: 4 })
   })
 
-  it('lists steps with what they were asked for and gave, in order, page by page, to their tenant alone', async () => {
+  it('lists steps with input and output, in order, page by page, to their tenant alone', async () => {
     const run = await running(store)
     const input = (text: string) => JSON.stringify({ value: { text } })
     for (const [nth, key] of ['c', 'a', 'b'].entries())
@@ -99,7 +99,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await store.listRecordedSteps('key_b', run.id, 0, 2)).toEqual([])
   })
 
-  it('lists those that no other job has made without those between them, and the text of what came of one', async () => {
+  it('lists steps that no other job has made without those between them, and the text of an output', async () => {
     const { ids } = await parentOf(3)
     for (const id of ids) await end(id)
     const own = await running(store, { endpoint: '/v1/embeddings' })
@@ -115,7 +115,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await store.findResultText('key_b', own.id)).toBeNull()
   })
 
-  it('gives a step that is written again, without output, the same answer, and no other step', async () => {
+  it('returns an equal response for a repeated step without output, and stores no other step', async () => {
     const run = await running(store)
     await store.addStep(run, step('a'), [])
     expect((await store.addStep(run, step('a'), []))?.job).toMatchObject({ steps: 1, chunk: 1 })
@@ -147,7 +147,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(run.id)).toMatchObject({ state: 'failed', children: 0, steps: 0 })
   })
 
-  it('makes a child of the tenant, lane, trace and time of its parent, once', async () => {
+  it('creates a child with the tenant, priority, trace and deadline of its parent, once', async () => {
     const run = await running(store, { priority: 'low', traceparent: '00-a-b-01', requestId: 'req_1' })
     const moved = await store.submitChild(run, childOf(run, 'a'))
     expect(moved?.job).toMatchObject({ id: run.id, children: 1, chunk: 1 })
@@ -173,7 +173,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(children).toHaveLength(3)
   })
 
-  it('tells a child from a job that repeats another, or was said to belong to it', async () => {
+  it('distinguishes a child from a rerun, and from a job with a parent_id', async () => {
     const { run } = await parentOf(1)
     await running(store, { parentId: run.id })
     await store.fail(run, { error: ERROR })
@@ -182,7 +182,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(childJobId(run.id, 'again'))).toMatchObject({ parent_id: run.id, depth: 0 })
   })
 
-  it('parks a job until the last child it waits for has ended, and wakes it once', async () => {
+  it('parks a job until the last awaited child has ended, and wakes it once', async () => {
     const { run, ids } = await parentOf(3)
     const [one = '', other = '', third = ''] = ids
     const moved = await park(run, [one, other])
@@ -207,7 +207,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect((await job(third)).state).toBe('queued')
   })
 
-  it('queues a job at once whose children have ended meanwhile, and says that output starts over', async () => {
+  it('queues a job at once whose children have ended meanwhile, with a reset of its output', async () => {
     const { run, ids } = await parentOf(1)
     await end(ids[0] ?? '')
     const moved = await store.park(run, { ids, wrapUpMs: 60_000, output: [DELTA] })
@@ -217,7 +217,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     })
   })
 
-  it('cancels a job that parks, or waits, when that was asked for', async () => {
+  it('cancels a parking or waiting job with a cancel request', async () => {
     const { run, ids } = await parentOf(1)
     await store.cancel(TENANT, run.id)
     expect(await park(run, ids)).toMatchObject({ job: { state: 'cancelled' }, events: [{ type: 'job.cancelled' }] })
@@ -229,7 +229,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     })
   })
 
-  it('wakes a job that is to wait no longer, and fails one that nobody woke before its deadline', async () => {
+  it('wakes a job whose wait is over, and fails one that was not woken before its deadline', async () => {
     const { run, ids } = await parentOf(1)
     await park(run, ids, 60_000)
     await database.advance(HOUR_MS - 120_000)
@@ -249,7 +249,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect((await types(second.id)).at(-1)).toBe('job.failed')
   })
 
-  it('is never left waiting when its last child ends while it parks', async () => {
+  it('is never left waiting if its last child ends while it parks', async () => {
     for (let round = 0; round < 10; round++) {
       const { run, ids } = await parentOf(2)
       const ends = ids.map(async (id) => {
@@ -262,7 +262,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     }
   })
 
-  it('cancels the children that have not ended, as a caller does, and knows when that is done', async () => {
+  it('cancels the unfinished children, as a caller does, and records when that is done', async () => {
     const { run, ids } = await parentOf(3)
     const [waits = '', runs = '', over = ''] = ids
     await claimed(store, runs, await alive(store))
@@ -286,10 +286,10 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(over)).toEqual(before)
   })
 
-  describe('of a job that may write what there is when it is cancelled', () => {
+  describe('of a job that may write a partial result when cancelled', () => {
     const PARTIAL_MS = 30_000
     const partial = { partialMs: PARTIAL_MS }
-    /** One that has done a step and waits for a child. */
+    /** A job that has done a step and waits for a child. */
     async function waiting(): Promise<{ id: string; child: string }> {
       const { run, ids } = await parentOf(1, partial)
       await store.addStep(run, step('a'), [])
@@ -301,7 +301,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       return (await store.renew({ boot: run.boot, ...lease })).find(({ id }) => id === run.id)
     }
 
-    it('asks its owner first to wrap up, then to stop, and is completed by it in between', async () => {
+    it('first asks its owner to finish, then to stop, and is completed in between', async () => {
       const run = await running(store, partial)
       expect(await store.cancel(TENANT, run.id)).toMatchObject({
         job: { state: 'in_progress', partial_ms: PARTIAL_MS },
@@ -318,7 +318,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       expect((await store.complete(second, { result: 1 }))?.job.state).toBe('completed')
     })
 
-    it('ends at once where nothing was done, at the second cancel, and where its caller has left', async () => {
+    it('ends at once without steps, at the second cancel, and if its caller has disconnected', async () => {
       const { id, child } = await waiting()
       expect((await store.cancel(TENANT, id, 'final'))?.job.state).toBe('cancelled')
       expect((await job(child)).state).toBe('queued')
@@ -333,14 +333,14 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       expect(await owned(left)).toMatchObject({ isCancelRequested: true, isToWrapUp: false })
     })
 
-    it('goes on writing when it is cancelled once by several at a time', async () => {
+    it('continues writing after concurrent cancels', async () => {
       const run = await running(store, partial)
       const moved = await Promise.all([1, 2, 3].map(() => store.cancel(TENANT, run.id, 'once')))
       expect(moved.filter(Boolean)).toMatchObject([{ events: [{ type: 'job.cancelling', data: { partial: true } }] }])
       expect(await owned(run)).toMatchObject({ isCancelRequested: false, isToWrapUp: true })
     })
 
-    it('is queued where it waits, and outlives its worker, until its time to write is over', async () => {
+    it('is queued while waiting, and survives its worker, until the time for it is over', async () => {
       const { id } = await waiting()
       expect(await store.cancel(TENANT, id)).toMatchObject({ job: { state: 'queued' }, request: { body: 'hello' } })
       expect(await store.wake(id)).toBeUndefined()
@@ -370,14 +370,14 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       ['gives it back', (run: HeldAttempt) => store.handBack(run)],
       ['fails', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
       ['waits', (run: HeldAttempt) => park(run, [])],
-    ])('ends when its worker %s after its time to write', async (_, write) => {
+    ])('ends if its worker %s after the time for it', async (_, write) => {
       const run = await running(store, partial)
       await store.cancel(TENANT, run.id)
       await database.advance(PARTIAL_MS)
       expect((await write(run))?.job.state).toBe('cancelled')
     })
 
-    it('is queued again where its worker died, and ended where that only stands still', async () => {
+    it('is requeued if its worker died, and ended if that is only paused', async () => {
       const reaper = await alive(store, 'boot_reaper', 3_600_000)
       await store.holdLease('reaper', reaper, 3_600_000)
       const policy = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
@@ -399,7 +399,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       ])
     })
 
-    it('may do so again when it is run again', async () => {
+    it('may do so again when rerun', async () => {
       const run = await running(store, partial)
       await store.fail(run, { error: ERROR })
       const again = await store.redrive(TENANT, run.id, childJobId(run.id, 'again'))
@@ -407,7 +407,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     })
   })
 
-  it('counts who waits apart, and lists them', async () => {
+  it('counts waiting parents separately, and lists them', async () => {
     const { run, ids } = await parentOf(1)
     await park(run, ids)
     expect(await store.depth()).toEqual(
@@ -439,7 +439,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(Number(left[0]?.count)).toBe(0)
   })
 
-  it('purges a family of more parents than one step takes, though their children are the last by id', async () => {
+  it('purges a family of more parents than one step, though their children have the last ids', async () => {
     const keysById = (parent: string, count: number) => {
       const keys = Array.from({ length: count }, (_, nth) => `${nth}`)
       return keys.toSorted((a, b) => (childJobId(parent, a) < childJobId(parent, b) ? -1 : 1))

@@ -16,7 +16,7 @@ it('ids do not repeat', () => {
   expect(ids.size).toBe(50_000)
 })
 
-it('every character of an id is as likely as any other', () => {
+it('every character of an id is equally likely', () => {
   const counts = new Map<string, number>()
   for (const character of newId('', 540_000)) counts.set(character, (counts.get(character) ?? 0) + 1)
   expect(counts.size).toBe(54)
@@ -24,7 +24,7 @@ it('every character of an id is as likely as any other', () => {
   for (const count of counts.values()) expect(Math.abs(count - 10_000)).toBeLessThan(600)
 })
 
-it('the reply shard of a boot id is always the same, and spreads over all shards', () => {
+it('the reply shard of a boot id is constant, and boot ids spread over all shards', () => {
   expect(replyShard('ing_0000000000000000')).toBe(replyShard('ing_0000000000000000'))
   const shards = new Set(Array.from({ length: 1_000 }, () => replyShard(newId('ing_', 16))))
   expect(shards.size).toBe(REPLY_SHARDS)

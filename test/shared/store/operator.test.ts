@@ -1,4 +1,4 @@
-/** What operators see and do in the store, over each adapter. */
+/** Operator queries and actions of the store, over each adapter. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { newJobId } from '#shared/store/job-id.ts'
 import type { OperatorJobs } from '#shared/store/operator.ts'
@@ -76,7 +76,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     { of: 'one tenant', query: { tenant: 'key_a' } },
     { of: 'one state', query: { states: ['queued'] as const } },
     { of: 'a model', query: { model: 'echo-1' } },
-  ])('gives every job of $of once, page by page', async ({ query }) => {
+  ])('lists every job of $of once, page by page', async ({ query }) => {
     const all: string[] = []
     for (let nth = 0; nth < 7; nth++) all.unshift(await create(nth))
     const seen: string[] = []
@@ -89,7 +89,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     expect(seen).toEqual(all)
   })
 
-  it('counts the older jobs of the same work and lane', async () => {
+  it('counts the older jobs of equal work and priority', async () => {
     const [first, , third] = [await create(1), await create(2), await create(3)]
     await create(0, { model: 'echo-2' })
     await create(0, { priority: 'low' })
@@ -98,7 +98,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     expect(await store.operator.countAhead({ id: third, ...work })).toBe(2)
   })
 
-  it('lists the messages that nobody received and those that were, and makes one due again that was given up', async () => {
+  it('lists failed and successful deliveries, and retries one that had failed', async () => {
     const webhook = { url: 'https://example.com/a-secret', events: ['job.failed'] }
     const [given, pending] = [await create(1, { webhook }), await create(2, { webhook, tenant: 'key_b' })]
     for (const id of [given, pending]) await fail(id)
@@ -128,7 +128,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     expect(await store.operator.retryDelivery('evt_unknown')).toBeUndefined()
   })
 
-  it('keeps what is paused, once each, until it is resumed', async () => {
+  it('stores a pause, once each, until it is resumed', async () => {
     const [model, pool] = [{ target: 'model', id: 'echo-1' } as const, { target: 'pool', id: 'code' } as const]
     await store.operator.pause(model, 'key_1')
     await store.operator.pause(model, 'key_2')

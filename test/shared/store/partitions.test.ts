@@ -1,4 +1,4 @@
-/** Partitions that several processes make and drop at once, as a fleet does that starts on a new day. */
+/** Partitions created and dropped by several processes at once, like a fleet that starts on a new day. */
 import { describe, expect, inject, it } from 'vitest'
 import { PostgresConnection } from '#shared/store/postgres/connection.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
@@ -18,7 +18,7 @@ const partitions = async (database: TestDatabase) =>
 const days = (count: number) => ['job_events', 'job_steps', 'jobs'].map((inhparent) => ({ inhparent, count }))
 
 describe.skipIf(!postgres)('partitions of Postgres', () => {
-  it('are made once by processes that find them missing at the same time', async () => {
+  it('are created once by processes that find them missing at the same time', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await (await database.open()).close()
     const connections = Array.from({ length: PROCESSES }, () => openConnection(database.url))
@@ -32,7 +32,7 @@ describe.skipIf(!postgres)('partitions of Postgres', () => {
     expect(await partitions(database)).toEqual(days(5 + 5 * ROUNDS))
   })
 
-  it('of a day that is over keep no start from success, and no scheduler', async () => {
+  it('of a past day block no start and no scheduler', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const first = await database.open()
     await database.advance(10 * DAY_MS)

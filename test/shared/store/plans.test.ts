@@ -1,7 +1,6 @@
 /**
- * However many jobs are kept, each statement of the store touches few of them. Every call of the port is made among very many
- * jobs, what it sends to the database is written down, and each of these statements is then explained. Those that the code
- * names must all be among them, so that none can be forgotten.
+ * Each statement of the store reads few rows, however many jobs are stored. The test calls every method of the port with very many jobs in
+ * the tables, records the statements, and explains each one. Every statement in the code must be among the recorded ones.
  */
 import { performance } from 'node:perf_hooks'
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite'
@@ -23,10 +22,10 @@ import { useStore } from '../../support/jobs/use-store.ts'
 
 const postgres = inject('postgres')
 const DAY_MS = 24 * 3_600_000
-/** Rows and pages that a statement may touch: those of the largest sweep, some of them a few times, and what lies past. */
+/** Rows and pages that a statement may read: those of the largest sweep, some of them a few times, plus ended ones. */
 const ROWS_MAX = 5_000
 const PAGES_MAX = 10_000
-/** How long a statement may hold the event loop, at the best of its runs: others share the machine. */
+/** Maximum hold of the event loop by a statement, in the best of its runs, because other work shares the machine. */
 const HOLD_MS_MAX = 50
 
 afterEach(() => vi.restoreAllMocks())
@@ -35,11 +34,11 @@ const layoutOf = (jobs: number, blocked: number, atMs: number): Layout => {
   return { jobs, blocked, keys: 20_000, nowMs: Date.now(), prefix: firstJobId(atMs) }
 }
 
-/** The names of all that stands in the code, however it is exported. */
+/** Names of all statements in the code. */
 function namesInCode(): string[] {
   const named = (value: unknown): string[] => {
     if (Array.isArray(value)) return value.flatMap(named)
-    // What makes a statement is given what every one of them takes: a lock, or what to read from.
+    // Functions that build a statement get a common argument: a lock, or a source.
     if (typeof value === 'function') return value.length === 1 ? named(value('jobs')) : []
     return typeof value === 'object' && value !== null && 'name' in value ? [String(value.name)] : []
   }
@@ -77,7 +76,7 @@ describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
     expect(Object.fromEntries(wrong)).toEqual({})
   })
 
-  it('so does one that was planned before there were any', { timeout: 300_000 }, async () => {
+  it('a statement that was planned for empty tables does, too', { timeout: 300_000 }, async () => {
     await using young = await openPostgresDatabase(postgres ?? '')
     await young.open()
     await using client = await connect(young.url)
@@ -90,7 +89,7 @@ describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
       return touched(rows[0]['QUERY PLAN'][0].Plan)
     }
     for (const [nth, query] of sent.entries()) await explain('', nth, query)
-    // Should autovacuum look at the tables from here on, Postgres plans again, and this shows less; it does not fail of it.
+    // If autovacuum analyses the tables from here on, Postgres plans again, and the test shows less without failing.
     const numbers = (count: number) => `generate_series(1, ${count}) AS i`
     const day = Math.floor(Date.now() / DAY_MS - 1) * DAY_MS
     for (const sql of fillStatements(layoutOf(YOUNG_JOBS, 5_000, day), numbers)) await client.query(sql)
@@ -103,7 +102,7 @@ describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
   })
 })
 
-/** How many jobs a new installation soon has, before anything has looked at its tables. */
+/** Number of jobs that a new installation soon has, before its tables are analysed. */
 const YOUNG_JOBS = 30_000
 
 /** The parameters of a prepared statement. */
@@ -117,8 +116,8 @@ async function connect(url: string): Promise<Client & AsyncDisposable> {
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }
 
-describe.skipIf(!postgres)('among a thousand jobs that ended in Postgres', () => {
-  it('each is entered in the ledger without a look at all others', { timeout: 60_000 }, async () => {
+describe.skipIf(!postgres)('among a thousand ended jobs in Postgres', () => {
+  it('each is entered in the ledger without a scan of the others', { timeout: 60_000 }, async () => {
     const jobs = 1_000
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
@@ -136,7 +135,7 @@ describe.skipIf(!postgres)('among a thousand jobs that ended in Postgres', () =>
   })
 })
 
-/** A statement is planned for its values a few times, and then for good. */
+/** A statement is planned for its values a few times, and then generically. */
 const MODES = ['force_custom_plan', 'force_generic_plan'] as const
 
 interface Query {
@@ -145,16 +144,16 @@ interface Query {
   readonly values: readonly unknown[]
 }
 
-/** What a statement touches of the large tables: those it reads from end to end, its rows of all, and pages. */
+/** Reads of a statement on large tables: full scans, rows and pages. */
 interface Touched {
   readonly scans: string[]
   readonly rows: number
-  /** Rows of whatever kind that its steps looked at. */
+  /** Rows of any kind that its steps read. */
   readonly met: number
   readonly pages: number
 }
 
-/** Writes down each query: of those without a name and of lists each that differs, of the others one. */
+/** Records each query once; unnamed queries and lists by their text. */
 function recordQueries(): Query[] {
   const sent: Query[] = []
   const note = (query: Query) => {
@@ -175,7 +174,7 @@ function recordQueries(): Query[] {
   return sent
 }
 
-/** Runs it once more as the store would, and takes it back. */
+/** Runs the statement again as the store does, and rolls it back. */
 async function touchedBy(client: Client, { text, values }: Query, mode: (typeof MODES)[number]): Promise<Touched> {
   await client.query(`BEGIN; ${bySetting(PLAN, 'transaction')}; SET LOCAL plan_cache_mode = ${mode}`)
   try {
@@ -216,12 +215,12 @@ function touched(node: PlanNode): Touched {
       (sum, { met }) => sum + met,
       (read + number('Rows Removed by Join Filter')) * number('Actual Loops'),
     ),
-    // Those of the nodes below are counted in it.
+    // Includes the nodes below.
     pages: number('Shared Hit Blocks') + number('Shared Read Blocks'),
   }
 }
 
-/** Fills the partition of yesterday before it is one: its indexes are made when it is full, which takes a third of the time. */
+/** Fills the partition of yesterday before it is attached: creating its indexes afterwards takes a third of the time. */
 async function fillPostgres(url: string): Promise<Layout> {
   const client = new Client({ connectionString: url })
   await client.connect()
@@ -274,7 +273,7 @@ describe('among some hundred thousand jobs in SQLite', () => {
   })
 })
 
-/** Whether a step of a plan reads all of a large table, or of an index that holds all of it. */
+/** Whether a step of a plan scans a whole large table or index. */
 function isWhole(step: string): boolean {
   return (
     /^SCAN (jobs|children|job_events|job_steps|deliveries|idempotency_keys|earlier)\b/.test(step) &&
@@ -282,7 +281,7 @@ function isWhole(step: string): boolean {
   )
 }
 
-/** Writes down the plan of each statement, and how long it took each time. */
+/** Records the plan of each statement, and the duration of each run. */
 function recordStatements() {
   const plans = new Map<string, string[]>()
   const holds = new Map<string, number[]>()

@@ -1,4 +1,4 @@
-/** The store behind PgBouncer: what store.test.ts, which runs over transaction mode too, does not ask for. */
+/** The store behind PgBouncer: cases that are not in store.test.ts, which covers transaction mode, too. */
 import { Client } from 'pg'
 import { afterAll, describe, expect, inject, it } from 'vitest'
 import { parseConfig } from '#shared/config/config.ts'
@@ -27,7 +27,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
   }
 
   it.each(['default', 'session', 'transaction'] as const)(
-    'works with pool_mode %s, and doctor finds it',
+    'works with pool_mode %s, and doctor detects it',
     async (mode) => {
       const pooler = await start(mode)
       await using database = await openPooledDatabase(postgres ?? '', pooler.url)
@@ -43,7 +43,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     },
   )
 
-  it('is used by many connections at once without a failure, keys and limits as well', async () => {
+  it('is used by many concurrent connections without a failure, including keys and limits', async () => {
     const pooler = await start('transaction')
     await using database = await openPooledDatabase(postgres ?? '', pooler.url)
     const stores = await Promise.all([1, 2, 3].map(() => open(database.url)))
@@ -65,7 +65,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     for (const one of [...stores, keys, counts]) await one.close()
   })
 
-  it('leaves no setting, lock or named statement on the connections that others use after it', async () => {
+  it('leaves no setting, lock or named statement on pooled connections', async () => {
     const pooler = await start('transaction')
     await using database = await openPooledDatabase(postgres ?? '', pooler.url)
     const store = await open(database.url)
@@ -82,7 +82,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     await store.close()
   })
 
-  it('is migrated through it once by several starts, and the lock goes with them', async () => {
+  it('is migrated through the pooler once by several starts, which release the lock', async () => {
     const pooler = await start('transaction')
     const name = `t_migrate_${Date.now()}`
     const admin = new Client({ connectionString: postgres ?? '' })
@@ -106,7 +106,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     await admin.end()
   })
 
-  it('comes back after the pooler was killed, and fails no call for another reason than that', async () => {
+  it('recovers after the pooler was killed, and no call fails for another reason', async () => {
     const pooler = await start('transaction')
     await using database = await openPooledDatabase(postgres ?? '', pooler.url)
     const store = await open(database.url)

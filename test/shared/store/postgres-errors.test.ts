@@ -1,4 +1,4 @@
-/** Classes of Postgres failures: which of them end a call, and what an operator reads. */
+/** Classes of Postgres failures: whether a failure ends a call, and the message for operators. */
 import { describe, expect, it } from 'vitest'
 import type { ServiceError } from '#shared/error.ts'
 import { PostgresProblem, translate } from '#shared/store/postgres/errors.ts'
@@ -13,7 +13,7 @@ describe('a failure of Postgres', () => {
     ...['53000', '53100', '53200', '53300', '53400', '55P03', '55006', '57000', '57014', '57P01', '57P02', '57P03'],
     ...['57P05', '58000', '58030', '58P01', 'F0000', 'XX000', 'XX001', 'XX002', '28000', '28P01', '3D000', '42501'],
     ...['42P01', '42883', '3F000', 'ECONNRESET', 'EPIPE', 'ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'ETIMEDOUT'],
-  ])('%s is the fault of the infrastructure, and ends no job', (code) => {
+  ])('%s is an infrastructure failure, and ends no job', (code) => {
     const error = serviceError(failure(code))
     expect(error).toMatchObject({ code: 'overloaded', isInfrastructure: true, cause: { code } })
     expect((error.cause as PostgresProblem).remediation).not.toBe('')
@@ -27,16 +27,16 @@ describe('a failure of Postgres', () => {
     'timeout expired',
     'Client has encountered a connection error and is not queryable',
     'The server does not support SSL connections',
-  ])("%s, words of the client, is the infrastructure's fault too", (message) => {
+  ])('%s, a message of the client, is an infrastructure failure', (message) => {
     expect(serviceError(failure(undefined, message))).toMatchObject({ code: 'overloaded', isInfrastructure: true })
   })
 
-  it.each(['22001', '22021', '22P02', '23505', '23514', '42601', '54000'])('%s is passed on as it is', (code) => {
+  it.each(['22001', '22021', '22P02', '23505', '23514', '42601', '54000'])('%s is returned unchanged', (code) => {
     const error = failure(code)
     expect(translate(error)).toMatchObject({ effect: undefined, error })
   })
 
-  it('is not taken for another because of the words of a caller in it', () => {
+  it('is not misclassified by the text of a caller in it', () => {
     const error = failure(
       '22P02',
       'invalid input syntax for type json: "no such database, password authentication failed"',

@@ -1,4 +1,4 @@
-/** What only Postgres can do to the store port: go away and come back, be shared, be partitioned, be migrated by many. */
+/** Specifics of the store on Postgres: outages, sharing, partitions, and concurrent migrations. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
 import { describe, expect, inject, it, vi } from 'vitest'
@@ -27,7 +27,7 @@ if (noLocal && process.env.CI === 'true') throw new Error(`The restart tests can
 const open = (url: string, options = {}) => openPostgresStore({ url, onProblem: () => undefined, ...options })
 
 describe.skipIf(!postgres)('the store on a shared Postgres', () => {
-  it('is migrated once, by however many processes start at once, and again and again', async () => {
+  it('is migrated once, by any number of concurrent starts, and repeatedly', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const stores = await Promise.all([1, 2, 3, 4].map(() => open(database.url)))
     stores.push(await open(database.url))
@@ -39,7 +39,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await database.query('SELECT id FROM jobs')).toHaveLength(5)
   })
 
-  it('refuses a schema whose migrations are not those of the code, and takes one with later ones', async () => {
+  it('refuses a schema with unknown migrations, and accepts one with later ones', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await (await open(database.url)).close()
     await database.query("INSERT INTO migrations VALUES ('999-later.sql', 'x')")
@@ -48,7 +48,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await expect(open(database.url)).rejects.toThrow('001-durable-jobs.sql was applied in another form')
   })
 
-  it('counts leases and deadlines by the clock of the database, whatever the process thinks', async () => {
+  it('measures leases and deadlines by the clock of the database, whatever the clock of the process', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const boot = await alive(store, undefined, 2_000)
@@ -67,7 +67,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await store.claim(other.id, boot)).toBeUndefined()
   })
 
-  it('keeps jobs, events and steps in partitions by day, made ahead, and drops them whole', async () => {
+  it('stores jobs, events and steps in partitions by day, created in advance, and drops them whole', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const partitions = async () =>
@@ -86,7 +86,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(rows).toHaveLength(1)
     await database.advance(3 * DAY_MS)
     await store.purge()
-    // The child still waits, so its day stays, but not what is past of it.
+    // The child still waits, so its day stays, but not the ended jobs of that day.
     expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: child.id }])
     expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: child.id }])
     await store.cancel('key_a', child.id)
@@ -97,14 +97,14 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await partitions()).toBe(15)
   })
 
-  it('reads and moves one job in one partition only', async () => {
+  it('reads and changes one job in one partition only', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await database.open()
     const plan = JSON.stringify(await database.query(`EXPLAIN SELECT * FROM jobs WHERE id = '${newJobId()}'`))
     expect(plan.match(/jobs_\d{8}_pkey/g)).toHaveLength(1)
   })
 
-  it('finds the jobs it moves by their ids, also with a plan that was made while there were none', async () => {
+  it('finds changed jobs by their ids, even with a plan for empty tables', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await open(database.url, { connectionsMax: 2 })
     const boot = await alive(store)
@@ -113,7 +113,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
       await Promise.all(jobs.map((job) => store.create(job)))
       return jobs
     }
-    // A statement is planned for good when it has run a few times.
+    // A statement is planned generically after a few runs.
     for (const { id } of await createAll(20)) await store.claim(id, boot)
     const many = await createAll(400)
     for (const { id } of many.slice(0, 50)) await store.claim(id, boot)
@@ -123,12 +123,12 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
                    WHERE schemaname = current_schema AND indexrelname LIKE '${index}'`
       return Number((await database.query(sql))[0]?.rows)
     }
-    // A connection tells what it has read when it ends.
+    // A connection reports its reads when it ends.
     await until(async () => (await read('jobs_%_pkey')) >= 70, WITHIN)
     expect(await read('jobs_%_published_at_ms_idx')).toBeLessThan(400)
   })
 
-  it('gives up a statement that waits too long, and works on', async () => {
+  it('abandons a statement that waits too long, and recovers', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const first = await database.open()
     const store = await open(database.url, { statementTimeoutMs: 300 })
@@ -138,7 +138,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await database.query(`SELECT 1 FROM jobs WHERE id = '${given.id}' FOR UPDATE`)
     await expect(store.cancel('key_a', given.id)).rejects.toMatchObject({ code: 'overloaded' })
     expect(store.isReachable).toBe(true)
-    // A sweep steps around what somebody else holds.
+    // A sweep skips locked rows.
     await database.advance(HOUR_MS)
     expect(await store.expire(10)).toEqual([])
     await database.query('ROLLBACK')
@@ -146,7 +146,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await store.close()
   })
 
-  it('does not reap the jobs of a process whose renewal is under way', async () => {
+  it('does not take the jobs of a process whose renewal is in flight', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const run = await running(store)
@@ -162,8 +162,8 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
   })
 })
 
-describe.skipIf(!postgres)('a change of the schema', () => {
-  it('takes as long as it takes, keeps nobody from writing, and is finished by the next start when it is cut short', async () => {
+describe.skipIf(!postgres)('a schema change', () => {
+  it('has no time limit, blocks no writer, and is finished by the next start if interrupted', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await openOldSchema(database)
     const job = newJob()
@@ -171,7 +171,7 @@ describe.skipIf(!postgres)('a change of the schema', () => {
       database.query(`INSERT INTO jobs (id, tenant, pool, kind, endpoint, model, priority, stream, state, run_at_ms,
         expires_at_ms, deadline_ms, created_at_ms, retention_ms, metadata, webhook_events)
         VALUES ('${id}', 'key_a', 'inference', 'generate', '/', 'm', 'normal', FALSE, 'queued', 1, 1, 1, 1, 1, '{}', '[]')`)
-    // An index is made for what is there once whoever was writing before has finished.
+    // An index is created once earlier writers have finished.
     await using writer = await openClient(database.url)
     await writer.query(`BEGIN; LOCK TABLE jobs_${suffixOf(Date.now())} IN ROW EXCLUSIVE MODE`)
     const told: string[] = []
@@ -185,7 +185,7 @@ describe.skipIf(!postgres)('a change of the schema', () => {
     await database.query(`SELECT pg_terminate_backend(${(await builds('TRUE'))[0]?.pid})`)
     await cut
     const stores = Promise.all([start(), start()])
-    // Far longer than statements of the store may take.
+    // Far longer than the statement timeout of the store.
     await until(async () => (await builds("now() - query_start > '6 s'")).length > 0, WITHIN)
     await insert(job.id)
     expect(told).toContain('another process changes the schema of the job store; waiting')
@@ -206,7 +206,7 @@ describe.skipIf(!postgres)('a change of the schema', () => {
 })
 
 describe.skipIf(!postgres)('while its disk is full', () => {
-  it('says so to callers and once in the log, goes on reading, and writes again when there is room', async () => {
+  it('the store reports it to callers and once in the log, still reads, and writes again when there is space', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const problems: string[] = []
     const store = await open(database.url, { onProblem: (message: string) => void problems.push(message) })
@@ -230,8 +230,8 @@ describe.skipIf(!postgres)('while its disk is full', () => {
   }, 60_000)
 })
 
-describe.skipIf(!postgres)('while others hold a lock for longer than statements may take', () => {
-  it('each call fails for itself, soon enough, and the store is not lost', async () => {
+describe.skipIf(!postgres)('while a lock is held for longer than the statement timeout', () => {
+  it('each call fails by itself, soon enough, and the store survives', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const problems: string[] = []
     const onProblem = (message: string) => problems.push(message)
@@ -253,7 +253,7 @@ describe.skipIf(!postgres)('while others hold a lock for longer than statements 
     await store.close()
   }, 60_000)
 
-  it('a lock that is held for less than that fails no call', async () => {
+  it('a shorter lock fails no call', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await open(database.url, { connectionsMax: 2 })
     const job = newJob()
@@ -270,9 +270,9 @@ describe.skipIf(!postgres)('while others hold a lock for longer than statements 
   }, 60_000)
 })
 
-describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
+describe.skipIf(noLocal !== undefined)('when Postgres goes down', () => {
   it.each(['SIGINT', 'SIGKILL'] as const)(
-    'the store refuses at once, comes back by itself, and has all it answered (%s)',
+    'the store refuses at once, recovers automatically, and has all acknowledged writes (%s)',
     async (signal) => {
       await using server = await startLocalPostgres()
       const problems: string[] = []
@@ -295,7 +295,7 @@ describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
       for (const id of accepted) expect((await store.find('key_a', id))?.state).toBe('queued')
       const events = await store.listEvents('key_a', run.id, 0, 100_000)
       expect(events.map(({ seq }) => seq)).toEqual(events.map((_, i) => i + 1))
-      // Each append was repeated until it was answered, and each was taken once.
+      // Each append was repeated until it was acknowledged, and each was stored once.
       expect(events.slice(2).map(({ data }) => data)).toEqual(texts)
       expect(problems).toEqual(['job store unreachable; retrying', 'job store is back'])
       await store.close()
@@ -303,7 +303,7 @@ describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
     120_000,
   )
 
-  it('a server that hangs is given up after the timeout, and found again', async () => {
+  it('a hanging server is abandoned after the timeout, and used again', async () => {
     await using server = await startLocalPostgres()
     const store = await open(server.url, { statementTimeoutMs: 500 })
     const given = newJob()
@@ -317,22 +317,22 @@ describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
     await store.close()
   }, 60_000)
 
-  it('a store cannot be opened, and says why', async () => {
+  it('a store cannot be opened, with the reason', async () => {
     await expect(open('postgres://sluice@127.0.0.1:1/none')).rejects.toMatchObject({ code: 'overloaded' })
   })
 })
 
-/** A connection past the store. Disposing it lets go of what it holds. */
+/** A direct connection, without the store. Disposing it releases its locks. */
 async function openClient(url: string): Promise<Client & AsyncDisposable> {
   const client = new Client({ connectionString: url })
   await client.connect()
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }
 
-/** Migrations of the version that is upgraded. */
+/** Migrations of the old version. */
 const OLD = 2
 
-/** The schema of a version before, with a partition for today. */
+/** The schema of an older version, with a partition for today. */
 async function openOldSchema(database: TestDatabase): Promise<void> {
   await database.query('CREATE TABLE migrations (name text PRIMARY KEY, hash text NOT NULL)')
   for (const { name, sql, hash } of loadMigrations('postgres').slice(0, OLD)) {
@@ -350,7 +350,7 @@ function suffixOf(ms: number): string {
   return new Date(ms).toISOString().slice(0, 10).replaceAll('-', '')
 }
 
-/** Creates jobs one after another, and each again until it is answered. */
+/** Creates jobs sequentially, repeating each until it is acknowledged. */
 function submitSteadily(store: Store, accepted: string[]) {
   let isStopped = false
   const submit = async () => {
@@ -369,7 +369,7 @@ function submitSteadily(store: Store, accepted: string[]) {
   }
 }
 
-/** Appends numbers to a run, each again until it is answered. `stop` gives them. */
+/** Appends numbers to a run, repeating each until it is acknowledged. `stop` returns them. */
 function appendSteadily(store: Store, run: HeldAttempt) {
   const numbers: number[] = []
   let isStopped = false

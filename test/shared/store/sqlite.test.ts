@@ -1,4 +1,4 @@
-/** What only SQLite can do to the store port: be killed with its process, and be opened twice. */
+/** Specifics of the store on SQLite: kills of its process, and a second opening. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, stat } from 'node:fs/promises'
@@ -23,7 +23,7 @@ afterEach(async () => {
   await rm(directory, { recursive: true, force: true })
 })
 
-/** A process that writes until it is killed. Gives what it was answered. */
+/** A process that writes until it is killed. Returns the acknowledged writes. */
 function startWriter(errors: 'inherit' | 'ignore' = 'inherit') {
   const child = spawn(process.execPath, [WRITER, directory], { stdio: ['ignore', 'pipe', errors] })
   let output = ''
@@ -40,7 +40,7 @@ function startWriter(errors: 'inherit' | 'ignore' = 'inherit') {
   return { pid: child.pid ?? 0, lines: () => output.split('\n').length - 1, exited, kill }
 }
 
-it('loses nothing it answered when its process is killed, whenever that is', async () => {
+it('loses no acknowledged write at any kill of its process', async () => {
   const answers: string[] = []
   for (let kills = 0; kills < 5; kills++) {
     const writer = startWriter()
@@ -64,7 +64,7 @@ it('loses nothing it answered when its process is killed, whenever that is', asy
   await store.close()
 })
 
-it('answers no write that is not there when the disk is full in the middle of many', async () => {
+it('acknowledges no write that is missing when the disk fills up', async () => {
   const db = new DatabaseSync(join(directory, 'full.db'))
   db.exec('CREATE TABLE texts (text text) STRICT; PRAGMA max_page_count = 12')
   const insert = db.prepare('INSERT INTO texts VALUES (?)')
@@ -85,7 +85,7 @@ it('answers no write that is not there when the disk is full in the middle of ma
   db.close()
 })
 
-it('names a full disk to its callers, to operators and once in the log, and goes on when there is room', async () => {
+it('reports a full disk to callers, to operators and once in the log, and recovers when there is space', async () => {
   const path = join(directory, 'small')
   const problems: string[] = []
   const exec = vi.spyOn(DatabaseSync.prototype, 'exec')
@@ -106,7 +106,7 @@ it('names a full disk to its callers, to operators and once in the log, and goes
   await store.close()
 })
 
-it('waits for the disk in every group that holds a write which must survive, and in no other', async () => {
+it('syncs the disk in every group with a durable write, and in no other', async () => {
   const db = new DatabaseSync(join(directory, 'transient.db'))
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE texts (text text) STRICT')
   const group = new GroupCommit(db)
@@ -124,7 +124,7 @@ it('waits for the disk in every group that holds a write which must survive, and
   db.close()
 })
 
-it('commits long writes in several transactions, in order, between which the event loop turns', async () => {
+it('commits long writes in several transactions, in order, with yields to the event loop in between', async () => {
   const db = new DatabaseSync(join(directory, 'long.db'))
   const group = new GroupCommit(db)
   let turns = 0
@@ -145,7 +145,7 @@ it('commits long writes in several transactions, in order, between which the eve
   db.close()
 })
 
-it('lets the jobs of a killed process be reaped as soon as the next one starts', async () => {
+it('the jobs of a killed process can be taken as soon as the next one starts', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 3, { withinMs: 20_000 })
   const answers = await writer.kill()
@@ -157,7 +157,7 @@ it('lets the jobs of a killed process be reaped as soon as the next one starts',
   await store.close()
 })
 
-it('refuses a second process by the name of the first, and frees the file when that is killed', async () => {
+it('refuses a second process with the pid of the first, and frees the file when that is killed', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 0, { withinMs: 20_000 })
   const open = () => openSqliteStore({ directory, boot: 'boot_second' })
@@ -167,7 +167,7 @@ it('refuses a second process by the name of the first, and frees the file when t
   await open().close()
 })
 
-it('refuses a second opening in its own process, and after that still those of others', async () => {
+it('refuses a second opening in its own process, and still refuses other processes afterwards', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_first' })
   expect(() => openSqliteStore({ directory, boot: 'boot_second' })).toThrow(`process ${process.pid} (boot_first)`)
   const other = startWriter('ignore')
@@ -177,7 +177,7 @@ it('refuses a second opening in its own process, and after that still those of o
   await openSqliteStore({ directory, boot: 'boot_second' }).close()
 })
 
-it('lets nobody but its user read its files', async () => {
+it('its files are readable by its user only', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_first' })
   await running(store)
   for (const file of ['store.db', 'store.db-wal']) expect((await stat(join(directory, file))).mode & 0o777).toBe(0o600)
@@ -193,14 +193,14 @@ it('keeps its jobs over a restart, and runs each migration once', async () => {
   expect(await database.query('SELECT name FROM migrations')).toHaveLength(loadMigrations('sqlite').length)
 })
 
-it('refuses a schema whose migrations are not those of the code', async () => {
+it('refuses a schema with unknown migrations', async () => {
   await using database = await openSqliteDatabase()
   await database.open()
   await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
   await expect(database.open()).rejects.toThrow('001-durable-jobs.sql was applied in another form')
 })
 
-it('is idle while no job has an end to come, to be told of, or to be entered', async () => {
+it('is idle while no job is due, undelivered, or missing in the ledger', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   expect(store.isIdle).toBe(true)
   await store.renew({ boot: 'wrk_1', role: 'inference', slots: 1, version: '1', draining: false, leaseMs: 60_000 })
@@ -228,7 +228,7 @@ it('is idle while no job has an end to come, to be told of, or to be entered', a
   expect(store.isIdle).toBe(false)
 })
 
-it('tells who rests that there is work as soon as some is written', async () => {
+it('wakes idle loops as soon as work is written', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   const { signal } = new AbortController()
   let hasWork = false
@@ -244,7 +244,7 @@ it('tells who rests that there is work as soon as some is written', async () => 
   await store.close()
 })
 
-it('lets those who rest go when they are told to, or when it is closed', async () => {
+it('wakes idle loops when aborted, or when it is closed', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   const leaving = new AbortController()
   const left = store.untilWork(leaving.signal)

@@ -1,6 +1,8 @@
 /**
- * The conformance suite of the store port: every promise in `store.ts` and every guard of docs/internals/protocol.md, State transitions, each with the cases in which it must refuse, over each adapter. What only one of them can do is in
- * `postgres.test.ts` and `sqlite.test.ts`.
+ * The conformance suite of the store port, over each adapter. Covers every promise in `store.ts` and every guard of docs/internals/protocol.md,
+ * State transitions, including refusals.
+ *
+ * Specifics of an adapter are in sqlite.test.ts and postgres.test.ts.
  */
 import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
@@ -59,7 +61,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
   const job = async (id: string) => (await store.find(TENANT, id)) as DurableJob
   const types = async (id: string) => (await store.listEvents(TENANT, id, 0, 100)).map(({ type }) => type)
-  /** Holds the reaper's lease for as long as any process lease, while `boots` stay alive. */
+  /** Takes the lease of the sweep for as long as any process lease, while `boots` stay alive. */
   async function watch(...boots: string[]) {
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
     for (let waited = 0; waited < LEASE_MS; waited += 3_000) {
@@ -69,7 +71,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     }
   }
   const reap = (holder = 'scheduler', policy = POLICY) => store.reap(holder, policy, 100)
-  /** Purges until nothing is left to purge. Gives the requests it was told. */
+  /** Purges until nothing is left. Returns the requests to delete. */
   async function purgeAll() {
     const requests: unknown[] = []
     for (let hasMore = true; hasMore; ) {
@@ -79,15 +81,15 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     }
     return requests
   }
-  /** Loses the worker of a run and reaps it. */
+  /** Loses the worker of a run and takes its job. */
   async function lose(run: HeldAttempt) {
     await store.goodbye(run.boot)
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
     return (await reap()).find(({ job: { id } }) => id === run.id)
   }
 
-  describe('accepting', () => {
-    it('gives a job that can be found, with its first event', async () => {
+  describe('a new job', () => {
+    it('can be found, with its first event', async () => {
       const given = newJob({
         metadata: { a: 'b' },
         webhook: { url: 'https://x', events: ['job.failed'] },
@@ -103,7 +105,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(DurableEvent.array().parse(await store.listEvents(TENANT, given.id, 0, 10))).toHaveLength(1)
     })
 
-    it('keeps any JSON as it came, also what Postgres has no character for', async () => {
+    it('keeps any JSON unchanged, including characters that Postgres cannot store', async () => {
       const request = { text: '\u0000 \ud800 "quoted" :name $1 ?1', n: 1e300, list: [null, { __proto__: 1 }] }
       const given = newJob({ request, metadata: { key: '\u0000' } })
       await store.create(given)
@@ -111,7 +113,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(given.id)).metadata).toEqual({ key: '\u0000' })
     })
 
-    it('gives the job that has the id already, as after an answer that got lost', async () => {
+    it('with an existing id is the existing job, as after a lost response', async () => {
       const given = newJob()
       await store.create(given, KEY)
       expect(await store.create(given, KEY)).toMatchObject({ outcome: 'exists', job: { id: given.id } })
@@ -119,7 +121,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await types(given.id)).toEqual(['job.queued'])
     })
 
-    it('makes one job of many requests with one key at once', async () => {
+    it('is created once by many concurrent requests with one key', async () => {
       const stores = [store, await database.open(), await database.open()]
       const all = await Promise.all(
         Array.from({ length: 24 }, (_, i) => (stores[i % 3] as Store).create(newJob(), KEY)),
@@ -129,7 +131,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.list(TENANT, { limit: 100 })).jobs).toHaveLength(1)
     })
 
-    it('refuses a key that came with another request, and tells whether the first is in flight', async () => {
+    it('with the key of a different request is refused, with the state of the first', async () => {
       const first = newJob()
       await store.create(first, KEY)
       const other = await store.create(newJob(), { ...KEY, fingerprint: 'g' })
@@ -137,7 +139,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.create(newJob(), KEY)).toMatchObject({ outcome: 'exists', job: { state: 'queued' } })
     })
 
-    it('finds what an equal request has made with its key', async () => {
+    it('is found by an equal request with its key', async () => {
       expect(await store.findMade(TENANT, KEY)).toBeUndefined()
       const { id } = newJob()
       await store.create(newJob({ id }), KEY)
@@ -146,7 +148,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.findMade('key_b', KEY)).toBeUndefined()
     })
 
-    it('keeps keys apart by tenant and by route', async () => {
+    it('has a key per tenant and path', async () => {
       const created = [
         await store.create(newJob(), KEY),
         await store.create(newJob({ tenant: 'key_b' }), KEY),
@@ -155,7 +157,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(created.map(({ outcome }) => outcome)).toEqual(['created', 'created', 'created'])
     })
 
-    it('forgets a key when its time is over, and not before', async () => {
+    it('loses its key when that expires, and not before', async () => {
       await store.create(newJob(), KEY)
       await database.advance(24 * HOUR_MS - 60_000)
       expect((await store.create(newJob(), KEY)).outcome).toBe('exists')
@@ -164,7 +166,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.create(newJob(), { ...KEY, fingerprint: 'g' })).outcome).toBe('created')
     })
 
-    it('lets one request take over a key that a failed job has freed', async () => {
+    it('takes over a key that a failed job has freed, once', async () => {
       const first = await running(store)
       await store.create(newJob({ id: first.id }), KEY)
       await store.fail(first, { error: ERROR })
@@ -173,7 +175,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(all.map(({ outcome }) => outcome).toSorted()).toEqual(['created', 'exists', 'exists'])
     })
 
-    it('schedules a job that is to start later', async () => {
+    it('with a start time is scheduled', async () => {
       const given = newJob({ runAtMs: Date.now() + HOUR_MS })
       await store.create(given)
       expect(await job(given.id)).toMatchObject({ state: 'scheduled', published_at_ms: null })
@@ -181,8 +183,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('many moves at once', () => {
-    it('are each made or refused alone', async () => {
+  describe('many concurrent transitions', () => {
+    it('are each made or refused independently', async () => {
       const owner = await alive(store)
       const given = Array.from({ length: 200 }, () => newJob())
       const created = await Promise.all(given.map((each) => store.create(each)))
@@ -217,7 +219,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('fail alone: what cannot be written takes nothing else with it', async () => {
+    it('fail independently: an invalid write affects no other', async () => {
       const given = Array.from({ length: 20 }, (_, i) =>
         newJob({ retentionMs: i % 7 === 3 ? Number.NaN : HOUR_MS, request: i }),
       )
@@ -229,7 +231,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('of one new job make it once', async () => {
+    it('of one new job create it once', async () => {
       const twice = newJob()
       const created = await Promise.all([store.create(twice), store.create(twice)])
       expect(created.map(({ outcome }) => outcome)).toEqual(['created', 'exists'])
@@ -251,7 +253,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await types(given.id)).toEqual(['job.queued', 'job.started'])
     })
 
-    it('is refused to a process that is not alive', async () => {
+    it('is refused to a process without a lease', async () => {
       const given = newJob()
       await store.create(given)
       expect(await store.claim(given.id, 'boot_unknown')).toBeUndefined()
@@ -274,7 +276,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await job(early.id)).toMatchObject({ state: 'queued', attempt: 0 })
     })
 
-    it('is refused for a job that is scheduled, runs, or has ended', async () => {
+    it('is refused for a job that is scheduled, running, or ended', async () => {
       const boot = await alive(store)
       const later = newJob({ runAtMs: Date.now() + HOUR_MS })
       await store.create(later)
@@ -286,7 +288,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('counts attempts up, also after the start deadline of the first', async () => {
+    it('increases the attempt, also after the start deadline of the first', async () => {
       const run = await running(store, { startInMs: 1_000 })
       await store.handBack(run)
       await database.advance(1_000)
@@ -303,7 +305,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       return jobs.map(({ id }) => id).toSorted()
     }
 
-    it('takes the oldest of one model, kind and lane, with what it takes to run them', async () => {
+    it('returns the oldest of one model, kind and priority, with their requests', async () => {
       const ids = await createMany(5)
       await createMany(2, { model: 'other' })
       await createMany(2, { kind: 'count_tokens' })
@@ -324,7 +326,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.complete(run, { result: null }))?.job.state).toBe('completed')
     })
 
-    it('gives each job to one of many', async () => {
+    it('returns each job to one of many', async () => {
       const ids = await createMany(30)
       const stores = [store, await database.open(), await database.open()]
       const boots = await Promise.all(stores.map((one) => alive(one)))
@@ -337,7 +339,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(taken.toSorted()).toEqual(ids)
     })
 
-    it('is refused to a process that is not alive, and passes over jobs that may not start any more', async () => {
+    it('is refused to a process without a lease, and skips jobs past their start deadline', async () => {
       const [late, fresh] = [await createMany(1, { startInMs: 1_000 }), await createMany(1)]
       expect(await store.claimNext(OF, 'nobody', 5)).toEqual([])
       await database.advance(2_000)
@@ -393,13 +395,13 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await job(run.id)).toMatchObject({ has_output: false, chunk: 0, error: null })
     })
 
-    it('retries a job that only waited for its turn without the cost of a try', async () => {
+    it('retries a job that only waited for a slot without the cost of a try', async () => {
       const run = await running(store)
       const moved = await store.retry(run, { error: ERROR, delayMs: 5_000, isTry: false })
       expect(moved?.job).toMatchObject({ state: 'scheduled', tries: 0, attempt: 1 })
     })
 
-    it('hands its job back at once, without the cost of a try', async () => {
+    it('requeues its job at once, without the cost of a try', async () => {
       const run = await running(store)
       const moved = await store.handBack(run)
       expect(moved?.job).toMatchObject({ state: 'queued', tries: 0, crashes: 0, attempt: 1 })
@@ -423,7 +425,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await write({ ...run, chunk: 1 })).toBeUndefined()
       await lose(run)
       expect(await write(run)).toBeUndefined()
-      // The same process may claim it again: the attempt tells its runs apart.
+      // One process may claim it again: the attempt distinguishes its runs.
       const again = await claimed(store, run.id, await alive(store, run.boot))
       await store.cancel(TENANT, run.id)
       expect(await write(run)).toBeUndefined()
@@ -435,7 +437,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'good' })
     })
 
-    it.each(WRITES.slice(0, -1))('gets the same answer when it makes one write twice: %s', async (_, write) => {
+    it.each(WRITES.slice(0, -1))('gets an equal response when it repeats one write: %s', async (_, write) => {
       const run = await running(store)
       const first = (await write(run)) as { events: unknown; job: DurableJob }
       expect(first.events).not.toEqual([])
@@ -443,7 +445,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(run.id)).last_seq).toBe(first.job.last_seq)
     })
 
-    it('is not told that a write was made when another of the same number was', async () => {
+    it('gets no acknowledgement for a write when another one had its number', async () => {
       const run = await running(store)
       await store.append(run, [delta('x')])
       expect(await store.complete(run, { result: 'x' })).toBeUndefined()
@@ -452,7 +454,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   })
 
   describe('events', () => {
-    it('are numbered without gaps while owner and caller write at once', async () => {
+    it('are numbered without gaps while owner and caller write concurrently', async () => {
       const run = await running(store)
       const other = await database.open()
       const writes: Promise<unknown>[] = []
@@ -471,7 +473,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(texts).toEqual(Array.from({ length: 20 }, (_, i) => [`${i}a`, `${i}b`]).flat())
     })
 
-    it('are taken once when the same append is made many times at once', async () => {
+    it('are stored once when one append is repeated concurrently', async () => {
       const run = await running(store)
       const stores = [store, await database.open()]
       const all = await Promise.all(
@@ -481,7 +483,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await types(run.id)).toEqual(['job.queued', 'job.started', 'job.output.delta', 'job.output.delta'])
     })
 
-    it('tell the progress of the job', async () => {
+    it('include the progress of the job', async () => {
       const run = await running(store)
       await store.append(run, [
         { type: 'job.progress', data: { percent: 10 } },
@@ -504,7 +506,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   })
 
   describe('a cancel', () => {
-    it('ends a job that waits', async () => {
+    it('ends a waiting job', async () => {
       const waiting = [newJob(), newJob({ runAtMs: Date.now() + HOUR_MS })]
       for (const given of waiting) {
         await store.create(given)
@@ -516,7 +518,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('is a flag on a job that runs, raised once, which its owner hears of and honours', async () => {
+    it('is a flag on a running job, set once, which its owner receives and honours', async () => {
       const run = await running(store)
       expect(await store.honourCancel(run)).toBeUndefined()
       expect(await store.cancel(TENANT, run.id)).toMatchObject({
@@ -543,7 +545,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ['retry', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
       ['hand back', (run: HeldAttempt) => store.handBack(run)],
       ['loss', lose],
-    ] as const)('wins over the way back to the queue: %s', async (_, goBack) => {
+    ] as const)('prevents a requeue: %s', async (_, goBack) => {
       const run = await running(store)
       await store.cancel(TENANT, run.id)
       const moved = await goBack(run)
@@ -552,7 +554,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(moved?.events).toMatchObject([{ type: 'job.cancelled', data: null }])
     })
 
-    it('is forced when the owner does not honour it in time', async () => {
+    it('is forced if the owner does not honour it in time', async () => {
       const run = await running(store)
       await watch(run.boot)
       await store.cancel(TENANT, run.id)
@@ -566,8 +568,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('the reaper', () => {
-    it('queues the job of a process whose lease expired again, to be published', async () => {
+  describe('the lease sweep', () => {
+    it('requeues the job of a process with an expired lease, to be published', async () => {
       const run = await running(store, { request: { a: 1 } })
       await store.append(run, [delta('x')])
       await watch()
@@ -583,17 +585,17 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await reap()).toEqual([])
     })
 
-    it('leaves the jobs of live processes alone', async () => {
+    it('ignores the jobs of live processes', async () => {
       const run = await running(store)
       await watch(run.boot)
       expect(await reap()).toEqual([])
       expect((await store.complete(run, { result: 1 }))?.job.state).toBe('completed')
     })
 
-    it('waits for one whole lease after it could not be heard, as after an outage of the store', async () => {
+    it('waits for one whole lease after an outage of the store', async () => {
       const run = await running(store)
       await watch(run.boot)
-      // The store is away: neither leases nor the reaper's own are renewed.
+      // The store is down: neither leases nor the lease of the sweep are renewed.
       await database.advance(LEASE_MS + 5_000)
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await reap()).toEqual([])
@@ -619,7 +621,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await reap()).toMatchObject([{ job: { id: dies.id, state: 'queued', crashes: 1 } }])
     })
 
-    it('is another one at once where the clock was set back while the first held the lease', async () => {
+    it('moves to another process at once if the clock was set back while the first held the lease', async () => {
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await store.holdLease(REAPER_LEASE, 'another', 5_000)).toBe(false)
       await database.advance(-HOUR_MS)
@@ -637,7 +639,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(run.id)).state).toBe('in_progress')
     })
 
-    it('need not wait for a process that said goodbye', async () => {
+    it('need not wait for a process that deregistered', async () => {
       expect(await lose(await running(store))).toMatchObject({ job: { state: 'queued' } })
     })
 
@@ -653,7 +655,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
-    it('counts no crash for a worker that was only silent, however often that happens', async () => {
+    it('counts no crash for a worker that was only silent, however often', async () => {
       const given = newJob()
       await store.create(given)
       for (let lapse = 1; lapse <= 4; lapse++) {
@@ -664,7 +666,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('counts the crashes of those that died among those that were silent', async () => {
+    it('counts crashes of dead workers next to silent ones', async () => {
       const given = newJob()
       await store.create(given)
       const silent = await alive(store)
@@ -683,7 +685,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(given.id)).state).toBe('failed')
     })
 
-    it('fails a job that runs past its deadline and the grace, not earlier', async () => {
+    it('fails a running job past its deadline and the grace period, not earlier', async () => {
       const run = await running(store, { deadlineInMs: 10_000 })
       await watch(run.boot)
       await database.advance(2_000)
@@ -696,13 +698,13 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await reap()).toMatchObject([{ job: { state: 'failed', error: { code: 'timeout' }, crashes: 0 } }])
     })
 
-    it('fails a lost job whose deadline has passed instead of queueing it', async () => {
+    it('fails a lost job past its deadline instead of requeueing it', async () => {
       const run = await running(store, { deadlineInMs: 8_000 })
       await watch()
       expect(await reap()).toMatchObject([{ job: { id: run.id, state: 'failed', error: { code: 'timeout' } } }])
     })
 
-    it('takes each lost job once, however many reap', async () => {
+    it('takes each lost job once, with any number of concurrent sweeps', async () => {
       const boot = await alive(store)
       for (let i = 0; i < 10; i++) await running(store, {}, boot)
       await watch()
@@ -713,8 +715,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('sweeping', () => {
-    it('expires what waited too long, and nothing else', async () => {
+  describe('the periodic sweeps', () => {
+    it('expire jobs that waited too long, and nothing else', async () => {
       const late = newJob({ startInMs: 1_000 })
       const scheduled = await running(store, { deadlineInMs: 2_000 })
       const handedBack = await running(store, { startInMs: 1_000 })
@@ -731,7 +733,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(isRunning.id)).state).toBe('in_progress')
     })
 
-    it('does not start what is due after its time to wait', async () => {
+    it('do not queue a scheduled job past its start deadline', async () => {
       const run = await running(store, { deadlineInMs: 2_000 })
       await store.retry(run, { error: ERROR, delayMs: 2_000 })
       await database.advance(2_000)
@@ -739,7 +741,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.expire(10)).toHaveLength(1)
     })
 
-    it('starts the jobs whose time has come, oldest first and within the limit', async () => {
+    it('queue due jobs, oldest first and within the limit', async () => {
       const base = Date.now()
       const given = [3, 1, 2, 9].map((hours) =>
         newJob({ runAtMs: base + hours * HOUR_MS, request: hours, deadlineInMs: 9 * HOUR_MS }),
@@ -752,7 +754,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(started[0]?.job.published_at_ms).toBeGreaterThan(base)
     })
 
-    it('gives queued jobs to publish again that were published long ago, once each time', async () => {
+    it('republish queued jobs that were published long ago, once each time', async () => {
       const old = newJob({ request: 'old' })
       await store.create(old)
       await running(store)
@@ -767,7 +769,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeUnpublished('inference', 30_000, 1)).toHaveLength(1)
     })
 
-    it('moves each due job once, however many sweep', async () => {
+    it('queue each due job once, with any number of concurrent sweeps', async () => {
       for (let i = 0; i < 20; i++) await store.create(newJob({ runAtMs: Date.now() + HOUR_MS }))
       await database.advance(HOUR_MS)
       const stores = [store, await database.open(), await database.open()]
@@ -782,7 +784,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   })
 
   describe('leases', () => {
-    it('are held by one at a time, and pass on when they end', async () => {
+    it('are held by one process at a time, and pass on when they end', async () => {
       expect(await store.holdLease('due', 'a', 5_000)).toBe(true)
       expect(await store.holdLease('due', 'b', 5_000)).toBe(false)
       expect(await store.holdLease('other', 'b', 5_000)).toBe(true)
@@ -798,7 +800,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.holdLease('due', 'a', 5_000)).toBe(true)
     })
 
-    it('are taken by one of many', async () => {
+    it('are acquired by one of many', async () => {
       const stores = [store, await database.open()]
       const held = await Promise.all(
         Array.from({ length: 10 }, (_, i) => (stores[i % 2] as Store).holdLease('due', `holder-${i}`, 5_000)),
@@ -807,8 +809,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('reading', () => {
-    it('shows a tenant its own jobs only', async () => {
+  describe('queries', () => {
+    it("return a tenant's own jobs only", async () => {
       const mine = await running(store)
       await store.complete(mine, { result: 1 })
       const waiting = newJob()
@@ -827,7 +829,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.create(newJob({ tenant: 'key_b', id: mine.id }))).toMatchObject({ outcome: 'conflict' })
     })
 
-    it('pages through jobs in both directions', async () => {
+    it('page through jobs in both directions', async () => {
       const ids = Array.from({ length: 7 }, (_, i) => newJobId(Date.now() + i))
       for (const id of ids.toSorted(() => Math.random() - 0.5)) await store.create(newJob({ id }))
       const walk = async (order: 'asc' | 'desc') => {
@@ -842,7 +844,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await walk('desc')).toEqual(ids.toReversed())
     })
 
-    it('filters jobs by state, endpoint and parent', async () => {
+    it('filter jobs by state, endpoint and parent', async () => {
       const run = await running(store, { endpoint: '/v1/embeddings' })
       const child = newJob({ id: childJobId(run.id, 'step 1'), parentId: run.id })
       await store.create(child)
@@ -854,7 +856,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await list({ states: ['expired'] })).toEqual([])
     })
 
-    it('counts what waits and runs', async () => {
+    it('count waiting and running jobs', async () => {
       await running(store)
       await store.create(newJob({ priority: 'low' }))
       await store.create(newJob({ priority: 'low' }))
@@ -864,7 +866,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ])
     })
 
-    it('counts what waits and runs of each tenant', async () => {
+    it('count waiting and running jobs of each tenant', async () => {
       await running(store)
       await store.create(newJob())
       await store.create(newJob({ tenant: 'key_b', runAtMs: Date.now() + HOUR_MS }))
@@ -876,7 +878,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ])
     })
 
-    it('tells where the jobs of a tenant stand among those for the same slots', async () => {
+    it("return the positions of a tenant's jobs among those for equal slots", async () => {
       const { pool, kind, model } = newJob()
       const of = { pool, kind, model, priority: 'normal' } as const
       const ids: string[] = []
@@ -893,14 +895,14 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         { tenant: TENANT, count: 3 },
         { tenant: 'key_b', count: 1 },
       ])
-      // Two ids of one millisecond sort by chance, not as they were made.
+      // The order of two ids of one millisecond is random.
       expect(await store.tenants.places(of, TENANT)).toEqual(ids.toSorted().map((id, i) => ({ id, nth: i + 1 })))
       expect(await store.tenants.places(of, 'key_c')).toEqual([])
     })
   })
 
-  describe('afterwards', () => {
-    it('erases what a finished job said and keeps its skeleton', async () => {
+  describe('finished jobs', () => {
+    it('are erased except for their skeleton', async () => {
       const webhook = { url: 'https://example.com/secret', events: ['job.completed'] }
       const run = await running(store, { metadata: { secret: 'x' }, request: 'secret', webhook })
       expect(await store.erase(TENANT, run.id)).toBe(false)
@@ -922,7 +924,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('runs a failed, cancelled or expired job again as a new one', async () => {
+    it('that failed, were cancelled or expired are rerun as new jobs', async () => {
       const failed = await running(store, { request: 'again' })
       expect(await store.redrive(TENANT, failed.id, newJobId())).toBeUndefined()
       await store.fail(failed, { error: ERROR })
@@ -942,7 +944,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.redrive(TENANT, failed.id, newJobId())).toBeUndefined()
     })
 
-    it('shows no job past its retention, and purges it with its events', async () => {
+    it('past their retention are hidden, and purged with their events', async () => {
       const run = await running(store)
       await store.create(newJob({ id: run.id }), KEY)
       await store.complete(run, { result: 1 })
@@ -964,7 +966,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('purges what is past, whatever else of its day is kept, and names the blobs of what it purged', async () => {
+    it('are purged independently of others of their day, with the names of their blobs', async () => {
       const requests = [
         { blob: 'a', encode: {} },
         { body: 1, attachments: ['b'], encode: {} },
@@ -984,7 +986,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: kept.id }])
     })
 
-    it('purges and erases many rows in small steps', async () => {
+    it('are purged and erased in small steps', async () => {
       const long = await running(store)
       for (let chunk = 0; chunk < 3; chunk++) {
         await store.append(
@@ -1014,7 +1016,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       for (const table of ['jobs', 'job_events']) expect(await database.query(`SELECT * FROM ${table}`)).toEqual([])
     })
 
-    it('keeps what is not finished, however old', async () => {
+    it('are purged, but no unfinished job, however old', async () => {
       const given = newJob({ deadlineInMs: 1_000 * HOUR_MS })
       await store.create(given)
       await database.advance(500 * HOUR_MS)
@@ -1025,11 +1027,11 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('webhook messages', () => {
+  describe('webhook deliveries', () => {
     const webhook = { url: 'https://example.com/hook', events: ['job.started', 'job.completed', 'job.expired'] }
     const tried = { at_ms: 1, duration_ms: 12, status: 500, error: 'It is broken.' }
 
-    it('are written with the moves they tell of', async () => {
+    it('are written with their state transitions', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       await running(store)
@@ -1045,7 +1047,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.listDeliveries(expiring.id)).toMatchObject([{ type: 'job.expired', url: webhook.url }])
     })
 
-    it('that wait for an earlier one are put off until its next try, and go as soon as it is done', async () => {
+    it('that wait for an earlier one are postponed until its retry, and sent as soon as it is done', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       const nextAt = async () => (await store.listDeliveries(run.id)).map(({ next_at_ms }) => next_at_ms)
@@ -1064,7 +1066,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ type: 'job.completed', tries: 0 }])
     })
 
-    it('go out although more others wait for an earlier one than are looked at at once', async () => {
+    it('are sent although more blocked ones exist than one query reads', async () => {
       const boot = await alive(store)
       const runs = await Promise.all(Array.from({ length: 220 }, () => running(store, { webhook }, boot)))
       const firsts = await store.takeDeliveries(300, 20_000)
@@ -1077,7 +1079,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ job_id: last.id }])
     })
 
-    it('are taken by one at a time, in the order of the job, until they are delivered', async () => {
+    it('are taken by one process at a time, in the order of the job, until they are delivered', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       const [taken, ...none] = (await Promise.all([1, 2].map(() => store.takeDeliveries(10, 20_000)))).flat()
@@ -1106,7 +1108,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(states).toEqual(['delivered', 'failed'])
     })
 
-    it('that go back unsent are due again then, with tries, status and history as they were', async () => {
+    it('that return unsent are due again, with attempts, status and history unchanged', async () => {
       const run = await running(store, { webhook })
       const take = async () => (await store.takeDeliveries(10, 20_000))[0] ?? expect.fail('nothing to deliver')
       const refused = { state: 'pending', retryInMs: 0, status: 500, error: 'status 500' } as const
@@ -1123,7 +1125,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
-    it('that an operator makes due during a try are delivered if that succeeds', async () => {
+    it('that an operator makes due during an attempt are delivered if that succeeds', async () => {
       await running(store, { webhook })
       const [taken] = await store.takeDeliveries(10, 20_000)
       if (!taken) throw new Error('nothing to deliver')
@@ -1132,7 +1134,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  it('refuses calls after it was closed, which may be done twice', async () => {
+  it('refuses calls after it was closed, and may be closed twice', async () => {
     await store.close()
     await store.close()
     await expect(store.find(TENANT, 'job_x')).rejects.toMatchObject({ code: 'overloaded' })

@@ -1,4 +1,4 @@
-/** The conformance suite of the store's counts of stored bytes, on each adapter. */
+/** The conformance suite of the counts of stored bytes, on each adapter. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { newConversationId } from '#shared/store/conversations.ts'
 import { newFileId } from '#shared/store/files.ts'
@@ -36,7 +36,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     ...{ id: newFileId(), tenant: TENANT, purpose: 'vision', filename: 'a', bytes, keepMs },
   })
 
-  it('count requests with their blobs from the start, outputs from the end, and neither after an erasure', async () => {
+  it('include requests with their blobs from the start, outputs from the end, and neither after an erasure', async () => {
     const request = { body: 'x'.repeat(1_000) }
     const run = await running(store, { tenant: TENANT, request, blobBytes: 5 * MIB })
     const ofRequest = JSON.stringify(request).length + 5 * MIB
@@ -45,7 +45,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     await store.append(run, output)
     const step = { key: 'k', kind: 'search', output: { value: 1 }, cost: {}, blobBytes: 300 }
     await store.addStep({ ...run, chunk: 1 }, step, [])
-    expect(await used(), 'while it runs').toBe(ofRequest)
+    expect(await used(), 'while running').toBe(ofRequest)
     await store.complete({ ...run, chunk: 2 }, { result: 'z'.repeat(700) })
     expect(await used()).toBe(ofRequest + 502 + '{"value":1}'.length + 300 + 702)
     expect(await used('key_b')).toBe(0)
@@ -53,7 +53,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     expect(await used()).toBe(0)
   })
 
-  it('count children, and forget what is purged with its job', async () => {
+  it('include children, and exclude purged jobs', async () => {
     const run = await running(store, { tenant: TENANT, request: {} })
     const child = { id: `${run.id.slice(0, 14)}${'c'.repeat(22)}`, pool: 'embeddings', kind: 'embed' } as const
     const made = { ...child, endpoint: '/v1/embeddings', model: 'm', request: { body: 'abc' }, blobBytes: 40 }
@@ -66,7 +66,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     expect(await used()).toBe(0)
   })
 
-  it('count files and conversations until they are deleted or expire', async () => {
+  it('include files and conversations until they are deleted or expire', async () => {
     const kept = file(100)
     await store.files.create(kept, { filesMax: 9 })
     await store.files.create(file(7, 1_000), { filesMax: 9 })
@@ -84,13 +84,13 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     expect(await used()).toBe(0)
   })
 
-  it('grant a project no more than it may store', async () => {
+  it('are reserved for a project up to its quota', async () => {
     await store.files.create(file(60), { filesMax: 9 })
     expect(await store.storedBytes.hold(TENANT, 'one', 41, 100)).toEqual({ isGranted: false, used: 60 })
     expect(await store.storedBytes.hold(TENANT, 'one', 40, 100)).toMatchObject({ isGranted: true })
   })
 
-  it('grant processes that ask at once no more together than one, and forget those that died', async (context) => {
+  it('are reserved by concurrent processes up to the quota, and released for dead processes', async (context) => {
     if (name === 'sqlite') context.skip('one process has the file')
     const ask = (boot: string, bytes: number) => store.storedBytes.hold(TENANT, boot, bytes, 100)
     const answers = await Promise.all(Array.from({ length: 12 }, (_, i) => ask(`ing_${i}`, 30)))

@@ -1,4 +1,4 @@
-/** Turns of tenants among the jobs that wait (docs/internals/design.md, Fairness), over each adapter. */
+/** Fair claims among the waiting jobs of tenants (docs/internals/design.md, Fairness), over each adapter. */
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { Client, escapeLiteral } from 'pg'
@@ -37,13 +37,13 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     if (isHere) await database[Symbol.asyncDispose]()
   })
 
-  /** Accepts jobs of tenants, as many as each name is long: all of one before those of the next. */
+  /** Accepts jobs of tenants, as many as the length of the name: all of one before those of the next. */
   async function submit(...tenants: string[]): Promise<void> {
     for (const letters of tenants) {
       for (const tenant of letters) await store.create(newJob({ tenant }))
     }
   }
-  /** Whose jobs are claimed, in the order of the alphabet. */
+  /** Tenants of the claimed jobs, in alphabetical order. */
   async function claim(limit: number, after?: string): Promise<string> {
     const claimed = await store.claimNext(OF, boot, limit, after)
     return claimed
@@ -52,7 +52,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
       .join('')
   }
 
-  it('gives each tenant one, then as many more of each as are wanted', async () => {
+  it('returns one job per tenant, then as many more of each as requested', async () => {
     await submit('aaaaaaaaaa', 'b', 'ccc')
     expect(await claim(3)).toBe('abc')
     expect(await claim(5)).toBe('aaacc')
@@ -60,7 +60,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await claim(1)).toBe('')
   })
 
-  it('begins after the tenant that was served last, and goes round once', async () => {
+  it('starts after the tenant that was served last, and visits each once', async () => {
     await submit('a', 'b', 'c')
     expect(await claim(1, 'a')).toBe('b')
     expect(await claim(1, 'b')).toBe('c')
@@ -71,29 +71,29 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await claim(1, 'nobody')).toBe('a')
   })
 
-  it('prefers tenants of whom fewer jobs of that kind, model and lane run', async () => {
+  it('prefers tenants with fewer running jobs of that kind, model and priority', async () => {
     await submit('aaaa', 'bbbb')
     await store.claimNext(OF, boot, 2, 'b')
     await store.create(newJob({ tenant: 'c', model: 'other' }))
     await store.claimNext({ ...OF, model: 'other' }, boot, 1)
     await submit('c')
-    // One of each runs, but none of the third there.
+    // One of each is running, but none of the third there.
     expect(await claim(1, 'c')).toBe('c')
     expect(await claim(1, 'a')).toBe('b')
     expect(await claim(1, 'b')).toBe('a')
     expect(await claim(1, 'a')).toBe('b')
-    // Its turn would be next: three run.
+    // The tenant would be next: three are running.
     expect(await claim(1, 'a')).toBe('a')
   })
 
-  it('passes over a tenant whose jobs may start no more', async () => {
+  it('skips a tenant whose jobs are past their start deadline', async () => {
     await store.create(newJob({ tenant: 'a', startInMs: 1_000 }))
     await submit('b')
     await database.advance(1_500)
     expect(await claim(1)).toBe('b')
   })
 
-  /** Says what tenants may run at once, where each adapter looks for it. */
+  /** Stores concurrency limits of tenants where each adapter reads them. */
   async function limit(limits: Record<string, number>): Promise<void> {
     if (database.url === undefined) {
       return store.tenants.limitRunning({ mostOf: (tenant) => limits[tenant], callsOf: () => 0 })
@@ -103,7 +103,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     }
   }
 
-  it('gives nobody more than it may run at once, over all models, and finds those behind any number who have that', async () => {
+  it('respects the concurrency limits of tenants over all models, and finds tenants behind any number of limited ones', async () => {
     const full = Array.from({ length: 1_200 }, (_, i) => `f${i}`)
     await limit({ a: 3, c: 1, ...Object.fromEntries(full.map((tenant) => [tenant, 0])) })
     await submit('aaaaaa', 'bb', 'cc')
@@ -117,7 +117,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await claim(1, 'd')).toBe('z')
   })
 
-  it('lets no two who race run more than a tenant may', async () => {
+  it('respects the limit of a tenant with two racing workers', async () => {
     await limit({ a: 4 })
     await submit('a'.repeat(40))
     const stores = [store, await database.open(), await database.open()]
@@ -125,7 +125,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await store.tenants.running('a')).toBe(4)
   })
 
-  it('stays fair where workers race, each from where it was', async () => {
+  it('stays fair with racing workers, each at its own position', async () => {
     await submit('a'.repeat(60), 'bbbb', 'cccc')
     const stores = [store, await database.open(), await database.open()]
     const boots = await Promise.all(stores.map((one) => alive(one)))
@@ -143,11 +143,11 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     }
     expect(order).toHaveLength(12)
     const counts = ['a', 'b', 'c'].map((tenant) => order.filter((one) => one === tenant).length)
-    // Who has many gets no more than the others but what a race gives: each of the three at most once.
+    // A tenant with many jobs gets no more than the others, except for one per racing worker.
     expect(Math.max(...counts) - Math.min(...counts)).toBeLessThanOrEqual(3)
   })
 
-  it('costs as little beside a hundred thousand jobs of one tenant and a thousand of others', {
+  it('reads little next to a hundred thousand jobs of one tenant and a thousand of others', {
     timeout: 120_000,
   }, async () => {
     await store.close()
@@ -175,7 +175,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
 
 type Params = Record<string, string | number>
 
-/** What a claim reads that it should not: steps of its plan that read a table whole, or more rows than a few for each turn. */
+/** Excess reads of a claim: steps of its plan that scan a table, or more than a few rows per tenant. */
 async function readBy(
   database: TestDatabase & { url?: string; directory?: string },
   params: Params,
@@ -185,7 +185,7 @@ async function readBy(
     : await readByPostgres(database.url, params)
 }
 
-/** Each job that is looked at asks for the time; the way from tenant to tenant is a search in an index. */
+/** Each inspected job reads the clock; the step from tenant to tenant is an index search. */
 function readBySqlite(directory: string, params: Params): string[] {
   const db = new DatabaseSync(join(directory, 'store.db'))
   let asked = 0
@@ -232,7 +232,7 @@ async function readByPostgres(url: string, params: Params): Promise<string[]> {
 
 type PlanNode = Record<string, unknown> & { Plans?: PlanNode[] }
 
-/** Rows of jobs that were read, also those that were passed over. */
+/** Rows of jobs that were read, including skipped ones. */
 function rowsOf(node: PlanNode): number {
   const number = (name: string) => Number(node[name] ?? 0)
   const isRead = /^jobs/.test(String(node['Relation Name'] ?? '')) && String(node['Node Type']).includes('Scan')

@@ -1,4 +1,4 @@
-/** The ledger over each store: what is promised in shared/store/usage.ts, and what brings durable jobs into it. */
+/** The ledger over each store: the promises of shared/store/usage.ts, and the entry of durable jobs. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
@@ -53,7 +53,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     while (await enterEnded(store.usage, MODELS));
   }
 
-  it('adds up what many processes add at once, in whatever order', async () => {
+  it('adds up concurrent entries of many processes, in any order', async () => {
     const entries = Array.from({ length: 20 }, (_, i) => ({ ...ENTRY, keyId: `key_${i}`, model: `m${i % 3}` }))
     const both = [entries, entries.toReversed()]
     await Promise.all([1, 2, 3].flatMap((n) => both.map((rows, i) => store.usage.add(`ing_${n}_${i}`, 1, rows))))
@@ -67,7 +67,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect((await sum('model')).map(({ group }) => group)).toEqual(['m0', 'm1', 'm2'])
   })
 
-  it('tells the last day of keys and projects, and what they used of late', async () => {
+  it('returns the last day of keys and projects, and their recent usage', async () => {
     const old = { ...ENTRY, day: '2029-12-01', costNanos: 100 }
     await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-01-02' }, old, { ...old, keyId: 'key_b' }])
     const of = [
@@ -88,7 +88,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect(await store.usage.sum({ ...ofKey, project: 'other' })).toEqual([])
   })
 
-  it('gives the sums of one project and of the days that are asked for', async () => {
+  it('returns the sums of one project and of the requested days', async () => {
     await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-02-01' }, { ...ENTRY, project: 'other' }])
     expect((await sum('day', 'proj')).map(({ group, calls }) => [group, calls])).toEqual([
       ['2030-01-31', 1],
@@ -103,7 +103,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect(spent.map(({ costNanos }) => costNanos)).toEqual([7, 14, 0])
   })
 
-  it('has each durable job once, with its key, however it ended and however many enter it', async () => {
+  it('has each durable job once, with its key, however it ended and however many processes enter it', async () => {
     const done = await running(store, { tenant: 'proj', keyId: 'key_a' })
     const metered = { ...NOTHING, input_tokens: 1_000, cached_tokens: 400, output_tokens: 100 }
     await store.complete(done, { result: {}, metered })
@@ -136,7 +136,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect(await store.usage.listEnded(10)).toEqual([])
   })
 
-  it('has no call for a batch, whose requests are calls of their own', async () => {
+  it('has no call for a batch, whose requests are separate calls', async () => {
     const lane = { tenant: 'proj', keyId: 'key_a', pool: 'batches', kind: 'batch', model: 'batch' } as const
     await store.complete(await running(store, lane), { result: {}, metered: NOTHING })
     await store.complete(await running(store, { tenant: 'proj', keyId: 'key_a' }), { result: {}, metered: NOTHING })
@@ -175,7 +175,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect((await sum('key')).map(({ group }) => group)).toEqual(['key_a'])
   })
 
-  it('has a job that is run again twice: it was worked on twice', async () => {
+  it('has a rerun job twice, because work was done twice', async () => {
     const run = await running(store, { tenant: 'proj', keyId: 'key_a' })
     await store.fail(run, { error: { code: 'internal_error', message: 'x', param: null } })
     const again = newJobId()
@@ -186,7 +186,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
   })
 })
 
-describe.skipIf(!postgres)('a batch whose answer was lost', () => {
+describe.skipIf(!postgres)('a ledger batch whose response was lost', () => {
   it('is counted once when it is sent again', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()

@@ -14,13 +14,13 @@ import { ask, options, textOf } from '../../../support/engine-calls.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const weightsDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/shared/engines/chat-engine.test.ts says why weights are missing, and fails in CI.
+// test/shared/engines/chat-engine.test.ts reports why weights are missing, and fails in CI.
 const file = await prepareWeights(WEIGHTS, weightsDir).catch(() => undefined)
 
 const FACTS = Array.from({ length: 5 }, (_, i) => `Parcel ${i} weighs ${(i * 7) % 31} kilograms.`).join(' ')
 
 describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000 }, () => {
-  test('evaluates only the new tokens of the next turn, and answers as without it', async () => {
+  test('evaluates only the new tokens of the next message, with the same response as without it', async () => {
     await using engine = openLlama()
     const turns = [say(`${FACTS} What is the capital of France?`)]
     const first = await call(engine, 'a', { turns })
@@ -34,7 +34,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect(second.text).toBe(uncached.text)
   })
 
-  test('gives no project the tokens of another, which must evaluate all of the same prompt', async () => {
+  test('is not shared between projects, each of which evaluates its whole prompt', async () => {
     await using engine = openLlama()
     const request = { turns: [say(FACTS)], max_tokens: 4 }
     await call(engine, 'a', request)
@@ -46,7 +46,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect([third.usage.cached_tokens, third.text]).toEqual([0, own.text])
   })
 
-  test('holds for choices, tools, schemas and log probabilities', async () => {
+  test('works with choices, tools, schemas and log probabilities', async () => {
     await using engine = openLlama()
     const tools = [
       {
@@ -74,7 +74,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     }
   })
 
-  test('continues after a cancelled call with the tokens that were evaluated', async () => {
+  test('continues after a cancelled call with the evaluated tokens', async () => {
     await using engine = openLlama()
     const request = { turns: [say(`${FACTS} Write a long story.`)] }
     const stop = new AbortController()
@@ -88,7 +88,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect(warm.text).toBe(cold.text)
   })
 
-  test('keeps two chats of a project apart while there are sequences for both', async () => {
+  test('keeps two chats of a project separate while there are sequences for both', async () => {
     await using engine = openLlama()
     const chats = [say(`One. ${FACTS}`), say(`Two. ${FACTS}`)]
     for (const turn of chats) await call(engine, 'a', { turns: [turn], max_tokens: 2 })
@@ -98,7 +98,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     }
   })
 
-  test('fills the context to its end, turn after turn', async () => {
+  test('fills the context to its end, message by message', async () => {
     await using engine = openLlama({ context_tokens: 256 })
     const turns = [say('word '.repeat(200))]
     const schema = { type: 'array', items: { type: 'integer' }, minItems: 100 }
@@ -109,7 +109,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect({ ...second, usage: undefined }).toEqual({ ...first, usage: undefined })
   })
 
-  test('counts as evaluated what the library evaluates', async () => {
+  test('counts tokens as evaluated as the library does', async () => {
     const runtime = await openRuntime(file ?? '', { contextTokens: 512, parallel: 2 })
     const prompt = runtime.model.tokenize(FACTS) as Token[]
     const signal = new AbortController().signal
@@ -129,7 +129,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
 })
 
 describe('a sequence pool', () => {
-  test('takes the longest common prefix of the project, then a free one, then the least recently used', async () => {
+  test('uses the longest common prefix of the project, then a free one, then the least recently used', async () => {
     const [one, two, three] = [sequence(), sequence(), sequence()]
     const pool = new SequencePool([one, two, three])
     const use = async (project: string | undefined, tokens: number[]) => {
@@ -148,7 +148,7 @@ describe('a sequence pool', () => {
     expect(await use(undefined, [1, 2, 3, 4])).toEqual([0, []])
   })
 
-  test('empties a sequence whose call failed', async () => {
+  test('clears a sequence whose call failed', async () => {
     const one = sequence()
     const pool = new SequencePool([one])
     const owned = await pool.take('a', [1, 2] as Token[])
@@ -159,7 +159,7 @@ describe('a sequence pool', () => {
   })
 })
 
-/** As much of a sequence as the pool needs. */
+/** The part of a sequence that the pool uses. */
 interface Fake {
   tokens: number[]
 }

@@ -270,13 +270,13 @@ describe('a chat template', () => {
     ['Qwen', QWEN, ['<tool_call>\n{"name": "'], ['", "arguments":'], { type: 'text', text: '<tool_call>' }],
     ['Llama 3', LLAMA_3, ['{"name": "'], ['", "parameters":'], { type: 'start', text: '{"name": "' }],
     ['Mistral', MISTRAL, ['[TOOL_CALLS][{"name": "'], ['", "arguments":'], { type: 'text', text: '[TOOL_CALLS][' }],
-  ])('shows how %s calls tools', (_, source, before, between, trigger) => {
+  ])('renders tool calls of %s', (_, source, before, between, trigger) => {
     const { tools } = templateOf(source).forms
     expect(tools).toMatchObject({ before, between })
     if (tools) expect(triggerOf(tools)).toMatchObject(trigger)
   })
 
-  test('has a call that begins with a control token as its trigger', () => {
+  test('starts a call with a control token as its trigger', () => {
     const { tools } = templateOf(MISTRAL, ['[TOOL_CALLS]']).forms
     expect(tools && triggerOf(tools)).toEqual({ type: 'token', token: 10, rest: ['[{"name": "'] })
   })
@@ -297,13 +297,13 @@ describe('a chat template', () => {
     expect(() => templateOf(source)).toThrow(message)
   })
 
-  test('refuses a conversation in its own words', () => {
+  test('refuses a conversation with its own message', () => {
     const template = templateOf(GEMMA)
     expect(() => template.render({ messages: [HELLO], tools: [], prefill: '' })).toThrow(/roles must alternate/)
   })
 })
 
-describe('marks of a template in texts of a caller', () => {
+describe("template marks in a caller's text", () => {
   const MARKS = ['<|im_start|>', '<|im_end|>', '[INST]', '<s>']
 
   test.each<[string, Partial<Conversation>]>([
@@ -331,7 +331,7 @@ describe('marks of a template in texts of a caller', () => {
     expect(pieces.filter((piece) => typeof piece === 'string').join('')).toContain('<|im_end|>')
   })
 
-  test('do not come about where two texts meet', () => {
+  test('do not form where two texts meet', () => {
     const source = `{% for m in messages %}[{{ m.content }}]{{ m.content }}{% endfor %}<|im_end|>{{ '<|im' + '_end|>' }}`
     for (const [first, second] of [
       ['INST', 'x'],
@@ -355,13 +355,13 @@ describe('marks of a template in texts of a caller', () => {
     expect(pieces).toEqual(['"\\\\<s>\\u00e9"', 13])
   })
 
-  test('take the blanks that they are known to take', () => {
+  test('do not affect the whitespace of their neighbours', () => {
     const marks = new Marks([{ text: '<|end|>', token: 5, lstrip: true, rstrip: true }])
     expect(marks.split('a \n<|end|>\n\n b<|end|> <|end|>', '\ufdd0')).toEqual(['a', 5, 'b', 5, 5])
   })
 })
 
-describe('a template that does too much', () => {
+describe('a template that is too expensive', () => {
   const signal = new AbortController().signal
   const open = (source: string) => ModelTemplate.open({ source, bosToken: '', eosToken: '', marks: [] }, LIMITS)
   const LIMITS = { openMs: 1_500, renderMs: 1_500 }
@@ -369,7 +369,7 @@ describe('a template that does too much', () => {
   test.each([
     ['an endless loop', '{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}'],
     ['a long list', '{{ range(10 ** 9) | length }}{{ range(999999999) }}'],
-  ])('is refused at the start, and holds no event loop: %s', async (_, source) => {
+  ])('is refused at the start, without blocking the event loop: %s', async (_, source) => {
     const holdMs = await longestHold(async () => {
       await expect(open(source)).rejects.toMatchObject({
         code: 'model_loading',
@@ -379,7 +379,7 @@ describe('a template that does too much', () => {
     expect(holdMs).toBeLessThan(400)
   })
 
-  test('is ended at one conversation, and renders the next', async () => {
+  test('is interrupted for one conversation, and renders the next', async () => {
     const template = await open(
       `{{ messages[0].content }}{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}{% endif %}`,
     )
@@ -392,10 +392,10 @@ describe('a template that does too much', () => {
     await template.close()
   })
 
-  test('gives way to its caller', async () => {
+  test('is interrupted when its caller disconnects', async () => {
     const template = await open(`{% for a in range(999) %}{{ messages[0].content | length }}{% endfor %}needleuser`)
     const messages = [HI]
-    const reason = new Error('left')
+    const reason = new Error('disconnected')
     await expect(template.render({ messages, tools: [], prefill: '' }, AbortSignal.abort(reason))).rejects.toBe(reason)
     expect(await template.render({ messages, tools: [], prefill: '' }, signal)).toHaveLength(1)
     await template.close()
@@ -403,7 +403,7 @@ describe('a template that does too much', () => {
 })
 
 describe('the template in a model file', { timeout: 60_000 }, () => {
-  test('makes the tokens that llama.cpp makes of its text, except for those of a caller', async () => {
+  test("produces the tokens of llama.cpp, except inside a caller's text", async () => {
     await using runtime = await openRandom({ template: CHATML })
     const { model } = runtime
     const write = (content: string) =>
@@ -426,18 +426,18 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     expect(prompt.filter((piece) => piece === 1)).toHaveLength(count)
   })
 
-  test('ends an answer at its own end of turn, if that is no control token', async () => {
+  test('ends a response at its own end of turn, if that is no control token', async () => {
     await using runtime = await openRandom({ template: CHATML, controlTokens: [] })
     expect(runtime.format.endMarks).toEqual(['<|im_end|>'])
   })
 
-  test('is the one of its name, if the file has none', async () => {
+  test('is the built-in one of its name, if the file has none', async () => {
     await using runtime = await openRandom({})
     const prompt = await runtime.format.write({ messages: [HI], tools: [], prefill: '' }, signalOf())
     expect(prompt.join('')).toContain('Hi')
   })
 
-  test('that cannot be used keeps the model from loading, with the reason', async () => {
+  test('that is unusable keeps the model from loading, with the reason', async () => {
     await using engine = await openRandomEngine({ template: '{{ raise_exception("Not today.") }}' })
     expect(await failure(engine, ask())).toMatchObject({
       code: 'model_loading',
@@ -445,7 +445,7 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     })
   })
 
-  test('gives way to the file that the catalogue names', async () => {
+  test('is overridden by the file in the catalogue', async () => {
     await using engine = await openRandomEngine(
       { template: '{{ raise_exception("Not today.") }}' },
       { chat_template: 'own.jinja' },
@@ -455,7 +455,7 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     expect(await engine.countTokens?.(request, options())).toBe(5)
   })
 
-  test('gets the system turn of the catalogue, if the caller has none', async () => {
+  test('gets the system message of the catalogue, if the caller has none', async () => {
     await using engine = await openRandomEngine({ template: CHATML }, { system: 'Be brief.' })
     const count = async (...turns: string[][]) => {
       const written = turns.map(([role, text]) => ({ role, parts: [{ type: 'text', text }] }))
@@ -465,7 +465,7 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     expect([await count(['user', 'Hi']), await count(['system', 'Be'], ['user', 'Hi'])]).toEqual([own, (own ?? 0) - 9])
   })
 
-  test('refuses a conversation with its own words', async () => {
+  test('refuses a conversation with its own message', async () => {
     await using engine = await openRandomEngine({ template: GEMMA })
     const turns = [
       { role: 'assistant', parts: [{ type: 'text', text: 'Hello' }] },
@@ -482,7 +482,7 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     ['Qwen', QWEN, ['<|im_start|>', '<|im_end|>']],
     ['Llama 3', LLAMA_3, ['<|eot_id|>', '<|start_header_id|>', '<|end_header_id|>']],
     ['Mistral', MISTRAL, ['[INST]', '[/INST]', '[TOOL_CALLS]']],
-  ])('of %s calls the tool that is named, or one that is required', async (_, template, controlTokens) => {
+  ])('of %s calls the named tool, or a required one', async (_, template, controlTokens) => {
     await using engine = await openRandomEngine({ template, controlTokens })
     const tools = [WEATHER, { ...WEATHER, name: 'news' }].map((tool) => ({
       ...tool,
@@ -502,7 +502,7 @@ describe('the template in a model file', { timeout: 60_000 }, () => {
     ['a control token', { template: MISTRAL, controlTokens: ['[TOOL_CALLS]'] }],
     ['a text', { template: QWEN, controlTokens: [], words: ['<tool_call>'] }],
     ['the beginning of the answer', { template: LLAMA_3, controlTokens: [], words: ['{"name":▁"'] }],
-  ])('turns an answer into a call at %s', async (_, gguf) => {
+  ])('turns a response into a call at %s', async (_, gguf) => {
     await using engine = await openRandomEngine(gguf)
     const parameters = { type: 'object', properties: { city: { enum: ['Rome'] } }, required: ['city'] }
     const tools = [{ ...WEATHER, parameters }]

@@ -23,7 +23,7 @@ import { until } from '../../../support/stack.ts'
 interface Adapter {
   readonly name: string
   open(): Promise<{ engine: TranscriptionEngine; close(): Promise<void> }>
-  /** A recording of a sentence or two, and one that takes long. */
+  /** A recording of a sentence or two, and a long one. */
   readonly audio: Buffer
   readonly long: Buffer
 }
@@ -32,7 +32,7 @@ const WORDS = ['Hello', ' world,', ' how', ' are', ' you?']
 const TEXT = WORDS.join('')
 const clips = (await findEnvironment()) && (await findSpeech())
 
-/** A server that knows all of the dialect: it answers as it is asked to, and hangs on long files. */
+/** A server with all features: follows the request, and hangs on long files. */
 const speaks: SpeechScript = ({ fields, file }, answer) => {
   if (file.length === 0) return answer.json({ error: { message: 'empty', code: 'invalid_audio', param: 'file' } }, 400)
   const words = WORDS.map((word, at) => ({ word: word.trim(), start: at, end: at + 1 }))
@@ -87,7 +87,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       await close()
     })
 
-    test('gives start first, usage and finish last, each once', async () => {
+    test('yields start first, usage and finish last, each once', async () => {
       const events = await collectTranscript(engine, askTranscript({ stream: true }), { duration: 5 }, fileOf(audio))
       const types = events.map(({ type }) => type)
       expect([types[0], ...types.slice(-2)]).toEqual(['start', 'usage', 'finish'])
@@ -96,7 +96,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(eventsOf(events, 'usage')[0]?.usage.output_tokens).toBeGreaterThan(0)
     })
 
-    test('gives the text of a segment before it, numbered from 0, all of the text in segments', async () => {
+    test('yields the text of a segment before it, numbered from 0, all of the text in segments', async () => {
       const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
       const segments = eventsOf(events, 'segment').map(({ segment }) => segment)
       expect(
@@ -115,7 +115,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       }
     })
 
-    test('gives words in order of time, which make up the text', async () => {
+    test('yields words in order of time, which make up the text', async () => {
       const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
       const words = eventsOf(events, 'segment').flatMap(({ segment }) => segment.words ?? [])
       // Whisper writes "ill-disposed" as two words, and one of them without a blank before it.
@@ -124,7 +124,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(starts).toEqual(starts.toSorted((a, b) => a - b))
     })
 
-    test('gives the log probabilities of the text’s tokens', async () => {
+    test('yields the log probabilities of the text’s tokens', async () => {
       const request = askTranscript({ logprobs: true })
       const events = await collectTranscript(engine, request, { duration: 5 }, fileOf(audio))
       const logprobs = eventsOf(events, 'text').flatMap((event) => event.logprobs ?? [])
@@ -146,18 +146,18 @@ describe.each(clips ? [...adapters, local] : adapters)(
       stop.abort('cancelled')
       await expect(call).rejects.toBe('cancelled')
       await until(() => file.unclosed === 0)
-      // It is free for the next one.
+      // The engine is free for the next call.
       expect(transcriptOf(await collectTranscript(engine, askTranscript(), {}, fileOf(audio)))).not.toBe('')
     })
 
-    test('does not begin when it is stopped before', async () => {
+    test('does not start if aborted before', async () => {
       const signal = AbortSignal.abort('never')
       const file = fileOf(audio)
       await expect(collectTranscript(engine, askTranscript(), { signal }, file)).rejects.toBe('never')
       await until(() => file.unclosed === 0)
     })
 
-    test('may be left in the middle', async () => {
+    test('may be abandoned in the middle', async () => {
       const file = fileOf(audio)
       for await (const event of engine.transcribe(askTranscript(), file, transcribeOptions())) {
         if (event.type === 'text') break
@@ -165,7 +165,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       await until(() => file.unclosed === 0)
     })
 
-    test('refuses what it cannot read as the caller’s fault', async () => {
+    test('reports an unreadable file as an error of the caller', async () => {
       const empty = { ...fileOf(), bytes: 0, open: () => Promise.resolve(Readable.from([])) }
       expect(await transcriptFailure(engine, askTranscript(), {}, empty)).toMatchObject({
         code: 'invalid_audio',

@@ -55,7 +55,7 @@ const segment = (id: number, text: string, start: number) => ({
 })
 
 describe('the local engine', () => {
-  test('asks for a stream with everything that is wanted', async () => {
+  test('requests a stream with all required features', async () => {
     await using at = await openOn({ [TRANSCRIBE]: (_, answer) => answer.json({ text: '' }) })
     const vad = { threshold: 0.4, silence_duration_ms: 300, prefix_padding_ms: 100 }
     await collectTranscript(
@@ -74,7 +74,7 @@ describe('the local engine', () => {
     })
   })
 
-  test('gives text, segments with words, log probabilities and progress as they become known', async () => {
+  test('yields text, segments with words, log probabilities and progress as they arrive', async () => {
     const logprobs = [{ token: ' One', logprob: -0.1, bytes: [32] }]
     await using at = await openOn({
       [TRANSCRIBE]: (_, answer) => {
@@ -107,7 +107,7 @@ describe('the local engine', () => {
     expect([seconds[0], Math.max(...seconds)]).toEqual([0, 4])
   })
 
-  test('runs as many calls at once as its model says; the others wait for as long as it takes', async () => {
+  test('runs as many concurrent calls as its model allows; the others wait without a limit', async () => {
     const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     let calls = 0
     await using at = await openOn(
@@ -127,7 +127,7 @@ describe('the local engine', () => {
     expect([calls, at.server.mostAtOnce]).toEqual([2, 1])
   })
 
-  test('says how far the preparation is while there is no server', async () => {
+  test('reports the progress of the preparation while there is no server', async () => {
     const engine = openLocalTranscription(localModel(), loading)
     const audio = fileOf()
     const error = await transcriptFailure(engine, askTranscript(), {}, audio)
@@ -135,7 +135,7 @@ describe('the local engine', () => {
     await engine.close()
   })
 
-  test('whose work fails in the middle is an error that another try may mend', async () => {
+  test('reports a failure in the middle as a retryable error', async () => {
     await using at = await openOn({
       [TRANSCRIBE]: (_, answer) => {
         answer.open()
@@ -147,7 +147,7 @@ describe('the local engine', () => {
     expect((await transcriptFailure(at.engine)).code).toBe('upstream_error')
   })
 
-  test('whose process dies in the middle is an error, although all frames so far were good', async () => {
+  test('reports a server that dies in the middle as an error, although all frames so far were valid', async () => {
     await using at = await openOn({
       [TRANSCRIBE]: (_, answer) => {
         answer.open()
@@ -159,8 +159,8 @@ describe('the local engine', () => {
   })
 })
 
-describe('what decodes audio', () => {
-  test('gives the seconds of a file, which it gets whole and as it is', async () => {
+describe('the audio decoder', () => {
+  test('returns the duration of a file, which it gets whole and unchanged', async () => {
     await using at = await openOn({ '/audio/probe': (_, answer) => answer.json({ duration: 2.5, codec: 'flac' }) })
     expect(await at.tools.probe(fileOf(), options)).toBe(2.5)
     expect(at.server.calls[0]?.file.equals(CONTENT)).toBe(true)
@@ -171,7 +171,7 @@ describe('what decodes audio', () => {
     ['invalid_audio', 400],
     ['audio_too_short', 400],
     ['audio_too_long', 400],
-  ])('passes on that it is %s', async (code, status) => {
+  ])('reports a file that is %s', async (code, status) => {
     const error = { message: 'why', code, param: 'file', type: 'invalid_request_error' }
     await using at = await openOn({ '/audio/probe': (_, answer) => answer.json({ error }, status) })
     await expect(at.tools.probe(fileOf(), options)).rejects.toMatchObject({ code, param: 'file', message: 'why' })
@@ -180,12 +180,12 @@ describe('what decodes audio', () => {
   test.each([
     ['fails', { error: { message: 'x' } }, 500, 'upstream_error'],
     ['is full', { error: { message: 'x' } }, 503, 'overloaded'],
-  ])('that %s may work later', async (_, body, status, code) => {
+  ])('reports a retryable error if it %s', async (_, body, status, code) => {
     await using at = await openOn({ '/audio/probe': (_, answer) => answer.json(body, status) })
     await expect(at.tools.probe(fileOf(), options)).rejects.toMatchObject({ code })
   })
 
-  test('gives turns, and sends known voices by name and sample', async () => {
+  test('returns speaker turns, and sends voices of known speakers by name and sample', async () => {
     const turns = [{ start: 0, end: 1.5, speaker: 'agent' }]
     await using at = await openOn({ '/diarize': (_, answer) => answer.json({ duration: 2, turns }) })
     const speakers = [
@@ -202,7 +202,7 @@ describe('what decodes audio', () => {
     })
   })
 
-  test('stops when its signal does, and closes the file', async () => {
+  test('stops with its signal, and closes the file', async () => {
     const received = Promise.withResolvers<SpeechCall>()
     await using at = await openOn({ '/audio/probe': (call) => received.resolve(call) })
     const stop = new AbortController()
@@ -215,7 +215,7 @@ describe('what decodes audio', () => {
     await until(() => audio.unclosed === 0)
   })
 
-  test('speaks of a voice’s sample by its field, and of other failures as they are', () => {
+  test('reports a bad voice sample by its field, and other failures unchanged', () => {
     const wrong = new ServiceError('invalid_audio', 'It is damaged.', { param: 'file' })
     expect(aboutReference(wrong, 1)).toMatchObject({ code: 'invalid_value', param: 'known_speaker_references[1]' })
     const busy = new ServiceError('overloaded', 'busy')

@@ -20,7 +20,7 @@ import { type SpeechScript, startSpeechServer } from '../../../support/speech/se
 import { until } from '../../../support/stack.ts'
 
 const PATH = '/v1/audio/transcriptions'
-/** whisper-1 and Speaches, in their own words. */
+/** Responses of whisper-1 and Speaches. */
 const VERBOSE = {
   task: 'transcribe',
   language: 'english',
@@ -71,16 +71,16 @@ function streams(...frames: unknown[]): SpeechScript {
   }
 }
 
-describe('what the upstream is sent', () => {
-  test('is a form with every wish, the file last and whole, and its length', async () => {
+describe('the request to a transcription upstream', () => {
+  test('is a form with every option, the file last and complete, and its length', async () => {
     await using at = await openOn(sends(VERBOSE), {
       model: 'whisper-1',
       api_key_env: 'KEY',
       headers: { 'X-Team': 'a' },
     })
     const vad = { threshold: 0.4, silence_duration_ms: 300, prefix_padding_ms: 100 }
-    const wishes = { language: 'de', prompt: 'Ein "Wort"\r\nund', temperature: 0.5, words: true, vad }
-    await collectTranscript(at.engine, askTranscript(wishes), { traceparent: '00-a-b-01' })
+    const options = { language: 'de', prompt: 'Ein "Wort"\r\nund', temperature: 0.5, words: true, vad }
+    await collectTranscript(at.engine, askTranscript(options), { traceparent: '00-a-b-01' })
     const [call] = at.server.calls
     expect(call?.fields).toEqual({
       model: ['whisper-1'],
@@ -104,7 +104,7 @@ describe('what the upstream is sent', () => {
     expect(Number(call?.headers['content-length'])).toBeGreaterThan(CONTENT.length)
   })
 
-  test('leaves out what has its default', async () => {
+  test('omits default values', async () => {
     await using at = await openOn(sends(VERBOSE))
     await collectTranscript(at.engine)
     expect(at.server.calls[0]?.fields).toEqual({
@@ -126,14 +126,14 @@ describe('what the upstream is sent', () => {
       { response_format: ['verbose_json'] },
     ],
     ['no words where it knows none', { words: false }, { diarize: true }, { 'timestamp_granularities[]': ['segment'] }],
-  ])('asks for %s', async (_, transcription, wishes, fields) => {
+  ])('requests %s', async (_, transcription, options, fields) => {
     await using at = await openOn(sends(VERBOSE), {}, { transcription })
-    await collectTranscript(at.engine, askTranscript(wishes))
+    await collectTranscript(at.engine, askTranscript(options))
     expect(at.server.calls[0]?.fields).toMatchObject(fields)
     if (!('stream' in fields)) expect(at.server.calls[0]?.fields).not.toHaveProperty('stream')
   })
 
-  test('is read from the file no faster than the upstream takes it', async () => {
+  test('is read from the file no faster than the upstream reads it', async () => {
     const sockets: Socket[] = []
     const server = createServer((socket) => void sockets.push(socket.pause()))
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -151,7 +151,7 @@ describe('what the upstream is sent', () => {
     const call = collectTranscript(engine, askTranscript(), { signal: stop.signal }, audio)
     call.catch(() => {})
     await untilSteady(() => read)
-    // What the kernel holds of a connection, and little more.
+    // The kernel's buffers of a connection, and little more.
     expect(read * piece.length).toBeLessThan(16 * 1024 * 1024)
     stop.abort('enough')
     await expect(call).rejects.toBe('enough')
@@ -161,7 +161,7 @@ describe('what the upstream is sent', () => {
   })
 })
 
-describe('what comes of an answer', () => {
+describe('the response of a transcription upstream', () => {
   test('in verbose_json: language, duration, text, numbered segments, words inside them', async () => {
     await using at = await openOn(sends(VERBOSE))
     const events = await collectTranscript(at.engine, askTranscript({ words: true }))
@@ -174,12 +174,12 @@ describe('what comes of an answer', () => {
       [1, ' Goodbye.'],
     ])
     expect(segments[0]).toMatchObject({ tokens: [1, 2, 3], avg_logprob: -0.2, no_speech_prob: 0, temperature: 0 })
-    // The second word ends after its segment: its middle says where it belongs.
+    // The second word ends after its segment, so its middle decides its segment.
     expect(segments.map(({ words }) => words?.map(({ word }) => word))).toEqual([['Hello', 'world'], ['Goodbye']])
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 50, output_tokens: 4 })
   })
 
-  test('with words inside the segments (whisper.cpp), blanks and all', async () => {
+  test('with words inside the segments (whisper.cpp) keeps blanks', async () => {
     const words = [
       { word: ' Hi', start: 0, end: 1, probability: 0.9 },
       { word: '', start: 1, end: 1 },
@@ -189,7 +189,7 @@ describe('what comes of an answer', () => {
     expect(eventsOf(events, 'segment')[0]?.segment.words).toEqual([{ word: 'Hi', start: 0, end: 1 }])
   })
 
-  test('with words and no segments: pieces of sentences, which keep all of the text', async () => {
+  test('with words and no segments becomes parts of sentences with all of the text', async () => {
     const words = 'One two three four'.split(' ').map((word, at) => ({ word, start: at, end: at + 1 }))
     const said = words.map((word) => (word.word === 'two' ? { ...word, word: 'two.' } : word))
     await using at = await openOn(sends({ text: '"One two." Three – three four!', words: said, duration: '4.0' }))
@@ -202,20 +202,20 @@ describe('what comes of an answer', () => {
     expect(eventsOf(events, 'start')[0]?.duration).toBe(4)
   })
 
-  test('in json alone: one segment over the whole, and tokens of the text', async () => {
+  test('in json alone becomes one segment over the whole, and tokens of the text', async () => {
     await using at = await openOn(sends({ text: 'Hello world.', usage: { type: 'duration', seconds: 3 } }))
     const events = await collectTranscript(at.engine)
     expect(eventsOf(events, 'segment')).toMatchObject([{ segment: { id: 0, start: 0, end: 3, text: 'Hello world.' } }])
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 30, output_tokens: 3 })
   })
 
-  test('without speech: no text and no segment', async () => {
+  test('without speech has no text and no segment', async () => {
     await using at = await openOn(sends({ text: '', segments: [] }))
     const events = await collectTranscript(at.engine, askTranscript(), { duration: 2 })
     expect(events.map(({ type }) => type)).toEqual(['start', 'usage', 'finish'])
   })
 
-  test('with log probabilities, in events that records can carry', async () => {
+  test('with log probabilities becomes events that fit into records', async () => {
     const logprobs = Array.from({ length: 600 }, (_, at) => ({ token: `t${at}`, logprob: -0.5, bytes: [116] }))
     const text = '🎉'.repeat(20_000)
     await using at = await openOn(sends({ text, logprobs }))
@@ -227,7 +227,7 @@ describe('what comes of an answer', () => {
     expect(Math.max(...texts.map((event) => event.logprobs?.length ?? 0))).toBeLessThanOrEqual(256)
   })
 
-  test('takes the upstream’s count of tokens over ours, and what was decoded here over its duration', async () => {
+  test("has the upstream's token count, and the decoded duration instead of the reported one", async () => {
     const usage = { type: 'tokens', input_tokens: 14, output_tokens: 45, total_tokens: 59 }
     await using at = await openOn(sends({ ...VERBOSE, usage }))
     const events = await collectTranscript(at.engine, askTranscript({ language: 'en' }), { duration: 4.123 })
@@ -236,11 +236,11 @@ describe('what comes of an answer', () => {
   })
 })
 
-describe('what comes of a stream', () => {
+describe('the stream of a transcription upstream', () => {
   const stream = { transcription: { stream: true } }
   const wish = askTranscript({ stream: true })
 
-  test('of OpenAI: deltas as they are sent, usage of its end', async () => {
+  test('of OpenAI has deltas as they are sent, and usage at its end', async () => {
     const done = Promise.withResolvers<void>()
     const usage = { type: 'tokens', input_tokens: 8, output_tokens: 2, total_tokens: 10 }
     await using at = await openOn(
@@ -263,7 +263,7 @@ describe('what comes of a stream', () => {
     for await (const event of at.engine.transcribe(wish, fileOf(), transcribeOptions({ duration: 1.5 }))) {
       if (event.type === 'text') seen.push(`${event.text} ${event.logprobs?.length ?? 0}`)
       else seen.push(event.type)
-      // Sent only once the first delta was seen.
+      // Sent only after the first delta was received.
       if (event.type === 'text') done.resolve()
     }
     expect(seen).toEqual(['start', 'Hel 1', 'lo 0', 'segment', 'usage', 'finish'])
@@ -286,7 +286,7 @@ describe('what comes of a stream', () => {
     expect(events.filter(({ type }) => type === 'start')).toHaveLength(1)
   })
 
-  test('of Speaches in verbose_json: each frame a segment', async () => {
+  test('of Speaches in verbose_json has one segment per frame', async () => {
     const frame = (text: string, start: number) => ({
       ...VERBOSE,
       text,
@@ -305,12 +305,12 @@ describe('what comes of a stream', () => {
     expect(seconds).toEqual([1, 2])
   })
 
-  test('is read as JSON where the server does not stream after all', async () => {
+  test('is read as JSON if the server does not stream', async () => {
     await using at = await openOn(sends({ text: 'Hello' }), {}, stream)
     expect(transcriptOf(await collectTranscript(at.engine, wish))).toBe('Hello')
   })
 
-  test('keeps characters whole that the server cut in two', async () => {
+  test('keeps characters whole that the server split', async () => {
     const delta = (text: string) => ({ type: 'transcript.text.delta', delta: text })
     await using at = await openOn(
       streams(delta('a\ud83c'), delta('\udf89b'), { type: 'transcript.text.done' }),
@@ -348,7 +348,7 @@ describe('what comes of a stream', () => {
   })
 })
 
-describe('what goes wrong', () => {
+describe('a failing transcription upstream', () => {
   test.each([
     [400, { error: { message: 'too short', code: 'audio_too_short', param: 'file' } }, 'audio_too_short', 'file'],
     [
@@ -378,12 +378,12 @@ describe('what goes wrong', () => {
     ['plain text', (answer: Answer) => answer.text('Hello', 'text/plain')],
     ['JSON without text', (answer: Answer) => answer.json({ segments: [] })],
     ['an error with status 200', (answer: Answer) => answer.json({ error: { message: 'no' } })],
-  ])('an answer of %s is the upstream’s fault', async (_, script) => {
+  ])('with a response of %s is an upstream error', async (_, script) => {
     await using at = await openOn((_, answer) => script(answer))
     expect(['upstream_error']).toContain((await transcriptFailure(at.engine)).code)
   })
 
-  test('a server that is not there is an upstream error', async () => {
+  test('that is unreachable is an upstream error', async () => {
     const server = await startSpeechServer({})
     await server[Symbol.asyncDispose]()
     const engine = openOpenAiTranscription(speechModel(server.url), {})
@@ -393,14 +393,14 @@ describe('what goes wrong', () => {
     await engine.close()
   })
 
-  test('a file that is gone fails before the upstream is called', async () => {
+  test('is not called if the file is missing', async () => {
     await using at = await openOn(sends(VERBOSE))
     const gone = { ...fileOf(), open: () => Promise.reject(new Error('gone')) }
     await expect(collectTranscript(at.engine, askTranscript(), {}, gone)).rejects.toThrow('gone')
     expect(at.server.calls).toHaveLength(0)
   })
 
-  test('a file that breaks off while it is sent fails the call', async () => {
+  test('gets an incomplete upload if the file breaks off, and the call fails', async () => {
     await using at = await openOn(sends(VERBOSE))
     const broken = async function* () {
       yield CONTENT.subarray(0, 5)
@@ -410,7 +410,7 @@ describe('what goes wrong', () => {
     expect((await transcriptFailure(at.engine, askTranscript(), {}, audio)).code).toBe('upstream_error')
   })
 
-  test('failures in a row open the circuit, and the upstream is spared', async () => {
+  test('opens the circuit breaker after failures in a row', async () => {
     await using at = await openOn((_, answer) => answer.json({}, 500), { breaker: { failures: 2, reset_ms: 60_000 } })
     for (let call = 0; call < 2; call++) await transcriptFailure(at.engine)
     const error = await transcriptFailure(at.engine)
@@ -418,11 +418,11 @@ describe('what goes wrong', () => {
   })
 })
 
-describe('when it is stopped', () => {
+describe('an aborted transcription', () => {
   test.each([
     ['before it answers', false],
     ['inside a stream', true],
-  ])('by its signal %s, the call ends, its socket closes, the file too', async (_, isOpen) => {
+  ])('ends by its signal %s, and closes its socket and its file', async (_, isOpen) => {
     const received = Promise.withResolvers<void>()
     let closed: Promise<void> | undefined
     await using at = await openOn(
@@ -446,7 +446,7 @@ describe('when it is stopped', () => {
     expect(getEventListeners(stop.signal, 'abort')).toHaveLength(0)
   })
 
-  test('while it waits in line, the upstream never hears of it, and the next one is let in', async () => {
+  test('is never sent while it waits for a slot, and frees its place in the queue', async () => {
     const release = Promise.withResolvers<void>()
     const received = Promise.withResolvers<void>()
     await using at = await openOn(
@@ -471,7 +471,7 @@ describe('when it is stopped', () => {
     await until(() => audio.unclosed === 0)
   })
 
-  test('a reader that leaves early closes the socket', async () => {
+  test('closes the socket if its reader stops early', async () => {
     let closed: Promise<void> | undefined
     await using at = await openOn(
       (call, answer) => {
@@ -493,7 +493,7 @@ function chunk(content: string, finish_reason: string | null = null) {
   return { id: 'trsc-1', object: 'transcription.chunk', model: 'm', choices: [{ delta: { content }, finish_reason }] }
 }
 
-/** Waits until a number that has grown no longer grows. */
+/** Waits until a number stops growing. */
 async function untilSteady(value: () => number): Promise<void> {
   for (let last = -1, same = 0; same < 5; same = value() === last && last > 0 ? same + 1 : 0) {
     last = value()

@@ -6,7 +6,7 @@ import { WaitQueues } from '#shared/jobs/attached/wait-queues.ts'
 
 const START_MS = 4_000
 const STEP_MS = 5
-/** Milliseconds from one completion to the next: fifty a second. */
+/** Milliseconds between completions: fifty per second. */
 const SERVICE_MS = 20
 
 beforeEach(() => {
@@ -23,10 +23,10 @@ interface Caller {
   tries: number
 }
 
-/** A pool that is always busy, and callers who come back when they were told to, in whole seconds as the header says. */
+/** A pool under overload, and callers that return after Retry-After, in whole seconds like the header. */
 class Overload {
   readonly queue: Caller[] = []
-  /** By the time at which they come. */
+  /** By return time. */
   readonly back = new Map<number, Caller[]>()
   readonly admittedAt: number[] = []
   readonly toldSeconds: number[] = []
@@ -45,7 +45,7 @@ class Overload {
     this.#retryMsMax = retryMsMax
   }
 
-  /** @param everyMs Between two new callers */
+  /** @param everyMs Interval between new callers */
   run(ms: number, everyMs: number, tenantOf: (nth: number) => string = () => 'a', serviceMs = SERVICE_MS): void {
     for (let passed = 0; passed < ms; passed += STEP_MS) {
       vi.setSystemTime(Date.now() + STEP_MS)
@@ -94,8 +94,8 @@ class Overload {
   }
 }
 
-describe('a gate before a pool that gets a fifth more calls than it can run', () => {
-  it('lets those in who come back when they were told to, and keeps the pool busy', () => {
+describe('admission control before a pool with 120 % load', () => {
+  it('admits callers that return after Retry-After, and keeps the pool busy', () => {
     const overload = new Overload()
     overload.run(60_000, SERVICE_MS / 1.2)
     const back = overload.admittedAt.filter((tries) => tries > 1)
@@ -103,11 +103,11 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
     expect(back.filter((tries) => tries === 2).length / back.length).toBeGreaterThan(0.95)
     expect(overload.ended).toBeGreaterThan((60_000 / SERVICE_MS) * 0.98)
     expect(overload.queue.length).toBeLessThanOrEqual(START_MS / SERVICE_MS + 1)
-    // Each is told a later time than those before it.
+    // Each gets a later time than those before it.
     expect(new Set(overload.toldSeconds).size).toBeGreaterThan(5)
   })
 
-  it('keeps the pool busy where nobody comes back, or every other one', () => {
+  it('keeps the pool busy if none, or every other caller, returns', () => {
     for (const comesBack of [() => false, (nth: number) => nth % 2 === 0]) {
       const overload = new Overload(comesBack)
       overload.run(60_000, SERVICE_MS / 1.2)
@@ -117,7 +117,7 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
     }
   })
 
-  it('lets those in at their first return who obey more than a minute, and tells others a minute', () => {
+  it('admits long-waiting callers at their first return, and limits Retry-After to a minute for other clients', () => {
     const patient = new Overload(undefined, Number.POSITIVE_INFINITY)
     patient.run(150_000, SERVICE_MS / 2)
     expect(Math.max(...patient.toldSeconds)).toBeGreaterThan(100)
@@ -130,7 +130,7 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
     expect(others.ended).toBeGreaterThan((150_000 / SERVICE_MS) * 0.98)
   })
 
-  it('lets nobody overtake another who came in time, once fewer were run for a while than was thought', () => {
+  it('lets no caller overtake one that returned in time, even if fewer calls ran than estimated', () => {
     const overload = new Overload(undefined, Number.POSITIVE_INFINITY)
     overload.run(40_000, SERVICE_MS / 1.2)
     overload.run(20_000, SERVICE_MS / 1.2, undefined, 2 * SERVICE_MS)
@@ -139,7 +139,7 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
     expect(overload.ended).toBeGreaterThan((110_000 / SERVICE_MS) * 0.97)
   })
 
-  it('lets a tenant with few calls in, however many another has told to come back', () => {
+  it('admits a tenant with few calls, however many returns of another are reserved', () => {
     const overload = new Overload()
     overload.run(30_000, SERVICE_MS / 3, () => 'flood')
     const before = overload.toldSeconds.length
@@ -151,8 +151,8 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
 
 const at = (atMs: number) => ({ atMs, returnMs: atMs })
 
-describe('places of refused callers', () => {
-  it('are found by tenant and request, from their time on until it is past', () => {
+describe('reservations of refused callers', () => {
+  it('are found by tenant and request, from their time until they expire', () => {
     const places = new Reservations()
     const now = Date.now()
     places.add('a', { text: 'x' }, at(now + 4_000), now)
@@ -175,7 +175,7 @@ describe('places of refused callers', () => {
     expect(places.counts.has('b')).toBe(false)
   })
 
-  it('know a request by its texts, their ends and lengths, however large it is', () => {
+  it('identify a request by its texts, their ends and lengths, however large it is', () => {
     const long = 'x'.repeat(10_000_000)
     const many = Array.from({ length: 100_000 }, (_, i) => `message ${i}`)
     const bodies = [{}, [], { a: 1 }, { a: 2 }, { text: long }, { text: `${long}y` }, { text: `y${long}` }, many]

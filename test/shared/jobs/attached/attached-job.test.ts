@@ -5,10 +5,10 @@ import { envelopeOf, mergeSaid, type Said, textOf } from '../../../support/jobs/
 
 const KIB = 1024
 
-/** A job, what it asked of its arbiter, and words for what workers say. The arbiter only writes down. */
+/** A job, its requests to its owner, and builders of worker messages. The owner only records. */
 function openJob(options: { stream?: boolean } = {}) {
   const asked: string[] = []
-  const arbiter: JobOwner = {
+  const owner: JobOwner = {
     onOutcome: (_job, outcome) =>
       asked.push(outcome.type === 'failed' ? `failed ${outcome.error.message}` : outcome.type),
     onOverflow: () => asked.push('overflow'),
@@ -16,7 +16,7 @@ function openJob(options: { stream?: boolean } = {}) {
     onStaleWorker: (_job, worker) => asked.push(`intruder ${worker}`),
   }
   const isOutput = (delta: unknown) => (delta as Said).text !== ''
-  const job = new AttachedJob(envelopeOf({ stream: options.stream ?? true }), arbiter, { merge: mergeSaid, isOutput })
+  const job = new AttachedJob(envelopeOf({ stream: options.stream ?? true }), owner, { merge: mergeSaid, isOutput })
   const say = (seq: number, text: string, more: { worker?: string; attempt?: number } = {}) =>
     job.onEvent(more.worker ?? 'wrk_1', { ...head(seq, more.attempt), type: 'delta', deltas: [{ text }] })
   const tell = (seq: number, type: 'started' | 'completed' | 'handed_back', worker = 'wrk_1', attempt = 1) =>
@@ -33,7 +33,7 @@ async function textNow(job: AttachedJob): Promise<string> {
 }
 
 describe('an attached job', () => {
-  it('gives the output of its worker in order, and then says that it completed', async () => {
+  it('returns the output of its worker in order, followed by its completion', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     expect(job.state).toBe('running')
@@ -48,7 +48,7 @@ describe('an attached job', () => {
     expect(await job.next()).toBeUndefined()
   })
 
-  it('wakes a reader that waits', async () => {
+  it('wakes a waiting reader', async () => {
     const { job, say, tell } = openJob()
     const waiting = job.next()
     tell(1, 'started')
@@ -59,7 +59,7 @@ describe('an attached job', () => {
     expect(await ended).toBeUndefined()
   })
 
-  it('has given its reader what one turn of the loop brings before the next turn, whatever other jobs have', async () => {
+  it('delivers the output of one tick before the next tick, whatever other jobs have', async () => {
     const jobs = ['a', 'b', 'c'].map((name) => ({ name, ...openJob() }))
     const read: string[] = []
     for (const { job, tell } of jobs) {
@@ -67,7 +67,7 @@ describe('an attached job', () => {
       void job.next().then((events) => read.push(textOf(events ?? [])))
     }
     const readBefore: string[] = []
-    // Each callback of the loop stands for a socket that is read.
+    // Each callback of the event loop stands for a socket that is read.
     const turns = jobs.map(
       ({ name, say }) =>
         new Promise<void>((resolve) =>
@@ -82,7 +82,7 @@ describe('an attached job', () => {
     expect(readBefore).toEqual(['', 'a', 'ab'])
   })
 
-  it('gives the whole answer of a job that does not stream at once', async () => {
+  it('returns the whole output of a job that does not stream at once', async () => {
     const { job, say, tell } = openJob({ stream: false })
     const whole = job.next()
     tell(1, 'started')
@@ -97,7 +97,7 @@ describe('an attached job', () => {
     ['is repeated', [2, 2, 3], 'a1a3', []],
     ['has come before', [2, 3, 2, 4], 'a1a2a4', []],
     ['is missing', [2, 4], 'a1', ['lost']],
-  ])('output whose number %s', async (_name, numbers, text, expected) => {
+  ])('handles output whose number %s', async (_name, numbers, text, expected) => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     for (const [index, number] of numbers.entries()) say(number, `a${index + 1}`)
@@ -105,14 +105,14 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe(text)
   })
 
-  it('is lost when its worker was never bound and the first number is missing', () => {
+  it('is lost if its worker was never bound and the first number is missing', () => {
     const { asked, say, tell } = openJob()
     say(2, 'before any started')
     tell(2, 'completed')
     expect(asked).toEqual([])
   })
 
-  it('belongs to the worker that started first; others are intruders and their output is dropped', async () => {
+  it('belongs to the worker that started first; output of other workers is dropped', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started', 'wrk_1')
     tell(1, 'started', 'wrk_2')
@@ -124,7 +124,7 @@ describe('an attached job', () => {
     expect(job.worker).toBe('wrk_1')
   })
 
-  it('takes its own worker no second time', async () => {
+  it('accepts its own worker only once', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     say(2, 'a')
@@ -151,7 +151,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('new')
   })
 
-  it('drops what nobody has read when it is tried again', async () => {
+  it('drops unread output when it is retried', async () => {
     const { job, say, tell } = openJob({ stream: false })
     tell(1, 'started')
     say(2, 'first attempt')
@@ -162,7 +162,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('second attempt')
   })
 
-  it('knows whether its caller may have seen output', () => {
+  it('records whether its caller may have seen output', () => {
     for (const [stream, seen] of [
       [true, true],
       [false, false],
@@ -176,7 +176,7 @@ describe('an attached job', () => {
     }
   })
 
-  it('gives the output that came before a failure, and then the failure', async () => {
+  it('returns the output before a failure, and then the failure', async () => {
     const { job, say, tell } = openJob()
     tell(1, 'started')
     say(2, 'before')
@@ -185,7 +185,7 @@ describe('an attached job', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
   })
 
-  it('takes nothing once it is done, and keeps its first end', async () => {
+  it('accepts nothing after its end, and keeps its first end', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     job.finish({ code: 'timeout', message: 'too late', param: null })
@@ -198,7 +198,7 @@ describe('an attached job', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
   })
 
-  it('tells how its attempt ended', () => {
+  it('reports the end of its attempt', () => {
     const { job, asked, tell } = openJob()
     tell(1, 'started')
     job.onEvent('wrk_1', { ...head(2), type: 'failed', error: { code: 'upstream_error', message: 'x', param: null } })
@@ -206,7 +206,7 @@ describe('an attached job', () => {
     expect(asked).toEqual(['failed x', 'handed_back'])
   })
 
-  it('pauses its worker over 256 KiB of unread output, and lets it go on once that is read', async () => {
+  it('pauses its worker over 256 KiB of unread output, and resumes it once that is read', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     for (let seq = 2; seq <= 5; seq++) say(seq, 'x'.repeat(63 * KIB))
@@ -217,14 +217,14 @@ describe('an attached job', () => {
     expect(asked).toEqual(['pause', 'resume'])
   })
 
-  it('never pauses a worker whose answer is wanted whole', () => {
+  it('never pauses a worker whose response is not streamed', () => {
     const { asked, say, tell } = openJob({ stream: false })
     tell(1, 'started')
     for (let seq = 2; seq <= 9; seq++) say(seq, 'x'.repeat(63 * KIB))
     expect(asked).toEqual([])
   })
 
-  it('overflows at 8 MiB of unread output: its worker does not heed the pause', () => {
+  it('overflows at 8 MiB of unread output, if its worker ignores the pause', () => {
     const { asked, say, tell } = openJob()
     tell(1, 'started')
     for (let seq = 2; !asked.includes('overflow'); seq++) {

@@ -74,7 +74,7 @@ function submit(more: Partial<NewAttachedJob> = {}, ingress = jobs): Promise<Att
   })
 }
 
-/** Takes the next record of the queue, as a worker would. */
+/** Takes the next record of the queue, as a worker does. */
 async function take(): Promise<AttachedEnvelope> {
   const taken = queue.take(1, new AbortController().signal)
   await vi.advanceTimersByTimeAsync(1_000)
@@ -85,7 +85,7 @@ async function take(): Promise<AttachedEnvelope> {
 
 type Happening = { type: 'started' | 'completed' | 'handed_back' } | { text: string } | { code: ErrorCode }
 
-/** What a worker says about an attempt, numbered from `seq`. */
+/** Sends messages of a worker about an attempt, numbered from `seq`. */
 async function tell(
   job: AttachedEnvelope,
   seq: number,
@@ -103,7 +103,7 @@ async function tell(
   await broker.send(REPLIES, job.reply.shard, job.reply.boot, Buffer.from(JSON.stringify({ worker, events })))
 }
 
-/** Lets time pass while a worker lives. */
+/** Advances time while a worker sends heartbeats. */
 async function passWith(worker: string, ms: number, more: { slots?: number; running?: number } = {}): Promise<void> {
   for (let passed = 0; passed < ms; passed += 1_000) {
     await beat(worker, more)
@@ -130,7 +130,7 @@ const STARTED = { type: 'started' } as const
 const COMPLETED = { type: 'completed' } as const
 
 describe('an ingress with attached jobs', () => {
-  it('sends a job, passes its output on and forgets it', async () => {
+  it('sends a job, forwards its output and forgets it', async () => {
     const job = await submit()
     const taken = await take()
     expect(taken).toMatchObject({ id: job.id, attempt: 1, reply: { boot: jobs.boot } })
@@ -140,7 +140,7 @@ describe('an ingress with attached jobs', () => {
     expect([jobs.size, ends]).toEqual([0, ['completed']])
   })
 
-  it('counts what waits and what runs', async () => {
+  it('counts waiting and running jobs', async () => {
     await submit()
     await submit()
     expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([2, 0])
@@ -149,7 +149,7 @@ describe('an ingress with attached jobs', () => {
     expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([1, 1])
   })
 
-  it('tries again what its worker died over, before any output', async () => {
+  it('retries a job whose worker died before any output', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -162,7 +162,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
   })
 
-  it('does not wait for the death of a silent worker, before any output', async () => {
+  it('does not wait for the death of a suspected worker, before any output', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -176,7 +176,7 @@ describe('an ingress with attached jobs', () => {
     expect(textOf((await job.next()) ?? [])).toBe('second')
   })
 
-  it('waits for the death of the second silent worker: slow ones must not use up the attempts', async () => {
+  it('waits for the death of the second suspected worker: slow ones must not use up the attempts', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -193,7 +193,7 @@ describe('an ingress with attached jobs', () => {
   it.each([
     ['no other worker has a free slot', { slots: 1, running: 1 }, 0],
     ['it has run for longer than certainty takes', FREE, 6_000],
-  ])('waits for the death of a silent worker when %s', async (_why, other, ranMs) => {
+  ])('waits for the death of a suspected worker when %s', async (_why, other, ranMs) => {
     const job = await submit({ stream: false })
     const taken = await take()
     await beat('wrk_1')
@@ -209,7 +209,7 @@ describe('an ingress with attached jobs', () => {
     expect(job.attempt).toBe(2)
   })
 
-  it('runs a job of a lost worker before those that wait for their turn', async () => {
+  it('runs a job of a lost worker before waiting jobs', async () => {
     for (let i = 0; i < 8; i++) await submit({ body: i })
     const first = await take()
     await beat('wrk_1')
@@ -225,7 +225,7 @@ describe('an ingress with attached jobs', () => {
     expect(order).toEqual([5, 6, 7, 0])
   })
 
-  it('goes on with what a silent worker had begun to say, when that is heard again', async () => {
+  it('continues with the partial output of a suspected worker when that is back', async () => {
     const job = await submit()
     await beat('wrk_1')
     const taken = await take()
@@ -237,7 +237,7 @@ describe('an ingress with attached jobs', () => {
     expect(await job.next()).toBeUndefined()
   })
 
-  it('ends what its worker died over, after output', async () => {
+  it('fails a job whose worker died after output', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED, { text: 'half' }])
@@ -246,7 +246,7 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'worker_lost' })
   })
 
-  it('gives a job up that ends three workers', async () => {
+  it('fails a job that kills three workers', async () => {
     const job = await submit()
     for (const worker of ['wrk_1', 'wrk_2', 'wrk_3']) {
       await beat(worker)
@@ -257,7 +257,7 @@ describe('an ingress with attached jobs', () => {
     expect(await broker.lag(QUEUE)).toBe(0)
   })
 
-  it('tries a failure again after a wait, and passes the third one on', async () => {
+  it('retries a failure after a delay, and returns the third one', async () => {
     const job = await submit()
     for (let attempt = 1; attempt <= 3; attempt++) {
       const taken = await take()
@@ -269,7 +269,7 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
   })
 
-  it('refuses a job that no worker started in time, and says when to come back', async () => {
+  it('refuses a job that no worker started in time, with a Retry-After', async () => {
     const job = await submit()
     await vi.advanceTimersByTimeAsync(START_MS)
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
@@ -287,7 +287,7 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('gives up a job that every worker hands back, after about a minute, and says why', async () => {
+  it('fails a job that every worker requeues, after about a minute, with the reason', async () => {
     const job = await submit()
     const failure = job.next().catch((error: unknown) => error)
     let attempts = 0
@@ -300,7 +300,7 @@ describe('an ingress with attached jobs', () => {
     expect(attempts).toBe(40)
   })
 
-  it('keeps calls waiting to their deadlines while a worker lives', async () => {
+  it('keeps calls waiting until their deadlines while a worker is alive', async () => {
     const job = await submit()
     await passWith('wrk_1', TIMEOUT_MS - 10_000)
     expect(job.state).toBe('queued')
@@ -308,13 +308,13 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
   })
 
-  it('refuses a call that the queue must have lost, as workers have nothing to do', async () => {
+  it('refuses a call that the queue must have lost, because workers are idle', async () => {
     const job = await submit()
     await passWith('wrk_1', START_MS + 2_000, FREE)
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('lets a call wait that its worker keeps for a place of its model, however many other slots are free', async () => {
+  it('lets a call wait that its worker parked for a slot of its model, however many other slots are free', async () => {
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m'], waiting: [] }
     await beat('wrk_1', { slots: 100 })
     const bounds = [{ kind: 'say', model: 'm', capacity: 2 }]
@@ -329,7 +329,7 @@ describe('an ingress with attached jobs', () => {
     expect(textOf((await calls[2]?.next()) ?? [])).toBe('hi')
   })
 
-  it('refuses calls that wait once it is known that they will not start in time, the last ones first', async () => {
+  it('refuses waiting calls once they cannot start in time, the last ones first', async () => {
     await beat('wrk_1', { slots: 2 })
     const calls: AttachedJob[] = []
     for (let i = 0; i < 30; i++) calls.push(await submit())
@@ -347,7 +347,7 @@ describe('an ingress with attached jobs', () => {
     expect(calls.slice(0, left + 2).some(({ state }) => state === 'done')).toBe(false)
   })
 
-  it('keeps no more calls of a model on their way than its workers can start soon', async () => {
+  it('has no more calls of a model in the queue than its workers can start soon', async () => {
     await beat('wrk_1', { slots: 100 })
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], waiting: [] }
     const bounds = [{ kind: 'say', model: 'm', capacity: 3 }]
@@ -373,14 +373,14 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
   })
 
-  it('takes a worker for dead whose heartbeat never came', async () => {
+  it('treats a worker as dead whose heartbeat never arrived', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED], 'wrk_never_heard')
     await vi.advanceTimersByTimeAsync(6_000)
     expect([job.state, job.attempt]).toEqual(['queued', 2])
   })
 
-  it('takes the answer of a worker whose goodbye came first', async () => {
+  it('accepts the output of a worker whose deregistration arrived first', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED])
@@ -392,7 +392,7 @@ describe('an ingress with attached jobs', () => {
     expect(job.attempt).toBe(1)
   })
 
-  it('stops the worker of a job whose caller left, wherever the job is', async () => {
+  it('stops the worker of a job whose caller disconnected, wherever the job is', async () => {
     for (const state of ['queued', 'running', 'waiting for its next try']) {
       controls = []
       const job = await submit()
@@ -408,7 +408,7 @@ describe('an ingress with attached jobs', () => {
     expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
   })
 
-  it('stops a worker that starts what is no longer wanted', async () => {
+  it('stops a worker that starts a cancelled job', async () => {
     const job = await submit()
     const taken = await take()
     jobs.cancel(job)
@@ -426,7 +426,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toEqual([{ type: 'cancel', job_id: job.id, attempt: 1, worker: 'wrk_2' }])
   })
 
-  it('stops a worker whose output nobody could hold', async () => {
+  it('stops a worker whose output exceeds the buffer', async () => {
     const job = await submit({ stream: false })
     const taken = await take()
     await tell(taken, 1, [STARTED])
@@ -436,7 +436,7 @@ describe('an ingress with attached jobs', () => {
     expect(ends).toEqual(['failed answer_too_large'])
   })
 
-  it('tells its worker to pause while the caller does not read', async () => {
+  it('pauses its worker while the caller does not read', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED, { text: 'x'.repeat(300_000) }])
@@ -447,7 +447,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls.at(-1)).toEqual({ type: 'resume', job_id: job.id, attempt: 1 })
   })
 
-  it('keeps a large body beside the queue for as long as the job lives', async () => {
+  it('stores a large body outside the queue for the life of the job', async () => {
     for (const [index, last] of [COMPLETED, { code: 'upstream_refused' } as const].entries()) {
       const job = await submit({ body: { text: 'x'.repeat(100_000) }, stream: false })
       expect([...blobs.keys()]).toEqual([job.id])
@@ -462,7 +462,7 @@ describe('an ingress with attached jobs', () => {
     expect(blobs.size).toBe(0)
   })
 
-  it('hands a body that is accounted for to a worker beside it as it is, and stores it where the call has to wait', async () => {
+  it('passes an accounted body to an in-process worker without a copy, and stores it if the call must wait', async () => {
     const body = { text: 'x'.repeat(100_000) }
     const job = await submit({ body, heldBytes: 300_000 })
     const [handed] = await queue.take(1, AbortSignal.timeout(1_000))
@@ -476,14 +476,14 @@ describe('an ingress with attached jobs', () => {
     expect(waiting.at(-1)?.stored).toEqual({ blob: waiting.at(-1)?.id })
   })
 
-  it('holds nothing of a job that the broker did not take', async () => {
+  it('keeps nothing of a job that the broker refused', async () => {
     await broker.close()
     const refused = submit({ body: { text: 'x'.repeat(100_000) } })
     await expect(refused).rejects.toMatchObject({ code: 'overloaded' })
     expect([jobs.size, blobs.size]).toEqual([0, 0])
   })
 
-  it('holds no more jobs than it may, and none once it drains', async () => {
+  it('holds no more jobs than its maximum, and none after a drain', async () => {
     await jobs.close()
     jobs = await openJobs({ jobsMax: 2 })
     const [first] = [await submit(), await submit()]
@@ -495,7 +495,7 @@ describe('an ingress with attached jobs', () => {
     await expect(submit()).rejects.toBeInstanceOf(ServiceError)
   })
 
-  it('refuses what would wait too long, however quick another pool is', async () => {
+  it('refuses jobs whose estimated wait is too long, however fast another pool is', async () => {
     await jobs.close()
     jobs = await openJobs({ startTimeoutMs: 5_000 })
     for (let i = 0; i < 20; i++) {
@@ -513,10 +513,10 @@ describe('an ingress with attached jobs', () => {
     expect((await submit({ pool: 'embeddings' })).state).toBe('queued')
   })
 
-  it('sends the call of another tenant before those that one tenant has waiting', async () => {
+  it('sends the call of another tenant before the waiting calls of one tenant', async () => {
     for (let i = 0; i < 10; i++) await submit({ tenant: 'key_many', body: i })
     expect(await broker.lag(QUEUE)).toBe(4)
-    // One that has nothing with the workers need not wait until others have left.
+    // A tenant without running calls need not wait until others have ended.
     await submit({ tenant: 'key_one', body: 'one' })
     await submit({ tenant: 'key_one', body: 'two' })
     expect(await broker.lag(QUEUE)).toBe(5)
@@ -543,12 +543,12 @@ describe('an ingress with attached jobs', () => {
       order.push(taken.tenant)
       await tell(taken, 1, [STARTED, COMPLETED])
     }
-    // The first were sent before the ingresses had heard of each other. Of four places they have three, one and one: a share of 0.45.
+    // The first calls were sent before the ingresses exchanged counts. The ingresses have shares of three, one and one of four slots: 0.45.
     expect(order.slice(20).filter((tenant) => tenant === 'key_one').length).toBeGreaterThanOrEqual(20)
     for (const ingress of ingresses) await ingress.close()
   })
 
-  it('keeps as many jobs in the queue as its workers have free slots, and few where all are taken', async () => {
+  it('has as many jobs in the queue as its workers have free slots, and few if all are busy', async () => {
     await beat('wrk_1', { slots: 7, running: 0 })
     for (let i = 0; i < 10; i++) await submit()
     expect(await broker.lag(QUEUE)).toBe(7)
@@ -557,7 +557,7 @@ describe('an ingress with attached jobs', () => {
     expect(await broker.lag(QUEUE)).toBe(25)
   })
 
-  it('never sends a job that was cancelled before its turn', async () => {
+  it('never sends a job that was cancelled while waiting', async () => {
     const held = []
     for (let i = 0; i < 6; i++) held.push(await submit({ body: i }))
     jobs.cancel(held[4] as AttachedJob)
@@ -567,7 +567,7 @@ describe('an ingress with attached jobs', () => {
     expect(order).toEqual([0, 1, 2, 3, 5])
   })
 
-  it('gives no turns while the broker is away, and refuses new jobs', async () => {
+  it('sends nothing while the broker is down, and refuses new jobs', async () => {
     let isReachable = true
     const away = new Proxy(broker, {
       get(target, name) {
@@ -596,7 +596,7 @@ describe('an ingress with attached jobs', () => {
     expect(order).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
   })
 
-  it('tells the reader of a job that the broker did not take in its turn', async () => {
+  it('fails a job that the broker refuses after its wait', async () => {
     const held = []
     for (let i = 0; i < 5; i++) held.push(await submit())
     const last = held[4] as AttachedJob
@@ -607,7 +607,7 @@ describe('an ingress with attached jobs', () => {
     expect(await failure).toMatchObject({ code: 'overloaded' })
   })
 
-  it('passes over replies that it cannot understand', async () => {
+  it('ignores replies that it cannot parse', async () => {
     const job = await submit()
     const taken = await take()
     const { shard, boot } = taken.reply
@@ -619,7 +619,7 @@ describe('an ingress with attached jobs', () => {
     expect(textOf((await job.next()) ?? [])).toBe('fine')
   })
 
-  it('fails what it still holds when it closes', async () => {
+  it('fails its remaining jobs when it closes', async () => {
     const running = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED, { code: 'upstream_error' }])

@@ -1,4 +1,4 @@
-/** Attached jobs whose records were in a topic that was deleted. */
+/** Attached jobs whose records were in a deleted topic. */
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope } from '#schemas/job.ts'
@@ -67,7 +67,7 @@ async function reply({ id, attempt, reply: to }: AttachedEnvelope, seq: number, 
   await vi.advanceTimersByTimeAsync(1)
 }
 
-/** Lets time pass while the worker lives. */
+/** Advances time while the worker sends heartbeats. */
 async function pass(ms: number): Promise<void> {
   const beat = {
     type: 'heartbeat',
@@ -84,7 +84,7 @@ async function pass(ms: number): Promise<void> {
   }
 }
 
-it('sends a job again whose queue was lost with its record, and not one that runs', async () => {
+it('resends a job whose queue was deleted with its record, and no running one', async () => {
   const [lost, runs] = [await submit(), await submit()]
   expect((await take()).id).toBe(lost.id)
   await reply(await take(), 1, { type: 'started' })
@@ -94,7 +94,7 @@ it('sends a job again whose queue was lost with its record, and not one that run
   expect([lost.attempt, runs.attempt]).toEqual([2, 1])
 })
 
-it('runs an attempt again that is silent for ten seconds after the replies were lost, and no other', async () => {
+it('retries an attempt without output for ten seconds after the replies were lost, and no other', async () => {
   const [silent, speaks] = [await submit(), await submit()]
   const [first, second] = [await take(), await take()]
   await reply(first, 1, { type: 'started' })
@@ -108,7 +108,7 @@ it('runs an attempt again that is silent for ten seconds after the replies were 
   expect([speaks.attempt, speaks.state]).toEqual([1, 'running'])
 })
 
-it('ends a stream that had begun and says no more after the replies were lost', async () => {
+it('ends a stream that stopped after the replies were lost', async () => {
   const job = await submit()
   const envelope = await take()
   await reply(envelope, 1, { type: 'started' })
@@ -120,7 +120,7 @@ it('ends a stream that had begun and says no more after the replies were lost', 
   expect([job.state, ...ends]).toEqual(['done', 'failed worker_lost'])
 })
 
-it('refuses a call at once while the replies are missing', async () => {
+it('refuses a call at once while the replies topic is missing', async () => {
   broker.missing.push(REPLIES)
   await expect(submit()).rejects.toMatchObject({ code: 'overloaded' })
 })

@@ -21,7 +21,7 @@ interface Call {
   readonly ingress: Ingress
 }
 
-/** An ingress over the same channel as all of the fleet. Its calls take their turns for a pool with so many slots. */
+/** An ingress on the channel of the fleet. Calls wait for a pool with `slots` slots. */
 class Ingress {
   readonly told: Told[] = []
   readonly shares: SlotPartition
@@ -54,7 +54,7 @@ class Ingress {
     this.shares.changed()
   }
 
-  /** Sends what has its turn. */
+  /** Sends the calls whose turn has come. */
   sent(): Call[] {
     const calls: Call[] = []
     for (let call = this.turns.next(); call; call = this.turns.next()) calls.push(call)
@@ -66,7 +66,7 @@ class Ingress {
   }
 }
 
-/** The tenants in the order of their starts: the pool takes what was sent first, one by one. @param sent Before */
+/** The tenants in the order of their starts: the pool takes sent calls one by one. @param sent Sent before */
 function starts(count: number, sent: readonly Call[] = []): string[] {
   const queue = [...sent]
   const order: string[] = []
@@ -76,7 +76,7 @@ function starts(count: number, sent: readonly Call[] = []): string[] {
     if (!call) break
     order.push(call.envelope.tenant)
     call.ingress.turns.leave(call)
-    // Far apart, so that nothing more is sent ahead for a quick pool.
+    // Far apart, so that nothing is prefetched for a fast pool.
     vi.advanceTimersByTime(1_000)
   }
   return order
@@ -85,7 +85,7 @@ function starts(count: number, sent: readonly Call[] = []): string[] {
 const countOf = (tenant: string, order: readonly string[]) => order.filter((each) => each === tenant).length
 
 describe('ingresses that share a pool', () => {
-  it('have all of it where no other has calls waiting', () => {
+  it('use all of it if no other one has waiting calls', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
     expect(one.sent()).toHaveLength(6)
@@ -93,7 +93,7 @@ describe('ingresses that share a pool', () => {
     expect([one.shares.of('inference'), two.shares.of('inference')]).toEqual([1, 0.5])
   })
 
-  it('have a part for each tenant that waits, and again all of it when the others have nothing left', () => {
+  it('get a share per waiting tenant, and all of it again when the others have none', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
     two.enter('b', 10)
@@ -108,19 +108,19 @@ describe('ingresses that share a pool', () => {
     expect(one.shares.of('inference')).toBe(1)
   })
 
-  it('have one place each at least, however few there are', () => {
+  it('get at least one slot each, however few there are', () => {
     for (let i = 0; i < 3; i++) new Ingress(1).enter(`t${i}`, 5)
     vi.advanceTimersByTime(500)
     expect(fleet.map((ingress) => ingress.sent().length)).toEqual([1, 1, 1])
   })
 
-  it.each([1, 3])('start a call of one tenant next in turn while another floods %i of them', (flooded) => {
+  it.each([1, 3])('start a call of one tenant next while another floods %i of them', (flooded) => {
     for (let i = 0; i < 3; i++) new Ingress(1)
     for (const ingress of fleet.slice(0, flooded)) ingress.enter('flood', 100)
     vi.advanceTimersByTime(500)
     for (const ingress of fleet) ingress.sent()
     fleet[0]?.enter('other', 1)
-    // Behind what has been sent, one of each ingress, and one more turn of the other tenant at each.
+    // After the calls already sent, one per ingress, and one more of the other tenant at each.
     expect(starts(10).indexOf('other')).toBeLessThanOrEqual(2 * flooded)
   })
 
@@ -134,18 +134,18 @@ describe('ingresses that share a pool', () => {
     expect(countOf('wide', order) / order.length).toBeGreaterThan(0.42)
   })
 
-  it('divide the places of a model with a bound among those where its calls wait, and only those', () => {
+  it('divide the slots of a model with a limit among those where its calls wait, and only those', () => {
     const capacity = (model: string) => (model === 'few' ? 8 : undefined)
     const [one, two, three] = [new Ingress(100, capacity), new Ingress(100, capacity), new Ingress(100, capacity)]
     one.enter('a', 20, 'few')
     three.enter('c', 200)
     two.enter('b', 20, 'few')
     vi.advanceTimersByTime(500)
-    // A half each, and two in line.
+    // A half each, and two prefetched.
     expect([one.sent().length, two.sent().length]).toEqual([6, 6])
   })
 
-  it('forget what one told that is not heard any more', () => {
+  it('forget the counts of a silent ingress', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     two.enter('b', 10)
     vi.advanceTimersByTime(500)
@@ -157,7 +157,7 @@ describe('ingresses that share a pool', () => {
     expect(one.shares.callsElsewhere('inference')).toBe(0)
   })
 
-  it('tell nothing of calls that wait for less than a moment, and little of very many', () => {
+  it('publish no short waits, and a bounded summary of very many', () => {
     const one = new Ingress(1)
     one.enter('a', 1)
     one.sent()

@@ -2,13 +2,13 @@ import { describe, expect, it } from 'vitest'
 import { TenantCounts } from '#shared/jobs/attached/fair-queue.ts'
 
 describe('counts of the jobs of many tenants', () => {
-  it('give the same sums as counting does, whatever came and went', () => {
+  it('equal a recount after any additions and removals', () => {
     const counts = new TenantCounts()
     const plain = new Map<string, number>()
     let random = 7
     for (let step = 0; step < 5_000; step++) {
       random = (Math.imul(random, 1_103_515_245) + 12_345) >>> 0
-      // A few tenants have many, as they do.
+      // A few tenants have many jobs, as in practice.
       const tenant = `t${Math.min((random >>> 8) % 20, (random >>> 16) % 20)}`
       const has = plain.get(tenant) ?? 0
       const by = has > 0 && (random >>> 24) % 2 === 0 ? -1 : 1

@@ -12,9 +12,9 @@ let isIdle: boolean
 /** By model. */
 let capacities: Map<string, number>
 let slots: number
-/** Waiting in other ingresses. */
+/** Waiting calls in other ingresses. */
 let elsewhere: Map<string, WaitingElsewhere>
-/** Of this ingress, by model. */
+/** Shares of this ingress, by model. */
 let shares: Map<string, number>
 /** By tenant. */
 let spread: Map<string, number>
@@ -55,14 +55,14 @@ function enterFor(model: string, tenant: string, ...names: string[]): Waiter[] {
   })
 }
 
-/** Gives turns until there is no room. */
+/** Sends calls until there is no capacity. */
 function sent(): Waiter[] {
   const jobs: Waiter[] = []
   for (let job = turns.next(); job; job = turns.next()) jobs.push(job)
   return jobs
 }
 
-/** Names in the order of their turns, when each job leaves before the next, after a while. @param held What had its turn before */
+/** Names in order of sending, if each job ends before the next starts. @param held Sent before */
 function order(held: readonly Waiter[] = []): string[] {
   const names: string[] = []
   const left = [...held]
@@ -75,8 +75,8 @@ function order(held: readonly Waiter[] = []): string[] {
   return names
 }
 
-describe('turns', () => {
-  it('let jobs go at once while there is room, and then none', () => {
+describe('the fair queue of an ingress', () => {
+  it('sends jobs at once while there is capacity, and then none', () => {
     enter('a', '1', '2', '3')
     expect(sent().map(({ name }) => name)).toEqual(['a1', 'a2'])
     expect(turns.hasWaiting).toBe(true)
@@ -85,14 +85,14 @@ describe('turns', () => {
     expect(turns.hasWaiting).toBe(false)
   })
 
-  it('go round the tenants, each in its own order', () => {
+  it('alternates between tenants, each in its own order', () => {
     enter('a', '1', '2', '3', '4')
     enter('b', '1', '2')
     enter('c', '1')
     expect(order()).toEqual(['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
   })
 
-  it('give a tenant that comes back no second turn in a round', () => {
+  it('gives a tenant that returns no second job in a round', () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
@@ -101,18 +101,18 @@ describe('turns', () => {
     expect(order(first)).toEqual(['a2', 'b2', 'a3'])
   })
 
-  it('pass over a tenant that has its turn elsewhere, unless no other waits', () => {
+  it('skips a tenant that is served elsewhere, unless no other waits', () => {
     room = 1
     spread.set('a', 3)
     enter('a', '1', '2', '3', '4')
     enter('b', '1', '2', '3', '4')
-    // Both have something with the workers before a has to rest.
+    // Both have running jobs before a is skipped.
     const first = sent()
     expect(first.map(({ name }) => name)).toEqual(['a1', 'b1'])
     expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
   })
 
-  it('put a job first that had its turn before', () => {
+  it('sends a retried job first', () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
@@ -123,7 +123,7 @@ describe('turns', () => {
     expect(order(first)).toEqual(['c3', 'a2', 'b2'])
   })
 
-  it('send one of each tenant that has nothing with the workers, for as much again as there is room for', () => {
+  it('sends one job of each tenant without running ones, up to the capacity again', () => {
     enter('a', '1', '2', '3', '4')
     for (const tenant of ['b', 'c', 'd']) enter(tenant, '1', '2')
     const names = sent().map(({ name }) => name)
@@ -131,7 +131,7 @@ describe('turns', () => {
     expect([turns.waiting, turns.running]).toEqual([6, 0])
   })
 
-  it('let one of a tenant that has none with the workers go to a model that others fill', () => {
+  it('sends one job of a tenant without running ones to a model that others fill', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4')
@@ -141,7 +141,7 @@ describe('turns', () => {
     expect(sent().map(({ name }) => name)).toEqual(['b1'])
   })
 
-  it('let more go where jobs start quickly: as many as start while the next are on their way', () => {
+  it('sends more jobs to fast workers: as many as start during the transport of the next', () => {
     room = 1
     enter('a', ...Array.from({ length: 200 }, (_, i) => `${i}`))
     const rounds: number[] = []
@@ -154,7 +154,7 @@ describe('turns', () => {
     expect(rounds).toEqual([1, 1, 1, 2, 2, 2, 3, 3])
   })
 
-  it('let no more go for many that began together', () => {
+  it('sends no more jobs for many that started together', () => {
     room = 10
     enter('a', ...Array.from({ length: 100 }, (_, i) => `${i}`))
     const first = sent()
@@ -164,7 +164,7 @@ describe('turns', () => {
     expect(sent()).toHaveLength(3)
   })
 
-  it('give none while nothing can be sent', () => {
+  it('sends none during an outage', () => {
     room = undefined
     enter('a', '1')
     expect(sent()).toEqual([])
@@ -172,7 +172,7 @@ describe('turns', () => {
     expect(sent().map(({ name }) => name)).toEqual(['a1'])
   })
 
-  it('pass over what left before', () => {
+  it('skips jobs that were cancelled before', () => {
     const [, second] = enter('a', '1', '2', '3')
     const [only] = enter('b', '1')
     turns.leave(second as Waiter)
@@ -181,7 +181,7 @@ describe('turns', () => {
     expect(order()).toEqual(['a1', 'a3'])
   })
 
-  it('tell how many would run before a new job of a tenant', () => {
+  it('reports how many jobs run before a new one of a tenant', () => {
     enter('a', '1', '2', '3', '4', '5')
     expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 1])
     sent()
@@ -190,7 +190,7 @@ describe('turns', () => {
     expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([6, 5])
   })
 
-  it('do not wait for jobs that the queue must have lost: old ones, while workers have nothing to do', () => {
+  it('does not wait for jobs that the queue must have lost: old ones, while workers are idle', () => {
     enter('a', '1', '2', '3')
     sent()
     vi.advanceTimersByTime(60_000)
@@ -203,7 +203,7 @@ describe('turns', () => {
     expect(turns.hasWaiting).toBe(true)
   })
 
-  it('let no more of a model go than its workers can start soon, until one of them has ended', () => {
+  it('sends no more jobs of a model than its workers can start soon, until one of them has ended', () => {
     room = 100
     capacities.set('m', 3)
     const names = Array.from({ length: 12 }, (_, i) => `${i}`)
@@ -217,7 +217,7 @@ describe('turns', () => {
     expect(sent().map(({ name }) => name)).toEqual(['a5'])
   })
 
-  it('let jobs of another model past those of a full one, of the same tenant too', () => {
+  it('lets jobs of another model pass those of a full one, of the same tenant too', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')
@@ -229,7 +229,7 @@ describe('turns', () => {
     expect(turns.waitingOf('m')).toBe(4)
   })
 
-  it('tell how many would run before a new job of a model with a bound: of its model alone, with those that run', () => {
+  it('reports how many jobs run before a new one of a model with a limit: of its model alone, including running ones', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')
@@ -240,7 +240,7 @@ describe('turns', () => {
     expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
   })
 
-  it('give one model every slot while no other waits, and max-min fair parts when others do', () => {
+  it('gives one model every slot while no other waits, and max-min fair shares otherwise', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick', 'rare']) capacities.set(model, 8)
@@ -250,7 +250,7 @@ describe('turns', () => {
     for (const job of first) turns.start(job)
     enterFor('rare', 'a', 'r')
     enterFor('quick', 'a', ...Array.from({ length: 40 }, (_, i) => `q${i}`))
-    // 1 for the rare model, 3.5 for each of the others, and 2 ahead of each.
+    // 1 for the rare model, 3.5 for each of the others, and 2 prefetched for each.
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['rare', ...Array(6).fill('quick')])
     vi.advanceTimersByTime(1_000)
     for (const job of first.slice(0, 4)) turns.leave(job)
@@ -259,7 +259,7 @@ describe('turns', () => {
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['m'])
   })
 
-  it('count what waits for another model in other ingresses', () => {
+  it('counts jobs that wait for another model in other ingresses', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick']) capacities.set(model, 8)
@@ -273,7 +273,7 @@ describe('turns', () => {
     expect(sent()).toHaveLength(3)
   })
 
-  it('do not let jobs that the queue must have lost keep the places of their model', () => {
+  it('does not count lost jobs against the slots of their model', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4')
@@ -284,7 +284,7 @@ describe('turns', () => {
   })
 })
 
-describe('the max-min fair part of each of several', () => {
+describe('the max-min fair share', () => {
   it.each([
     [[], 8, Number.POSITIVE_INFINITY],
     [[300], 256, 256],
@@ -293,7 +293,7 @@ describe('the max-min fair part of each of several', () => {
     [[256, 10, 200], 256, 123],
     [[4, 4], 8, Number.POSITIVE_INFINITY],
     [[1, 1], 0, 0],
-  ])('of %j wanted and %i slots is %d', (wanted, of, part) => {
+  ])('of the demands %j and %i slots is %d', (wanted, of, part) => {
     expect(maxMinPart(wanted, of)).toBe(part)
   })
 })

@@ -10,7 +10,7 @@ it('a job waits as long as the jobs before it take at the measured rate', () => 
   expect(admission.estimateMs(0, 10_000)).toBe(0)
 })
 
-it('says nothing before there is something to measure, nor long after', () => {
+it('has no estimate before a measurement, nor long after', () => {
   const admission = new WaitEstimate()
   for (let i = 0; i < 19; i++) admission.completed(i)
   expect(admission.estimateMs(1_000, 100)).toBe(0)
@@ -19,14 +19,14 @@ it('says nothing before there is something to measure, nor long after', () => {
   expect(admission.estimateMs(1_000, 60_000)).toBe(0)
 })
 
-it('a pool that has stopped is estimated ever slower', () => {
+it('the estimate for a stopped pool grows', () => {
   const admission = new WaitEstimate()
   for (let i = 0; i < 100; i++) admission.completed(i * 10)
   const estimates = [1_000, 5_000, 20_000].map((now) => admission.estimateMs(100, now))
   expect(estimates).toEqual([...estimates].sort((a, b) => a - b))
 })
 
-it('an estimate is finite and grows with the queue, however completions fall', () => {
+it('an estimate is finite and grows with the queue, for any completions', () => {
   fc.assert(
     fc.property(fc.array(fc.nat(2_000), { maxLength: 300 }), fc.integer({ min: 1, max: 10_000 }), (gaps, queued) => {
       const admission = new WaitEstimate()
@@ -43,7 +43,7 @@ it('an estimate is finite and grows with the queue, however completions fall', (
 
 it('a busy ingress counts a completion in constant time', () => {
   const admission = new WaitEstimate()
-  // Thirty thousand a second, for the whole window: this would take minutes if each one walked the others.
+  // Thirty thousand per second over the whole window: quadratic time would take minutes.
   for (let i = 0; i < 900_000; i++) admission.completed(Math.floor(i / 30))
   expect(admission.estimateMs(30_000, 30_000)).toBeCloseTo(1_000, -2)
 })
@@ -51,7 +51,7 @@ it('a busy ingress counts a completion in constant time', () => {
 const PLACES = 2
 const TAKES_MS = 5_000
 
-/** Jobs that have run one after the other, before anything waited. */
+/** Jobs that ran one after the other, before any wait. */
 function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0): number {
   let now = fromMs
   for (let i = 0; i < count; i++) {
@@ -65,21 +65,21 @@ function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0
   return now
 }
 
-it('a job waits as long as those before it take, over the places, where few have ended', () => {
+it('a job waits as long as those before it take, divided by the slots, if few have ended', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
-  // A quiet time changes nothing of it.
+  // An idle time does not change the estimate.
   expect(admission.estimateMs(10, now + 3_600_000, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('few calls are not taken for few places', () => {
+it('few concurrent calls are not mistaken for few slots', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 25, 1_000)
   expect(admission.estimateMs(50, now, 100)).toBe(500)
 })
 
-it('the age of the oldest that runs is the least that one takes, before any has ended', () => {
+it('before any completion, the age of the oldest running job is the minimum duration', () => {
   const admission = new WaitEstimate()
   for (const startedAtMs of [0, 1_000]) admission.started({}, startedAtMs)
   expect(admission.estimateMs(10, 4_000, PLACES)).toBe(20_000)
@@ -87,13 +87,13 @@ it('the age of the oldest that runs is the least that one takes, before any has 
   expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
 })
 
-it('the first of a few does not count for all: its model was loaded meanwhile', () => {
+it('the first of a few does not represent all: its model was loading', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 2, TAKES_MS, ran(admission, 1, 60_000))
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('jobs that hang make the estimate grow, however quick those before them were', () => {
+it('hanging jobs increase the estimate, however fast those before them were', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 10, 1_000)
   for (let i = 0; i < PLACES; i++) admission.started({}, now)
@@ -103,7 +103,7 @@ it('jobs that hang make the estimate grow, however quick those before them were'
   expect(estimates[2]).toBeGreaterThan(200_000)
 })
 
-it('places that others have are not counted, once calls have waited for them', () => {
+it('slots used by other ingresses are not counted, once calls have waited for them', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   admission.started({}, now)
@@ -112,7 +112,7 @@ it('places that others have are not counted, once calls have waited for them', (
   expect(admission.estimateMs(10, now + 3 * TAKES_MS, PLACES)).toBeGreaterThanOrEqual(50_000)
 })
 
-it('attempts that were handed back say nothing of what a job takes', () => {
+it('requeued attempts do not count as durations', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 5, TAKES_MS)
   const job = {}

@@ -24,7 +24,7 @@ interface Call extends QueuedJob {
   sentAtMs: number | undefined
 }
 
-/** Slots that run one call or durable job after the other, and what an ingress knows of them. */
+/** Slots that run calls and durable jobs one after the other, and the ingress's view of them. */
 class SlowPool {
   readonly lines: WaitQueues<Call>
   readonly gate: AdmissionControl
@@ -62,7 +62,7 @@ class SlowPool {
     return call
   }
 
-  /** Time passes; callers come back when they were told to, `returns` times at most. */
+  /** Advances time; callers return after Retry-After, at most `returns` times. */
   run(ms: number, returns = 2): void {
     for (let passed = 0; passed < ms; passed += STEP_MS) {
       vi.setSystemTime(Date.now() + STEP_MS)
@@ -109,8 +109,8 @@ class SlowPool {
   }
 }
 
-describe('a gate before few places for slow calls', () => {
-  it('refuses at once what will not start in time, and is right about when to come back', () => {
+describe('admission control before few slots for slow calls', () => {
+  it('refuses at once the calls that will not start in time, with an accurate Retry-After', () => {
     const pool = new SlowPool(2)
     pool.call('a')
     pool.run(TAKES_MS * 2)
@@ -124,7 +124,7 @@ describe('a gate before few places for slow calls', () => {
     pool.run(150_000)
     for (const call of soon) {
       const start = pool.started.find((one) => one.call === call)
-      // It may wait for the longest time from when it comes back, most of which is meant to be used.
+      // The maximum wait counts from its return, and most of it is planned to be used.
       const expectedMs = (call.toldMs[0] ?? 0) + START_MS * 0.8
       expect(call.toldMs).toHaveLength(1)
       expect(((start?.atMs ?? 0) - call.cameAtMs) / expectedMs).toBeGreaterThan(1 / 1.5)
@@ -132,22 +132,22 @@ describe('a gate before few places for slow calls', () => {
     }
   })
 
-  it('lets those in who were told the longest time that SDKs obey, at their second return at the latest', () => {
+  it('admits callers with the longest Retry-After that SDKs obey at their second return at the latest', () => {
     const pool = new SlowPool(2)
     pool.call('a')
     pool.run(TAKES_MS * 2)
-    // The turn of the last one comes after two minutes.
+    // The last one starts after two minutes.
     for (let i = 0; i < 70; i++) pool.call('a')
     const late = pool.refused.filter(({ toldMs: [told] }) => told === 60_000)
     expect(late.length).toBeGreaterThan(10)
     pool.run(200_000)
     const startedAll = late.filter((call) => pool.started.some((one) => one.call === call))
     expect(startedAll.length / late.length).toBeGreaterThanOrEqual(0.95)
-    // Those whose turn comes within a fifth of the longest wait after it are in at their first return.
+    // Callers that would start within a fifth of the maximum wait after it are admitted at their first return.
     expect(late.some(({ toldMs }) => toldMs.length === 1)).toBe(true)
   })
 
-  it('refuses none of the first calls of a tenant beside a deep durable backlog, whatever is known', () => {
+  it('refuses none of the first calls of a tenant next to a large durable backlog, with any measurements', () => {
     for (const isKnown of [false, true]) {
       const pool = new SlowPool(50, { durable: 5_000 })
       if (isKnown) pool.call('b')
@@ -159,7 +159,7 @@ describe('a gate before few places for slow calls', () => {
     }
   })
 
-  it('counts half of the places beside durable jobs: as many calls wait as start there in time', () => {
+  it('counts half of the slots next to durable jobs: as many calls wait as start there in time', () => {
     const pool = new SlowPool(2, { durable: 5_000 })
     pool.call('b')
     pool.run(TAKES_MS * 2)
@@ -172,17 +172,17 @@ describe('a gate before few places for slow calls', () => {
   })
 })
 
-describe('calls that wait', () => {
-  it('are late where those before them, in turn of tenants, take twice the longest wait', () => {
+describe('waiting calls', () => {
+  it('are late if those before them, in fair order, take twice the maximum wait', () => {
     const pool = new SlowPool(2)
     for (let i = 0; i < 60; i++) pool.call('a')
     pool.call('b')
-    // Nothing has ended, so nothing was known.
+    // Nothing has ended, so there is no measurement.
     expect(pool.refused).toHaveLength(0)
     expect([...pool.lines.late(START_MS)]).toHaveLength(0)
     vi.setSystemTime(Date.now() + 10_000)
     const late = [...pool.lines.late(START_MS)]
-    // Ten seconds each over two places: the twenty-third starts after 120 s at the earliest.
+    // Ten seconds each over two slots: the twenty-third starts after 120 s at the earliest.
     expect(late.length).toBeGreaterThan(30)
     expect(late.every(({ job }) => job.envelope.tenant === 'a' && job.nth > 20)).toBe(true)
     expect(late.map(({ job }) => job.nth)).toEqual(late.map(({ job }) => job.nth).toSorted((a, b) => a - b))
@@ -190,7 +190,7 @@ describe('calls that wait', () => {
     expect(late.every(({ waitMs }) => waitMs > 2 * START_MS - 10_000)).toBe(true)
   })
 
-  it('are not lost while their model is busy, unless later ones have started', () => {
+  it('are not treated as lost while their model is busy, unless later ones have started', () => {
     const pool = new SlowPool(2, { bound: 2 })
     const calls = Array.from({ length: 4 }, () => pool.call('a'))
     const [, , third, fourth] = calls

@@ -53,7 +53,7 @@ async function open(
   })
 }
 
-/** What heartbeats say: one worker with free slots. @param sent Gets what is sent */
+/** Heartbeats of one worker with free slots. @param sent Receives sent records */
 function workersWith(free: number, sent: ControlRecord[]): NotifierPresence {
   const worker: Peer = {
     boot: BOOT,
@@ -112,7 +112,7 @@ function storeWith(other: Partial<Store>): Store {
   })
 }
 
-/** A call whose first answer is lost after it was done. */
+/** A call whose first response is lost after its execution. */
 function unansweredOnce<A extends unknown[], T>(call: (...args: A) => Promise<T>): (...args: A) => Promise<T> {
   let isFirst = true
   return async (...args) => {
@@ -139,7 +139,7 @@ describe('a submitted job', () => {
     await expect.poll(() => broker.lag('jobs.inference.batch')).toBe(1)
   })
 
-  it('is accepted while the broker takes nothing', async () => {
+  it('is accepted during an outage of the broker', async () => {
     const down = async () => {
       throw new ServiceError('overloaded', 'The broker is down.')
     }
@@ -147,14 +147,14 @@ describe('a submitted job', () => {
     expect(await jobs.create(specOf())).toMatchObject({ outcome: 'created' })
   })
 
-  it('waits outside the queue until its time has come', async () => {
+  it('waits outside the queue until its scheduled time', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf({ runAtMs: Date.now() + 60_000 }))
     expect(created).toMatchObject({ job: { state: 'scheduled' } })
     expect(await broker.lag('jobs.inference')).toBe(0)
   })
 
-  it('is one job when the answer of the store got lost', async () => {
+  it('is one job when the response of the store got lost', async () => {
     const jobs = await open({ store: storeWith({ create: unansweredOnce(store.create.bind(store)) }) })
     const created = await jobs.create(specOf(), KEY)
     expect(created.outcome).toBe('created')
@@ -162,7 +162,7 @@ describe('a submitted job', () => {
     await expect.poll(() => broker.lag('jobs.inference')).toBe(1)
   })
 
-  it('is one job for one key, however many ask at once, and a conflict for another request', async () => {
+  it('is one job for one key, however many concurrent requests, and a conflict for a different request', async () => {
     const jobs = await open()
     const created = await Promise.all(Array.from({ length: 10 }, () => jobs.create(specOf(), KEY)))
     expect(created.filter(({ outcome }) => outcome === 'created')).toHaveLength(1)
@@ -170,7 +170,7 @@ describe('a submitted job', () => {
     expect((await jobs.create(specOf(), { ...KEY, fingerprint: 'other' })).outcome).toBe('conflict')
   })
 
-  it('keeps a large body in a blob of its own, which a repeated request does not leave behind', async () => {
+  it('stores a large body in its own blob, which a repeated request does not duplicate', async () => {
     const jobs = await open()
     const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
     const created = await jobs.create(large, KEY)
@@ -183,7 +183,7 @@ describe('a submitted job', () => {
     expect([...blobs.keys()]).toEqual([])
   })
 
-  it('leaves nothing behind when it is refused, and all when nobody knows', async () => {
+  it('leaves no blob when refused, and keeps all blobs when the outcome is unknown', async () => {
     const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
     const failing = (error: Error) => open({ store: storeWith({ create: () => Promise.reject(error) }) })
     const refused = await failing(new ServiceError('overloaded', 'Busy.', { isUndone: true }))
@@ -196,7 +196,7 @@ describe('a submitted job', () => {
     expect(blobs.size).toBe(1)
   })
 
-  it('keeps its blobs while it is kept, and those of no job are swept', async () => {
+  it('keeps its blobs while it is stored; unreferenced ones are deleted', async () => {
     const jobs = await open()
     const attachment = newAttachmentKey(newJobId())
     blobs.set(attachment, Buffer.from('audio'))
@@ -213,7 +213,7 @@ describe('a submitted job', () => {
     expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(2)
   })
 
-  it('is not looked for while it may still be on its way', async () => {
+  it('is not searched by the sweep while its submission may be in flight', async () => {
     const asked: string[] = []
     const find: Store['find'] = async (_scope, id) => void asked.push(id) as undefined
     const ages = [
@@ -235,7 +235,7 @@ describe('a submitted job', () => {
     expect(asked).toEqual([0, 2].map((i) => ownerOfBlob(ages[i]?.[0] ?? '')))
   })
 
-  it('is refused when too many are under way', async () => {
+  it('is refused beyond the maximum of unfinished jobs', async () => {
     const jobs = await open({ bounds: { jobsMax: 2, jobsMaxPerProject: 3 } })
     await jobs.create(specOf())
     await jobs.create(specOf())
@@ -245,7 +245,7 @@ describe('a submitted job', () => {
 })
 
 describe('a cancel', () => {
-  it('ends a job that waits', async () => {
+  it('ends a waiting job', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -253,7 +253,7 @@ describe('a cancel', () => {
     expect(told).toEqual([])
   })
 
-  it('tells the worker of a job that runs, once', async () => {
+  it('notifies the worker of a running job, once', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -263,7 +263,7 @@ describe('a cancel', () => {
     expect(told).toEqual([{ type: 'cancel', job_id: id, attempt: 1, worker: BOOT }])
   })
 
-  it('can be repeated when its answer got lost', async () => {
+  it('can be repeated when its response got lost', async () => {
     const jobs = await open({ store: storeWith({ cancel: unansweredOnce(store.cancel.bind(store)) }) })
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -271,7 +271,7 @@ describe('a cancel', () => {
     expect(await jobs.cancel(TENANT, id)).toMatchObject({ state: 'cancelled' })
   })
 
-  it('is refused for a job that has completed, and for those of others', async () => {
+  it('is refused for a completed job, and for jobs of other tenants', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -282,8 +282,8 @@ describe('a cancel', () => {
   })
 })
 
-describe('a job that runs again', () => {
-  it('is a new one that names the old', async () => {
+describe('a rerun job', () => {
+  it('is a new job that names the old one', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -295,7 +295,7 @@ describe('a job that runs again', () => {
   })
 })
 
-it('who waits for the end of a job gets it as it ended, or as it is when the time is up', async () => {
+it('a wait for the end of a job returns the ended job, or the current one at the timeout', async () => {
   const jobs = await open()
   const created = await jobs.create(specOf())
   const id = created.outcome === 'created' ? created.job.id : ''

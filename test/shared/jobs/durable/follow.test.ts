@@ -10,7 +10,7 @@ import { VirtualClock } from '../../../simulation/clock.ts'
 import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
 
 const ID = 'job_1'
-/** Longer than any silence a follower waits out. */
+/** Longer than any polling interval of a follower. */
 const LONG_MS = 20_000
 
 let clock: VirtualClock
@@ -21,12 +21,12 @@ beforeEach(() => {
 })
 afterEach(() => restore())
 
-/** What a store knows of one job, and whether it says so. */
+/** The store's view of one job, and whether the store responds. */
 class StoredJob {
   readonly events: DurableEvent[] = []
   isDown = false
   isGone = false
-  /** Reads answered so far. */
+  /** Answered reads so far. */
   reads = 0
   readonly store = {
     listEvents: async (_scope: string, _id: string, after: number, limit: number) => {
@@ -41,7 +41,7 @@ class StoredJob {
     isReachable: true,
   } as unknown as Store
 
-  /** The next events, the last of them terminal if so wanted. */
+  /** Commits the next events, the last of them terminal if requested. */
   commit(count: number, isEnd = false): DurableEvent[] {
     const first = this.events.length + 1
     const events = Array.from({ length: count }, (_, index): DurableEvent => {
@@ -57,7 +57,7 @@ class StoredJob {
   }
 }
 
-/** A follower of a stored job, with what it has got so far. */
+/** A follower of a stored job, with the events received so far. */
 class Follower {
   readonly seen: DurableEvent[] = []
   isDone = false
@@ -71,12 +71,12 @@ class Follower {
     this.resume()
   }
 
-  /** Leaves, as when a connection breaks. */
+  /** Disconnects the follower. */
   cut(): void {
     this.#cut.abort()
   }
 
-  /** Comes back with the number of its last event. */
+  /** Reconnects with the number of the last event. */
   resume(): void {
     this.cut()
     this.#cut = new AbortController()
@@ -109,7 +109,7 @@ function publish(broker: Broker, events: readonly DurableEvent[], isAnnounced = 
 
 const pass = (ms: number) => clock.run(clock.nowMs + ms)
 
-/** One thing that happens: events are committed, a commit is published (perhaps late, twice or never), time passes. */
+/** A random step: events are committed, a commit is published (perhaps late, twice or never), time passes. */
 const anyStep = fc.oneof(
   fc.record({ do: fc.constant('commit' as const), count: fc.integer({ min: 1, max: 4 }), isPublished: fc.boolean() }),
   fc.record({ do: fc.constant('publish' as const), which: fc.nat(20), isAnnounced: fc.boolean() }),
@@ -118,8 +118,8 @@ const anyStep = fc.oneof(
   fc.record({ do: fc.constant('cut' as const), isBack: fc.boolean() }),
 )
 
-describe('a follower', () => {
-  it('gets every event once and in order, however stored and live events interleave', async () => {
+describe('a follower of a job', () => {
+  it('receives every event once and in order, however stored and live events interleave', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(anyStep, { maxLength: 40 }), async (steps) => {
         const { broker, job, follower } = await arrange()
@@ -151,7 +151,7 @@ describe('a follower', () => {
     )
   })
 
-  it('hears live events while the store is down', async () => {
+  it('receives live events while the store is down', async () => {
     const { broker, job, follower } = await arrange()
     await pass(0)
     job.isDown = true
@@ -160,7 +160,7 @@ describe('a follower', () => {
     expect(follower.seen).toEqual(job.events)
   })
 
-  it('is not left alone when the store answers others but not it', async () => {
+  it('recovers when the store answers others but not it', async () => {
     const { job, follower } = await arrange()
     job.isDown = true
     await pass(LONG_MS)
@@ -171,7 +171,7 @@ describe('a follower', () => {
     expect(follower.seen).toEqual(job.events)
   })
 
-  it('reads at once what was only announced, and what a gap shows to be missing', async () => {
+  it('reads announced and missing events at once', async () => {
     const { broker, job, follower } = await arrange()
     await pass(0)
     publish(broker, job.commit(3), true)
@@ -183,7 +183,7 @@ describe('a follower', () => {
     expect(follower.seen).toEqual(job.events)
   })
 
-  it('asks the store less and less often while nothing happens', async () => {
+  it('polls the store with growing intervals while nothing happens', async () => {
     const { job } = await arrange()
     await pass(1_000)
     const early = job.reads
@@ -194,7 +194,7 @@ describe('a follower', () => {
     expect(job.reads - before).toBe(2)
   })
 
-  it('goes on from the store when more comes live than it reads', async () => {
+  it('continues from the store when live events exceed its buffer', async () => {
     const { broker, job } = await arrange()
     const live = await LiveEvents.open(broker, silentLog)
     const { signal } = new AbortController()
@@ -212,7 +212,7 @@ describe('a follower', () => {
     expect(seen).toEqual(job.events)
   })
 
-  it('lets timers run between two pages of a long history', async () => {
+  it('yields to timers between two pages of a long history', async () => {
     const { job, follower } = await arrange()
     await pass(0)
     job.commit(1_000, true)
@@ -228,7 +228,7 @@ describe('a follower', () => {
     expect(reads.size).toBeGreaterThan(4)
   })
 
-  it('ends when its job is gone', async () => {
+  it('ends when its job is deleted', async () => {
     const { job, follower } = await arrange()
     job.isGone = true
     await pass(LONG_MS)

@@ -27,7 +27,7 @@ async function enter(room: JobQuota, tenant: string, runAtMs?: number, keyId?: s
   return await room.enter(job, () => store.create(job))
 }
 
-/** How many of so many jobs, all at once, get in; and what the others hear. */
+/** Number of admitted jobs of many concurrent ones, and the errors of the others. */
 async function fill(room: JobQuota, tenant: string, count: number, runAtMs?: number, keyId?: string) {
   const asked = await Promise.allSettled(Array.from({ length: count }, () => enter(room, tenant, runAtMs, keyId)))
   const refused = asked.flatMap((each) => (each.status === 'rejected' ? [(each.reason as ServiceError).status] : []))
@@ -36,8 +36,8 @@ async function fill(room: JobQuota, tenant: string, count: number, runAtMs?: num
 
 const later = () => Date.now() + HOUR_MS
 
-describe('room for durable jobs', () => {
-  it('is left by one tenant to others: alone it has half of it, then each has as much as is free', async () => {
+describe('the quota of durable jobs', () => {
+  it('is shared by tenants: a single one gets half of it, then each as much as is free', async () => {
     const room = open()
     expect(await fill(room, 'a', 10)).toEqual({ made: 3, refused: [429] })
     expect(await fill(room, 'b', 10)).toEqual({ made: 2, refused: [429] })
@@ -45,7 +45,7 @@ describe('room for durable jobs', () => {
     expect(await fill(room, 'd', 1)).toEqual({ made: 0, refused: [503] })
   })
 
-  it('of jobs that run counts apart from that of jobs that wait for their time', async () => {
+  it('counts running jobs separately from scheduled ones', async () => {
     const room = open({ scheduledMaxPerProject: 6 })
     expect(await fill(room, 'a', 10, later())).toEqual({ made: 6, refused: [429] })
     expect(await fill(room, 'b', 1, later())).toEqual({ made: 0, refused: [503] })
@@ -53,7 +53,7 @@ describe('room for durable jobs', () => {
     expect(await fill(room, 'b', 1)).toEqual({ made: 1, refused: [] })
   })
 
-  it('is not taken from others by jobs whose time has come all at once', async () => {
+  it('is not taken from others by jobs that become due at once', async () => {
     await fill(open({ scheduledMaxPerProject: 20, scheduledMax: 20 }), 'a', 10, Date.now() + 20)
     await until(async () => {
       await store.startDue(100)
@@ -64,7 +64,7 @@ describe('room for durable jobs', () => {
     expect((await fill(room, 'b', 1)).made).toBe(1)
   })
 
-  it('is also what the limits of a key inside a project say', async () => {
+  it('is also limited per key inside a project', async () => {
     const limits = new Map([
       ['one', { queued: 2, scheduled: 1 }],
       ['none', { queued: 0 }],
@@ -76,7 +76,7 @@ describe('room for durable jobs', () => {
     expect(await fill(room, 'a', 3, undefined, 'other')).toEqual({ made: 3, refused: [] })
   })
 
-  it('is what the limits of a project say, where they say so', async () => {
+  it('is the limit of a project, if that has one', async () => {
     const limits = new Map([
       ['a', { queued: 2, scheduled: 1 }],
       ['b', { queued: 0 }],
@@ -88,7 +88,7 @@ describe('room for durable jobs', () => {
     expect((await fill(room, 'c', 5)).made).toBe(4)
   })
 
-  it('is found again when jobs have ended, and counts those of other processes', async () => {
+  it('is freed when jobs have ended, and includes those of other processes', async () => {
     const room = open({ jobsMaxPerProject: 1 })
     const created = await enter(room, 'a')
     expect(created.outcome).toBe('created')
@@ -98,7 +98,7 @@ describe('room for durable jobs', () => {
     await until(async () => await enter(room, 'a').catch(() => false))
   })
 
-  it('is given back by jobs that are not made', async () => {
+  it('is released by jobs that are not created', async () => {
     const room = open({ jobsMaxPerProject: 1 })
     const error = new ServiceError('overloaded', 'Away.', { isUndone: true })
     const failing = () => Promise.reject(error)

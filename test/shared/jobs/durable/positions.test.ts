@@ -28,7 +28,7 @@ async function queue(tenant: string, count: number, more: Partial<NewJob> = {}):
     const created = await store.create(newJob({ tenant, ...more }))
     if (created.outcome === 'created') jobs.push(created.job)
   }
-  // Those of one millisecond are in no order but that of their ids.
+  // Jobs of one millisecond are ordered by id only.
   return jobs.toSorted((a, b) => (a.id < b.id ? -1 : 1))
 }
 
@@ -36,19 +36,19 @@ async function placesOf(jobs: readonly DurableJob[]): Promise<(number | null)[]>
   return await Promise.all(jobs.map((job) => positions.of(job)))
 }
 
-describe('the position of a job', () => {
-  it('is how many of its tenant come before it', async () => {
+describe('the queue position of a job', () => {
+  it('is the number of jobs of its tenant before it', async () => {
     expect(await placesOf(await queue('a', 4))).toEqual([0, 1, 2, 3])
   })
 
-  it('is no further back for all that another tenant has waiting than for its turns', async () => {
+  it('is not increased by the backlog of another tenant beyond its fair share', async () => {
     const [flood, own] = [await queue('flood', 100), await queue('own', 2)]
     expect(await placesOf(own)).toEqual([1, 3])
     expect((await placesOf(flood)).slice(0, 3)).toEqual([1, 3, 4])
     expect(await positions.of(flood[99] as DurableJob)).toBe(101)
   })
 
-  it('counts jobs for the same slots alone, and the calls that take turns with them', async () => {
+  it('counts jobs for the same slots only, and the calls that share the fair queue with them', async () => {
     await queue('a', 3, { model: 'other' })
     await queue('a', 3, { priority: 'low' })
     await queue('a', 3, { runAtMs: Date.now() + HOUR_MS })
@@ -58,7 +58,7 @@ describe('the position of a job', () => {
     expect(await placesOf(jobs)).toEqual([1, 3, 4])
   })
 
-  it('falls as those before it start, and is none once it runs itself or waits for its time', async () => {
+  it('falls as jobs before it start, and is absent for running and scheduled jobs', async () => {
     const [first, second] = (await queue('a', 2)) as [DurableJob, DurableJob]
     expect(await positions.of(second)).toBe(1)
     await store.claim(first.id, await alive(store))
@@ -68,7 +68,7 @@ describe('the position of a job', () => {
     expect(await placesOf([running as DurableJob, later])).toEqual([null, null])
   })
 
-  it('is known of a job that was queued since the queue was read', async () => {
+  it('exists for a job that was queued since the last read of the queue', async () => {
     const [first] = (await queue('a', 1)) as [DurableJob]
     vi.useFakeTimers({ now: Date.now(), toFake: ['Date'] })
     try {
@@ -84,7 +84,7 @@ describe('the position of a job', () => {
     }
   })
 
-  it('is asked of the store once for all who ask together, and not known while it is away', async () => {
+  it('is read from the store once for concurrent requests, and is unknown while the store is down', async () => {
     const [job] = (await queue('a', 1)) as [DurableJob]
     const places = vi.spyOn(store.tenants, 'places')
     await placesOf(Array.from({ length: 100 }, () => job))

@@ -7,7 +7,7 @@ import { until } from '../../../support/stack.ts'
 const JOB = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 const LANE = { kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 
-/** What heartbeats say of one worker with free slots, and what is sent. */
+/** Heartbeats of one worker with free slots, and the sent records. */
 function channel(free: number, more: Partial<NotifierPresence> = {}) {
   const sent: ControlRecord[] = []
   const presence: NotifierPresence = {
@@ -36,19 +36,19 @@ function worker(waiting: NonNullable<Peer['capacity']>['backlog']): Peer {
   return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, heartbeatInterval: undefined, ...more }
 }
 
-/** How many of many jobs get a record. */
+/** Number of published records for many jobs. */
 function published(hints: QueueNotifier, count = 1_500): number {
   return Array.from({ length: count }, () => hints.mayPublish(JOB)).filter(Boolean).length
 }
 
 describe('a durable job', () => {
-  it('has a record only while workers have free slots that no other record is for', () => {
+  it('is published only while workers have free slots without another published record', () => {
     expect(published(channel(12).hints)).toBe(12)
     expect(published(channel(0).hints)).toBe(0)
     expect(published(channel(12, { ingresses: () => 3 }).hints)).toBe(4)
   })
 
-  it('has one in the place of another that has ended, once', () => {
+  it('is published in place of another one that has ended, once', () => {
     const { hints } = channel(2)
     const ids = ['job_1', 'job_2', 'job_3', 'job_4']
     const asked = () => ids.map((id) => hints.mayPublish({ ...JOB, id })).filter(Boolean).length
@@ -57,27 +57,27 @@ describe('a durable job', () => {
     expect(asked()).toBe(1)
   })
 
-  it('has none while a worker says that others like it wait', () => {
+  it('is not published while a worker reports a backlog for its queue', () => {
     const { hints } = channel(12, { workers: () => [worker([LANE])] })
     expect(published(hints)).toBe(0)
     expect(hints.mayPublish({ ...JOB, priority: 'low' })).toBe(true)
   })
 
-  it('has one where nobody would hear of it, or nobody knows its model', () => {
+  it('is published if no notification would arrive, or its model is unknown', () => {
     expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [] }).hints)).toBe(1_500)
-    // As one that was heard on another channel before its first heartbeat, and in a fleet half upgraded an old one.
+    // A worker without a heartbeat yet, or of an old version in a half-upgraded fleet.
     const untold = { ...worker([]), capacity: undefined }
     expect(published(channel(0, { workersWithModel: () => [untold] }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [untold, worker([])] }).hints)).toBe(0)
   })
 
-  it('has one where there are no workers yet, as far as the first one needs', () => {
+  it('is published before there are workers, as many as the first one needs', () => {
     expect(published(channel(0, { workers: () => [] }).hints)).toBe(16)
   })
 })
 
-it('of many jobs without records workers are told in few records, of each kind, model and lane', async () => {
+it('many unpublished jobs are announced in few notifications per kind, model and priority', async () => {
   const { hints, sent } = channel(0)
   for (let i = 0; i < 1_500; i++) hints.notify(i % 2 ? JOB : { ...JOB, priority: 'low' })
   await until(() => sent.length > 0)

@@ -29,7 +29,7 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-/** A job that runs, whoever waits for it, and how often that one has read it. */
+/** A running job, a waiter for it, and the number of its reads. */
 async function arrange() {
   const boot = await alive(store)
   const { id } = newJob()
@@ -54,15 +54,15 @@ async function arrange() {
   return { id, wait, awaited, complete }
 }
 
-describe('who waits for the end of a job', () => {
-  it('is told the job and its result as the row says them, and reads nothing for it', async () => {
+describe('a wait for the end of a job', () => {
+  it('returns the job and its result from the notification, without a read', async () => {
     const { id, wait, awaited, complete } = await arrange()
     new Dispatcher(broker, silentLog).publishMoved(await complete(RESULT), RESULT)
     expect(await awaited).toEqual({ job: await store.find(EVERY_TENANT, id), result: RESULT })
     expect(wait.reads).toBe(1)
   })
 
-  it('reads the job where its result is too large to be told', async () => {
+  it('reads the job if its result is too large for a notification', async () => {
     const { wait, awaited, complete } = await arrange()
     const large = { text: 'x'.repeat(100_000) }
     new Dispatcher(broker, silentLog).publishMoved(await complete(large), large)
@@ -70,7 +70,7 @@ describe('who waits for the end of a job', () => {
     expect([(await awaited).result, wait.reads]).toEqual([undefined, 2])
   })
 
-  it('reads the job where nobody tells of its end, or in a form that is not understood', async () => {
+  it('reads the job if a notification is missing, or of an unknown version', async () => {
     const { awaited, complete } = await arrange()
     await complete(RESULT)
     expect(await awaited).toMatchObject({ job: { state: 'completed' } })
@@ -82,7 +82,7 @@ describe('who waits for the end of a job', () => {
     expect(other.wait.reads).toBe(2)
   })
 
-  it('goes on waiting while a job only says something, and gets it as it is when the time is up', async () => {
+  it('continues during progress events, and returns the current job at the timeout', async () => {
     const { id, wait, awaited } = await arrange()
     const [event] = await store.listEvents(EVERY_TENANT, id, 1, 1)
     await broker.send(EVENTS, eventPartition(id), id, Buffer.from(JSON.stringify({ last_seq: 2, events: [event] })))

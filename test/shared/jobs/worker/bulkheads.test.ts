@@ -14,7 +14,7 @@ const QUEUE = 'jobs.inference'
 let broker: Broker
 let events: JobEvent[]
 let workers: Worker[]
-/** What runs now, by job id, and how it ends. */
+/** Running jobs by id, and the function that ends each. */
 let running: Map<string, () => void>
 beforeEach(async () => {
   broker = await openBroker()
@@ -30,7 +30,7 @@ afterEach(async () => {
   await broker.close()
 })
 
-/** Runs until it is told to end, or aborted. */
+/** Runs until the test ends it, or until aborted. */
 const say: Handler = {
   ...sayKind,
   parse: (body) => body,
@@ -79,8 +79,8 @@ async function submitOne(id: string, more: object): Promise<void> {
 const runs = (model: string) => [...running.keys()].filter((id) => id.startsWith(model))
 const said = (id: string) => events.filter(({ job_id }) => job_id === `job_${id}`).map(({ type }) => type)
 
-describe('calls of a model that hangs', () => {
-  it('hold the places of their model and no more slots, while those of another run', async () => {
+describe('calls of a hanging model', () => {
+  it('hold the slots of their model and no others, while those of another model run', async () => {
     const worker = await openWorker(4, 2)
     await submit('slow', 8)
     await until(() => worker.parkedCalls === 6)
@@ -90,7 +90,7 @@ describe('calls of a model that hangs', () => {
     expect(worker.running).toBe(4)
   })
 
-  it('hold every slot if nothing else bounds them, and an extra one is for a model that has none', async () => {
+  it('hold every slot without a limit, and an extra slot is for a model that has none', async () => {
     const worker = await openWorker(4, 4)
     await submit('slow', 8)
     await until(() => worker.running === 4)
@@ -99,7 +99,7 @@ describe('calls of a model that hangs', () => {
     expect([worker.running, worker.parkedCalls]).toEqual([5, 4])
   })
 
-  it('give freed slots to the model that holds the fewest, although theirs came first', async () => {
+  it('release slots to the model with the fewest, although its calls came last', async () => {
     const worker = await openWorker(8, 8)
     await submit('slow', 12)
     await until(() => worker.running === 8)
@@ -118,7 +118,7 @@ describe('calls of a model that hangs', () => {
     await endSlow('slow8')
   })
 
-  it('take the places of their model in the order in which they came, as these become free', async () => {
+  it('get the slots of their model in order of arrival', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 4)
     await until(() => worker.parkedCalls === 3)
@@ -133,7 +133,7 @@ describe('calls of a model that hangs', () => {
     expect(worker.running + worker.parkedCalls).toBe(0)
   })
 
-  it('take them in turn of their tenants: first those of whom the fewest run', async () => {
+  it('get slots by tenant: first those with the fewest running', async () => {
     await openWorker(4, 2)
     await submit('slow', 6, { tenant: 'key_a' })
     await until(() => runs('slow').length === 2)
@@ -149,7 +149,7 @@ describe('calls of a model that hangs', () => {
     expect(order).toEqual(['slow0', 'slow1', 'slow6', 'slow2', 'slow8', 'slow7', 'slow3', 'slow4', 'slow5'])
   })
 
-  it('that are cancelled, or meet their deadline, while they are kept aside leave no trace', async () => {
+  it('are removed when they are cancelled, or reach their deadline, while parked', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 2)
     await until(() => worker.parkedCalls === 1)
@@ -164,7 +164,7 @@ describe('calls of a model that hangs', () => {
     expect(said('slow1')).toEqual(['started'])
   })
 
-  it('are handed back by a worker that has no more time, those that are kept aside too', async () => {
+  it('are requeued by a draining worker, including parked ones', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 3)
     await until(() => worker.parkedCalls === 2)

@@ -48,11 +48,11 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   let presence: Presence
   let scheduler: Service
   let pools: Worker[]
-  /** What steps did outside, and what children said, in order. */
+  /** Side effects of steps, and results of children, in order. */
   let outside: string[]
   let onStep: Outside
   let change: (plan: Plan) => Plan
-  /** Children that hold until they are let go. */
+  /** Children that are blocked until the test releases them. */
   let held: Map<string, () => void>
 
   beforeEach(async (context) => {
@@ -164,7 +164,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   const types = async (id: string) => (await store.listEvents(EVERY_TENANT, id, 0, 100)).map(({ type }) => type)
   const children = async (id: string) => await store.listChildren(EVERY_TENANT, id)
 
-  it('do their steps once, have children work, wait without a slot, and give what all of them made', async () => {
+  it('run their steps once, submit children, wait without a slot, and return the results of all', async () => {
     await openWorker(1)
     const id = await submit({ steps: 3, children: [{ text: 'a' }, { text: 'b' }, { text: 'c' }] })
     expect(await ended(id)).toMatchObject({ state: 'completed', tries: 0, crashes: 0, children: 3, steps: 4 })
@@ -191,7 +191,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(child).toMatchObject({ depth: 1, parent_id: id, tenant: TENANT, state: 'completed' })
   })
 
-  it('go on where they were when their worker is lost', async () => {
+  it('continue from their stored steps when their worker is lost', async () => {
     const first = await openWorker()
     onStep = async ({ nth }, signal) => {
       if (nth !== 2 || outside.filter((what) => what === 'step 2').length > 1) return
@@ -212,7 +212,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
   })
 
-  it('keep what steps at once gave, each once, and a large one in a blob', async () => {
+  it('store the results of concurrent steps, each once, and a large one in a blob', async () => {
     await openWorker()
     const id = await submit({ steps: 20, children: [{ text: 'a' }], isParallel: true, large: 100_000 })
     expect(await ended(id)).toMatchObject({ state: 'completed', steps: 22, attempt: 2 })
@@ -226,7 +226,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(tooLarge)).toMatchObject({ state: 'failed', error: { code: 'invalid_request' } })
   })
 
-  it('keep what each step was asked for, of a long one how it begins', async () => {
+  it('store the input of each step, and the beginning of a long one', async () => {
     await openWorker()
     const id = await submit({ steps: 1, children: [], large: 10, asked: 'ä'.repeat(70_000) })
     await ended(id)
@@ -239,14 +239,14 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(hasMore).toBe(true)
   })
 
-  describe('that are replayed', () => {
+  describe('a replayed composed job', () => {
     const plan: Plan = { steps: 2, children: [{ text: 'a' }, { text: 'b' }], large: 100_000 }
     const replayOf = async (id: string) => {
       const created = await jobs.replay(TENANT, id)
       return created.outcome === 'created' ? await ended(created.job.id) : undefined
     }
 
-    it('say the same from their record alone, and leave it to its owner', async () => {
+    it('returns an equal result from its record alone, without changing it', async () => {
       await openWorker()
       const id = await submit(plan)
       await ended(id)
@@ -261,7 +261,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect((await jobs.listStepViews(await job(id), 0, 20)).steps).toHaveLength(4)
     })
 
-    it('end where they ask for what was not recorded, and name it with what is most like it', async () => {
+    it('ends at a request that was not recorded, and names the most similar one', async () => {
       await openWorker()
       const id = await submit(plan)
       await ended(id)
@@ -279,7 +279,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(outside).toEqual(before)
     })
 
-    it('are cancelled ones that wrote what there was, too', async () => {
+    it('may be a cancelled one with a partial result', async () => {
       await openWorker()
       const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] }, { partialMs: 30_000 })
       await waiting(id)
@@ -325,7 +325,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(deep?.id ?? '')).toMatchObject({ state: 'cancelled', depth: 2 })
   })
 
-  it('write what there is when they are cancelled while they wait, and end their children at once', async () => {
+  it('write a partial result when cancelled while waiting, and end their children at once', async () => {
     await openWorker()
     const children = [{ text: 'slow', isHeld: true }, { text: 'quick' }]
     const id = await submit({ steps: 1, children }, { partialMs: 30_000 })
@@ -346,7 +346,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
   })
 
-  it('write what there is also when the worker that was told so is lost, and nothing twice', async () => {
+  it('write a partial result even if the notified worker is lost, and nothing twice', async () => {
     const first = await openWorker()
     onStep = async ({ nth }, signal) => {
       if (nth !== 1 || outside.filter((what) => what === 'step 1').length > 1) return
@@ -362,7 +362,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(outside.filter((what) => what === 'step 0')).toHaveLength(1)
   })
 
-  it('end as cancelled where there is nothing to write, at the second cancel, and when their time to write is over', async () => {
+  it('end as cancelled without a partial result, at the second cancel, and after the time for it', async () => {
     await openWorker()
     const held: Plan = { steps: 1, children: [{ text: 'slow', isHeld: true }] }
     const empty = await submit({ ...held, writesNothing: true }, { partialMs: 30_000 })
@@ -388,7 +388,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
   })
 
-  it('make something of what is there when their time is nearly over', async () => {
+  it('write a partial result when their deadline is near', async () => {
     await openWorker()
     const id = await submit(
       { steps: 1, children: [{ text: 'slow', isHeld: true }, { text: 'quick' }] },
@@ -403,7 +403,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect([one?.state, other?.state].toSorted()).toEqual(['cancelled', 'completed'])
   })
 
-  it('cannot have more children at once than the bound, nor submit at too great a depth', async () => {
+  it('cannot have more concurrent children than the maximum, nor submit at too great a depth', async () => {
     await openWorker(8)
     const many = Array.from({ length: 51 }, (_, nth) => ({ text: `${nth}`, isHeld: true }))
     const id = await submit({ steps: 0, children: many })
@@ -417,7 +417,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await textOf(top)).toContain('failed')
   })
 
-  it('are submitted one after the other without waiting until each is published', async () => {
+  it('are submitted sequentially without waiting for each publication', async () => {
     const find = store.find.bind(store)
     const gate = Promise.withResolvers<void>()
     vi.spyOn(store, 'find').mockImplementation(async (scope, id) => {
@@ -432,7 +432,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(id)).toMatchObject({ state: 'completed', children: 3 })
   })
 
-  it('are forgotten at once where their children have children, and all of these with the next purges', async () => {
+  it('are deleted at once if their children have children, and those with the next purges', async () => {
     await openWorker()
     const lines = Array.from({ length: 3 }, (_, nth) => ({ text: `${nth}` }))
     const part: Plan = { steps: 1, children: lines }
@@ -448,7 +448,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await store.list(TENANT, { limit: 100 })).toMatchObject({ jobs: [] })
   })
 
-  it('are forgotten with their children and steps, and a child not before its parent', async () => {
+  it('are deleted with their children and steps, and a child not before its parent', async () => {
     await openWorker()
     const id = await submit({ steps: 2, children: [{ text: 'a', isHeld: true }, { text: 'b' }] })
     const b = await until(async () => (await children(id)).find(({ state }) => state === 'completed'))

@@ -1,4 +1,4 @@
-/** Workers that run different models of one pool, under load: each call goes to one that knows its model, and costs no attempt. */
+/** Workers of one pool with different models, under load: each call runs on a worker with its model, in one attempt. */
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
@@ -20,11 +20,11 @@ let database: TestDatabase
 let store: Store
 let workers: Worker[]
 let jobs: AttachedJobs
-/** Calls that were tried again, by why. */
+/** Retried calls, by reason. */
 let retries: string[]
-/** Jobs that run now, by the model of their worker, and how each ends. */
+/** Running jobs, by the model of their worker, and the functions that end them. */
 let running: Map<string, Set<() => void>>
-/** Jobs end by themselves, so soon. */
+/** Duration after which jobs end by themselves. */
 let runMs: number | undefined
 
 beforeEach(async () => {
@@ -78,7 +78,7 @@ async function call(model: string): Promise<string> {
   return textOf((await job.next()) ?? [])
 }
 
-/** So many callers of a model, each of whom makes so many calls, one after the other. */
+/** Concurrent callers of a model, each of whom makes `each` sequential calls. */
 async function load(model: string, callers: number, each: number): Promise<string[]> {
   const said: string[] = []
   const caller = async () => {
@@ -88,7 +88,7 @@ async function load(model: string, callers: number, each: number): Promise<strin
   return said
 }
 
-test('calls of two models on a worker each are run by the right one, more than it has slots, with one attempt', async () => {
+test('calls of two models on separate workers run on the right one, more than its slots, in one attempt', async () => {
   const [a, b] = await Promise.all([load('a', 2 * SLOTS, 25), load('b', 2 * SLOTS, 25)])
   expect(new Set(a)).toEqual(new Set(['a']))
   expect(new Set(b)).toEqual(new Set(['b']))
@@ -96,7 +96,7 @@ test('calls of two models on a worker each are run by the right one, more than i
   expect(retries).toEqual([])
 })
 
-test('calls of a worker that is full wait for it with one attempt, while those of another run', async () => {
+test('calls of a full worker wait for it in one attempt, while those of another model run', async () => {
   runMs = undefined
   const waiting = Array.from({ length: 3 * SLOTS }, () => call('a'))
   await until(() => workers[0]?.running === SLOTS)
@@ -111,7 +111,7 @@ test('calls of a worker that is full wait for it with one attempt, while those o
   expect(retries).toEqual([])
 })
 
-test('durable jobs of two models are claimed by the worker that knows theirs, with one attempt each', async () => {
+test('durable jobs of two models are claimed by the worker with the right one, in one attempt each', async () => {
   const request = { body: {}, encode: ENCODE }
   const submit = async (model: string) => {
     const created = await store.create(newJob({ kind: 'say', model, request }))

@@ -29,7 +29,7 @@ const say: Handler = {
   },
 }
 
-/** What the store does to one write: takes it, refuses it before it is made, or loses its answer. */
+/** Outcome of one write: accepted, refused before any change, or executed with a lost response. */
 type Fate = 'well' | 'refused' | 'unanswered'
 /** One write as it was sent. */
 interface Sent {
@@ -60,7 +60,7 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-/** What a promise gives, time passing until it does. */
+/** The result of a promise, with fake time advancing until then. */
 async function passing<T>(promise: Promise<T>): Promise<T> {
   let isSettled = false
   const settle = () => {
@@ -73,7 +73,7 @@ async function passing<T>(promise: Promise<T>): Promise<T> {
 
 const pass = (ms: number) => clock.run(clock.nowMs + ms)
 
-/** A store that treats the writes of a run as it is told to, one after the other, and then well. */
+/** A store with the given outcomes for the writes of a run, one after the other; later writes succeed. */
 function fateful(fates: Fate[], sent: Sent[], writeMs: () => number = () => 0): Store {
   const names = new Set(['append', 'complete', 'fail', 'retry', 'handBack', 'honourCancel'])
   return new Proxy(store, {
@@ -101,7 +101,7 @@ function textOfOutput(output: readonly NewEvent[]): string {
   )
 }
 
-/** A job in the hands of its worker. */
+/** Claims a job for its worker. */
 async function claim(
   through: Store = store,
   id?: string,
@@ -157,7 +157,7 @@ const anySpeech = fc.array(
 const anyFates = fc.array(fc.constantFrom<Fate>('well', 'refused', 'unanswered'), { maxLength: 20 })
 
 describe('a durable run', () => {
-  it('records its output once and in order, whatever the store does to its writes', async () => {
+  it('stores its output once and in order, whatever happens to its writes', async () => {
     await fc.assert(
       fc.asyncProperty(anySpeech, anyFates, async (speech, fates) => {
         const sent: Sent[] = []
@@ -176,10 +176,10 @@ describe('a durable run', () => {
     )
   })
 
-  it('fails when its output cannot be encoded, also while the failure is recorded', async () => {
+  it('fails if its output cannot be encoded, also while the failure is stored', async () => {
     const answer = sayKind.answer()
     const push = () => {
-      throw new TypeError('an encoder that breaks')
+      throw new TypeError('a failing encoder')
     }
     const broken = { ...answer, open: () => ({ push, end: () => [] }) }
     const { run, id } = await claim(store, undefined, { ...say, answer: () => broken })
@@ -191,7 +191,7 @@ describe('a durable run', () => {
     expect((await store.find(TENANT, id))?.state).toBe('failed')
   })
 
-  it('sends the first output at once, and more of it in chunks', async () => {
+  it('publishes the first output at once, and later output in chunks', async () => {
     const sent: Sent[] = []
     const { run } = await claim(fateful([], sent))
     void run.event({ text: 'a' })
@@ -204,7 +204,7 @@ describe('a durable run', () => {
     expect(sent.map(({ text }) => text)).toEqual(['a', 'bcdef', 'ghij'])
   })
 
-  it('is not silent for long after one slow write', async () => {
+  it('publishes soon after one slow write', async () => {
     const sent: Sent[] = []
     let writeMs = 30_000
     const { run } = await claim(fateful([], sent, () => writeMs))
@@ -219,7 +219,7 @@ describe('a durable run', () => {
   it.each([
     ['completed', (run: DurableRun) => run.completed()],
     ['failed', (run: DurableRun) => run.failed({ ...UPSTREAM, code: 'invalid_request' })],
-  ])('divides a burst of messages among several writes, and has %s with all of them', async (state, end) => {
+  ])('splits a burst of messages among several writes, and has %s with all of them', async (state, end) => {
     const sent: Sent[] = []
     const { run, id } = await claim(fateful([], sent))
     const texts = Array.from({ length: 2_000 }, (_, i) => `${i},`)
@@ -232,7 +232,7 @@ describe('a durable run', () => {
     expectNumbered(sent)
   })
 
-  it('asks its engine to wait while too much is unwritten', async () => {
+  it('applies backpressure to its engine while too much is unwritten', async () => {
     const { run } = await claim(fateful(['refused', 'refused'], []))
     expect(run.event({ text: 'a'.repeat(200 * 1024) })).toBeUndefined()
     const room = run.event({ text: 'a'.repeat(200 * 1024) })
@@ -253,7 +253,7 @@ describe('a durable run', () => {
     expect((await eventsOf(id)).map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
-  it('gives up a write that waits to be made again once it is told that the job is lost', async () => {
+  it('abandons the retry of a write when the job is lost', async () => {
     const sent: Sent[] = []
     const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
     void run.event({ text: 'a' })
@@ -273,7 +273,7 @@ describe('a durable run', () => {
     expect(lost).toEqual(['lost'])
   })
 
-  it('starts its output over in the next attempt, and says so', async () => {
+  it('resets its output in the next attempt with an event', async () => {
     const first = await claim()
     void first.run.event({ text: 'half' })
     await passing(first.run.failed(UPSTREAM))
@@ -289,13 +289,13 @@ describe('a durable run', () => {
     expect((await store.findContent(TENANT, first.id))?.result).toEqual({ text: 'whole' })
   })
 
-  it('says nothing of a reset when nothing was said before', async () => {
+  it('has no reset event without earlier output', async () => {
     const { run, id } = await claim()
     await passing(run.failed(UPSTREAM))
     expect((await eventsOf(id)).at(-1)?.data).toMatchObject({ output_reset: false })
   })
 
-  it('is made again, and costs no try, however often the store fails what its handler asks for', async () => {
+  it('is retried without using up a try, however often store calls of its handler fail', async () => {
     const away = { code: 'overloaded', message: 'The job store cannot be reached now.', param: null } as const
     const first = await claim()
     await passing(first.run.failed(away, true))
@@ -308,7 +308,7 @@ describe('a durable run', () => {
     expect(await passing(store.find(TENANT, first.id))).toMatchObject({ state: 'scheduled', tries: 0, attempt: 6 })
   })
 
-  it('tells its progress at most twice a second, the newest last', async () => {
+  it('publishes its progress at most twice a second, the newest last', async () => {
     const sent: Sent[] = []
     const { run, id } = await claim(fateful([], sent))
     for (let percent = 0; percent <= 20; percent++) {
@@ -327,7 +327,7 @@ describe('a durable run', () => {
     ['failed', (run: DurableRun) => run.failed({ ...UPSTREAM, code: 'upstream_refused' })],
     ['queued', (run: DurableRun) => run.parked()],
     ['cancelled', (run: DurableRun) => run.cancelled()],
-  ])('shows the last progress of a job that is %s, however soon after another', async (state, end) => {
+  ])('publishes the last progress of a job that is %s, however soon after another', async (state, end) => {
     const { run, id } = await claim()
     run.onProgress({ phase: 'planning', percent: 2, message: '' })
     await pass(100)
@@ -343,7 +343,7 @@ describe('a durable run', () => {
     ])
   })
 
-  it('tells no progress of a job that is over before it said any', async () => {
+  it('publishes no progress of a job that ended before any', async () => {
     const { run, id } = await claim()
     run.onProgress({ phase: 'reading', percent: 5, message: '' })
     await passing(run.completed())
@@ -351,7 +351,7 @@ describe('a durable run', () => {
   })
 })
 
-/** A write that was not answered is made again as it was; only after an answer comes the next number. */
+/** An unanswered write is repeated unchanged; the number increases only after a response. */
 function expectNumbered(sent: readonly Sent[]): void {
   for (const [index, write] of sent.entries()) {
     const before = sent[index - 1]

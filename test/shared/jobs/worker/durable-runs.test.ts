@@ -44,7 +44,7 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-/** What a promise gives, time passing until it does. */
+/** The result of a promise, with fake time advancing until then. */
 async function passing<T>(promise: Promise<T>): Promise<T> {
   let isSettled = false
   const settle = () => {
@@ -86,7 +86,7 @@ async function submit(tenant = TENANT): Promise<JobEnvelope> {
 
 const OF = { pool: 'inference', kind: 'say', model: 'm', priority: 'normal' } as const
 
-/** The job that was submitted, claimed, and why it was told to stop. */
+/** The claimed job, and the reason for which it stops. */
 async function claim(runs: DurableRuns, { id }: JobEnvelope) {
   const [claimed] = (await passing(runs.claimNext(OF, say, 1))) ?? []
   if (!claimed) return undefined
@@ -96,7 +96,7 @@ async function claim(runs: DurableRuns, { id }: JobEnvelope) {
   return { ...claimed, stops }
 }
 
-/** Takes the job away as the reaper does, from an owner whose lease has run out. */
+/** Takes the job from an owner with an expired lease, as the lease sweep does. */
 async function reap(owner: string): Promise<void> {
   await passing(store.goodbye(owner))
   await passing(store.holdLease(REAPER_LEASE, 'sch_1', 60_000))
@@ -106,7 +106,7 @@ async function reap(owner: string): Promise<void> {
 const stateOf = async (id: string) => (await store.find(TENANT, id))?.state
 
 describe('the durable jobs of a worker', () => {
-  it('are claimed with the attempt and a deadline by the own clock', async () => {
+  it('are claimed with the attempt and a deadline by the local clock', async () => {
     const runs = await open()
     const envelope = await submit()
     const claimed = await claim(runs, envelope)
@@ -115,7 +115,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(envelope.id)).toBe('in_progress')
   })
 
-  it('are not claimed a second time by another record', async () => {
+  it('are not claimed again by another record', async () => {
     const runs = await open()
     const envelope = await submit()
     const [first, second] = await passing(Promise.all([runs.claimNext(OF, say, 1), runs.claimNext(OF, say, 1)]))
@@ -123,7 +123,7 @@ describe('the durable jobs of a worker', () => {
     expect(await claim(runs, envelope)).toBeUndefined()
   })
 
-  it('are claimed in turn of their tenants, also where each claim is for one', async () => {
+  it('are claimed fairly by tenant, also with a limit of one per claim', async () => {
     const runs = await open()
     for (const tenant of ['a', 'a', 'a', 'b', 'c', 'c']) await submit(tenant)
     const tenants: (string | undefined)[] = []
@@ -135,7 +135,7 @@ describe('the durable jobs of a worker', () => {
     expect(tenants).toEqual(['a', 'b', 'c', 'a', 'c', 'a'])
   })
 
-  it('stop as cancelled with the next renewal after a cancel', async () => {
+  it('stop as cancelled at the next renewal after a cancel', async () => {
     const runs = await open()
     const claimed = await claim(runs, await submit())
     await passing(store.cancel(TENANT, claimed?.job.id ?? ''))
@@ -143,7 +143,7 @@ describe('the durable jobs of a worker', () => {
     expect(claimed?.stops).toEqual(['cancelled'])
   })
 
-  it('stop as lost with the next renewal after they were taken away', async () => {
+  it('stop as lost at the next renewal after they were taken', async () => {
     const runs = await open()
     const claimed = await claim(runs, await submit())
     await reap(BOOT)
@@ -152,7 +152,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(claimed?.job.id ?? '')).toBe('queued')
   })
 
-  it('stop before the lease that could not be renewed is over, and no others are claimed until it is', async () => {
+  it('stop before the end of a lease that could not be renewed, and no others are claimed until then', async () => {
     let isDown = false
     const renew: Store['renew'] = async (process) => {
       if (isDown) throw new ServiceError('overloaded', 'The store is down.')
@@ -173,7 +173,7 @@ describe('the durable jobs of a worker', () => {
     expect(await claim(runs, other)).toBeDefined()
   })
 
-  it('stop when the same worker is given the job again', async () => {
+  it('stop when the same worker claims the job again', async () => {
     let renewal: PromiseWithResolvers<void> | undefined
     const renew: Store['renew'] = async (process) => {
       const owned = await store.renew(process)
@@ -194,7 +194,7 @@ describe('the durable jobs of a worker', () => {
     expect([first?.stops, second?.stops]).toEqual([['lost'], []])
   })
 
-  it('are handed back and published again when a claim was not answered', async () => {
+  it('are requeued and republished when the response to a claim got lost', async () => {
     const claimInto: Store['claimNext'] = async (...claim) => {
       await store.claimNext(...claim)
       throw new ServiceError('overloaded', 'The answer is lost.')
@@ -210,7 +210,7 @@ describe('the durable jobs of a worker', () => {
     expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
-  it('are not begun when the lease was over before the claim was answered', async () => {
+  it('are not started if the lease ended before the response to the claim', async () => {
     let isDown = false
     const answer = Promise.withResolvers<void>()
     const renew: Store['renew'] = async (process) => {
@@ -237,7 +237,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(envelope.id)).toBe('queued')
   })
 
-  it('are left to themselves when they ended while a renewal was under way', async () => {
+  it('are not affected by a renewal that was in flight when they ended', async () => {
     let renewal: PromiseWithResolvers<void> | undefined
     const renew: Store['renew'] = async (process) => {
       const owned = await store.renew(process)
@@ -256,7 +256,7 @@ describe('the durable jobs of a worker', () => {
     expect(await broker.lag('jobs.inference')).toBe(0)
   })
 
-  it('may be reaped at once when their worker has said goodbye', async () => {
+  it('may be taken at once after their worker deregistered', async () => {
     const runs = await open()
     const claimed = await claim(runs, await submit())
     await passing(runs.close())
@@ -266,7 +266,7 @@ describe('the durable jobs of a worker', () => {
   })
 })
 
-it('a worker whose lease has run out claims nothing', async () => {
+it('a worker with an expired lease claims nothing', async () => {
   const runs = await open(storeWith({ renew: async () => [] }))
   expect(await claim(runs, await submit())).toBeUndefined()
 })

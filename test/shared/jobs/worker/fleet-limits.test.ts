@@ -1,4 +1,4 @@
-/** Workers of different processes share what a server bears. */
+/** Workers in different processes share the capacity of a server. */
 import { afterEach, beforeEach, test } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { AdaptiveLimit } from '#shared/engines/upstream/limit.ts'
@@ -8,7 +8,7 @@ import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
 import { until } from '../../../support/stack.ts'
 
-/** A worker and its limit for the one server of the model `m`. */
+/** A worker and its limit for the single server of the model `m`. */
 interface Process {
   readonly worker: Worker
   readonly limit: AdaptiveLimit
@@ -50,7 +50,7 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
 const places = () => processes.map(({ limit }) => limit.permits)
 const sum = () => places().reduce((total, one) => total + one, 0)
 
-test('workers that know a model share its limit in equal parts, also after one joins and one leaves', async () => {
+test('workers with a model share its limit equally, also after one joins and one leaves', async () => {
   await openProcess(8)
   await until(() => sum() === 8)
   await openProcess(8)
@@ -64,12 +64,12 @@ test('workers that know a model share its limit in equal parts, also after one j
   await until(() => [0, 2].every((nth) => places()[nth] === 4))
 })
 
-test('of a limit below their number some workers have no place, and calls go to those that have one', async () => {
+test('with a limit below their number some workers have no slot, and calls go to the others', async () => {
   for (let nth = 0; nth < 3; nth++) await openProcess(2)
   await until(() => places().toSorted().join() === '0,1,1')
 })
 
-test('what one worker was told by a server holds for all of them', async () => {
+test('the response of a server to one worker changes the limit of all', async () => {
   for (let nth = 0; nth < 2; nth++) await openProcess(16)
   await until(() => places().join() === '8,8')
   const { limit, worker } = processes[0] as Process

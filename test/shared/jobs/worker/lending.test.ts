@@ -1,4 +1,4 @@
-/** One worker with several models: one of them uses every slot while the others are idle, and gives slots back when they are not. */
+/** One worker with several models: one model uses every slot while the others are idle, and releases slots when they are not. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ControlRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
@@ -25,11 +25,11 @@ let store: Store
 let worker: Worker
 let jobs: AttachedJobs
 let dispatcher: Dispatcher
-/** Models of durable jobs that workers were told to wait. */
+/** Models with a reported backlog of durable jobs. */
 let told: Set<string>
-/** Ends of the jobs that run, by model, the oldest first. */
+/** Functions that end running jobs, by model, oldest first. */
 let running: Map<string, Set<() => void>>
-/** Models of the jobs in the order of their starts. */
+/** Models of the jobs in order of their starts. */
 let starts: string[]
 
 beforeEach(async () => {
@@ -109,7 +109,10 @@ function endOne(model: string): void {
   oldest()
 }
 
-/** Ends jobs of one model, each when the slot before is in use again, until so many of another have begun. @returns How many it ended */
+/**
+ * Ends jobs of one model one by one, each when the previous slot is in use again. Stops when `count` jobs of another have started. @returns Number of ended
+ * jobs
+ */
 async function endUntilBegun(model: string, other: string, count: number): Promise<number> {
   let ended = 0
   for (; runs(other) < count; ended++) {
@@ -134,12 +137,12 @@ describe.each(kinds)('%s', (_, submit) => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)
-    // Time enough to replace slots, if there were a model to replace them for.
+    // Long enough to replace slots, if there were a model to replace them for.
     await new Promise((resolve) => setTimeout(resolve, 1_200))
-    expect(worker.running, 'jobs that run').toBe(SLOTS)
+    expect(worker.running, 'running jobs').toBe(SLOTS)
   })
 
-  it.each(ways)('of %s give the next freed slots to those of %s, and get them back', async (first, second) => {
+  it.each(ways)('of %s leave the next freed slots to those of %s, and get them back', async (first, second) => {
     await submit(first, 3 * SLOTS)
     await until(() => runs(first) === SLOTS)
     await submit(second, 3)
@@ -149,7 +152,7 @@ describe.each(kinds)('%s', (_, submit) => {
     expect(worker.running).toBe(SLOTS)
   })
 
-  it('of a model that hangs in every slot leave extra ones to other models, which end and begin as ever', async () => {
+  it('of a model that hangs in every slot leave extra slots to other models', async () => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await submit('b', 6)

@@ -1,4 +1,4 @@
-/** While a model is rolled out some workers know it and others do not: jobs for it go to those that do. */
+/** During the rollout of a model, jobs for it run on the workers that have it. */
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -34,7 +34,7 @@ afterEach(async () => {
   await database[Symbol.asyncDispose]()
 })
 
-/** A worker that runs these models. As a real one it fails what its catalogue does not have. */
+/** A worker with these models, which fails jobs of models missing in its catalogue, like a real one. */
 async function openPool(...models: string[]): Promise<Worker> {
   const say: Handler = {
     ...sayKind,
@@ -70,8 +70,8 @@ async function submit(): Promise<string> {
 
 const find = async (id: string) => await store.find(EVERY_TENANT, id)
 
-describe('a job for a model that only some workers know', () => {
-  it('is run by one that does, each of many with one attempt', async () => {
+describe('a job for a model that only some workers have', () => {
+  it('runs on one that has it, each of many in one attempt', async () => {
     await openPool('old')
     await openPool('old', 'new')
     await openPool('old')
@@ -82,7 +82,7 @@ describe('a job for a model that only some workers know', () => {
     }
   })
 
-  it('is answered to a caller who waits', async () => {
+  it('is answered to a waiting caller', async () => {
     const observer = { onRetry: () => {}, onEnd: () => {} }
     const times = { workerSuspectedMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
     const jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 100 })
@@ -106,7 +106,7 @@ describe('a job for a model that only some workers know', () => {
   })
 })
 
-it('a job for a model that no worker knows waits for one a few minutes, then fails and says why', async () => {
+it('a job for a model that no worker has waits a few minutes, then fails with the reason', async () => {
   await openPool('old')
   const id = await submit()
   await until(async () => (await broker.lag('jobs.inference')) === 0)
@@ -116,7 +116,7 @@ it('a job for a model that no worker knows waits for one a few minutes, then fai
   const ended = await until(async () => {
     const job = await find(id)
     if (job?.state !== 'queued') return job?.finished_at_ms ? job : undefined
-    // What the scheduler does every few seconds.
+    // The scheduler does this every few seconds.
     await new Dispatcher(broker, silentLog).publishJob(job, REQUEST)
     await new Promise((resolve) => setTimeout(resolve, 200))
     return undefined

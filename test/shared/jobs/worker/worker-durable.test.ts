@@ -34,7 +34,7 @@ afterEach(async () => {
   await database[Symbol.asyncDispose]()
 })
 
-/** What runs, and how much at once: each job ends when it is let go. */
+/** Running jobs and their concurrency: each job ends when the test releases it. */
 class Work {
   readonly running = new Map<string, () => void>()
   readonly order: string[] = []
@@ -57,7 +57,7 @@ class Work {
     this.order.push(text)
     this.most = Math.max(this.most, this.running.size)
     signal.addEventListener('abort', () => resolve())
-    // As quick as any work can be.
+    // As fast as possible.
     if (this.isOpen) setImmediate(resolve)
     await promise
     this.running.delete(name)
@@ -65,12 +65,12 @@ class Work {
     yield { text }
   }
 
-  /** How many run on a worker. */
+  /** Number of running jobs on a worker. */
   on(worker: string): number {
     return [...this.running.keys()].filter((name) => name.startsWith(`${worker}:`)).length
   }
 
-  /** Ends what runs, now and from now on. */
+  /** Ends running jobs, now and from now on. */
   open(): void {
     this.isOpen = true
     for (const end of this.running.values()) end()
@@ -105,7 +105,7 @@ const bounded = (capacity: number, ...models: string[]) => ({
   bounds: [{ kind: 'say', model: 'm', capacity }],
 })
 
-/** Accepts jobs and publishes their records, as an ingress does. Their texts count up. */
+/** Accepts jobs and publishes their records, like an ingress. Their texts are numbered. */
 async function submit(count: number, changes: Partial<NewJob> = {}): Promise<string[]> {
   const dispatcher = new Dispatcher(broker, silentLog)
   const ids: string[] = []
@@ -119,7 +119,7 @@ async function submit(count: number, changes: Partial<NewJob> = {}): Promise<str
   return ids
 }
 
-/** The jobs, once they have all ended. */
+/** The jobs, after all have ended. */
 async function ended(ids: readonly string[]): Promise<DurableJob[]> {
   return await until(async () => {
     const jobs = await Promise.all(ids.map((id) => store.find(EVERY_TENANT, id)))
@@ -130,8 +130,8 @@ async function ended(ids: readonly string[]): Promise<DurableJob[]> {
 
 const inProgress = async () => (await store.list(EVERY_TENANT, { limit: 1_000, states: ['in_progress'] })).jobs.length
 
-describe('durable jobs of a model that runs few at once', () => {
-  it('wait in the store until there is room: each is claimed once, in order, and none is failed', async () => {
+describe('durable jobs of a model with a low limit', () => {
+  it('wait in the store until there are slots: each is claimed once, in order, and none fails', async () => {
     await openPool('a', bounded(2))
     const ids = await submit(100)
     await until(async () => (await broker.lag(jobsTopic('inference'))) === 0)
@@ -143,7 +143,7 @@ describe('durable jobs of a model that runs few at once', () => {
     expect(work.order.toSorted()).toEqual(Array.from({ length: 100 }, (_, i) => `m${i}`).toSorted())
   })
 
-  it('do not keep those of another model waiting', async () => {
+  it('do not delay those of another model', async () => {
     await openPool('a', { ...bounded(1, 'quick'), slots: 8 })
     await submit(50)
     await until(() => work.on('a') === 2)
@@ -152,7 +152,7 @@ describe('durable jobs of a model that runs few at once', () => {
     expect(work.order.filter((text) => text.startsWith('quick'))).toHaveLength(4)
   })
 
-  it('leave a place to each lane', async () => {
+  it('leave a slot to each priority', async () => {
     await openPool('a', bounded(4))
     await submit(20, { priority: 'low', model: 'm' })
     await until(() => work.on('a') === 5)
@@ -162,7 +162,7 @@ describe('durable jobs of a model that runs few at once', () => {
     await until(async () => (await store.depth()).length === 0)
   })
 
-  it('go to a worker that came later, and got no record of them', async () => {
+  it('run on a worker that joined later without a record of them', async () => {
     await openPool('a', bounded(2))
     const ids = await submit(40)
     await until(async () => (await broker.lag(jobsTopic('inference'))) === 0)
@@ -173,7 +173,7 @@ describe('durable jobs of a model that runs few at once', () => {
     for (const { attempt } of await ended(ids)) expect(attempt).toBe(1)
   })
 
-  it('outlive a failure of the store to give the next ones', async () => {
+  it('survive a failure of the claim of the next ones', async () => {
     let failures = 3
     const fragile = new Proxy(store, {
       get(target, name) {
@@ -190,8 +190,8 @@ describe('durable jobs of a model that runs few at once', () => {
   })
 })
 
-describe('the two lanes of a worker', () => {
-  it.each([1, 4])('never run more jobs than its %i slots, however their records come', async (slots) => {
+describe('the priorities of a worker', () => {
+  it.each([1, 4])('never run more jobs than its %i slots, in any order of records', async (slots) => {
     for (let round = 0; round < 8; round++) {
       const pool = await openPool(`${round}`, { slots })
       const attached = Array.from({ length: 8 }, (_, i) => {

@@ -43,12 +43,12 @@ afterEach(async () => {
   await broker.close()
 })
 
-/** The work of every job of a test: it runs until it is told to say something or to end. */
+/** The jobs of a test: each runs until the test sends output or ends it. */
 class Work {
   readonly running = new Map<string, { say: (said: Said) => void; end: (error?: Error) => void }>()
   readonly started: string[] = []
   most = 0
-  /** An engine that does not heed its signal. */
+  /** An engine that ignores its signal. */
   isDeaf = false
 
   async *run(body: unknown, { signal, idempotencyKey }: AttemptContext): AsyncGenerator<Said> {
@@ -128,14 +128,14 @@ function control(record: ControlRecord): Promise<void> {
   return broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record)))
 }
 
-/** What is said about a job, in a word each. */
+/** Messages about a job in short form. */
 function said(id: string): string[] {
   return events
     .filter((event) => event.job_id === `job_${id}`)
     .map((event) => (event.type === 'failed' ? `failed ${event.error.code}` : event.type))
 }
 
-/** A queue that hands out the given deliveries instead of the broker's. */
+/** A queue that delivers the given records instead of the broker's. */
 function queueOf(...values: { value: Buffer; deliveryCount?: number }[]) {
   const settled: string[] = []
   const waiting = values.map(({ value, deliveryCount = 1 }, index): Delivery => {
@@ -183,7 +183,7 @@ describe('a worker', () => {
     expect(await broker.lag(QUEUE)).toBe(0)
   })
 
-  it('says nothing of a whole answer before its end', async () => {
+  it('sends nothing of a whole response before its end', async () => {
     await openPool()
     await submit('a', { stream: false, body: { text: 'hello' } })
     await until(() => said('a').length > 0)
@@ -194,7 +194,7 @@ describe('a worker', () => {
     expect(textOfEvents(events)).toBe('hello')
   })
 
-  it('acknowledges a job once started is out, not when it ends', async () => {
+  it('acknowledges a job once its start is published, not when it ends', async () => {
     await openPool()
     await submit('a')
     await until(async () => (await broker.lag(QUEUE)) === 0)
@@ -227,7 +227,7 @@ describe('a worker', () => {
   test.each([
     ['overloaded', new ServiceError('overloaded', 'busy')],
     ['internal_error', new Error('secret detail')],
-  ] as const)('reports a failure as %s and says no internals', async (code, error) => {
+  ] as const)('reports a failure as %s without internal details', async (code, error) => {
     await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -236,7 +236,7 @@ describe('a worker', () => {
     expect(JSON.stringify(events)).not.toContain('secret')
   })
 
-  it('fails a job whose deadline passes while it runs, and one that came too late', async () => {
+  it('fails a job whose deadline passes while it runs, and one past its deadline', async () => {
     await openPool()
     await submit('running', { deadline_ms: Date.now() + 50 })
     await submit('late', { deadline_ms: Date.now() - 1 })
@@ -244,7 +244,7 @@ describe('a worker', () => {
     expect(work.running.size).toBe(0)
   })
 
-  it('fails a job whose body is gone', async () => {
+  it('fails a job whose body is missing', async () => {
     await openPool()
     const { body: _, ...rest } = envelopeOf({ id: 'job_a' })
     await broker.submit(QUEUE, Buffer.from(JSON.stringify({ ...rest, blob: 'job_a' })))
@@ -253,7 +253,7 @@ describe('a worker', () => {
 })
 
 describe('a cancel', () => {
-  it('stops a running job within moments, and nothing more is said about it', async () => {
+  it('stops a running job at once, and nothing more is published about it', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -264,7 +264,7 @@ describe('a cancel', () => {
   })
 
   it.each([{ job_id: 'job_a' }, { job_id: 'job_a', attempt: 1 }])(
-    'that comes before the job (%j) keeps it from running',
+    'that arrives before the job (%j) keeps it from running',
     async (which) => {
       await openPool()
       await control({ type: 'cancel', ...which })
@@ -277,7 +277,7 @@ describe('a cancel', () => {
     },
   )
 
-  it('of another attempt, or for another worker, changes nothing', async () => {
+  it('of another attempt, or for another worker, has no effect', async () => {
     const pool = await openPool()
     await submit('a', { attempt: 2 })
     await until(() => work.running.size === 1)
@@ -289,7 +289,7 @@ describe('a cancel', () => {
     await until(() => pool.running === 0)
   })
 
-  it('comes for every job of an ingress that leaves', async () => {
+  it('is applied to every job of an ingress that deregisters', async () => {
     const pool = await openPool()
     const beat = { type: 'heartbeat', role: 'ingress', slots: 0, running: 0, draining: false, version: 'x' } as const
     await control({ ...beat, boot: 'ing_1' })
@@ -302,13 +302,13 @@ describe('a cancel', () => {
   })
 })
 
-describe('a pause', () => {
+describe('a pause of a reader', () => {
   it('holds the output back until the reader has caught up', async () => {
     await openPool()
     await submit('a')
     const job = await until(() => work.running.get('job_a:1'))
     await control({ type: 'pause', job_id: 'job_a', attempt: 1 })
-    // The one delta that is under way when the pause comes still passes.
+    // The one delta in flight when the pause arrives still passes.
     for (const text of ['1', '2', '3']) job.say({ text })
     await until(() => textOfEvents(events) === '1')
     await new Promise((resolve) => setTimeout(resolve, 20))
@@ -317,7 +317,7 @@ describe('a pause', () => {
     await until(() => textOfEvents(events) === '123')
   })
 
-  it.each(['before', 'after'])('does not keep a job alive that is cancelled, the pause coming %s', async (order) => {
+  it.each(['before', 'after'])('does not keep a cancelled job alive, with the pause %s', async (order) => {
     const pool = await openPool()
     await submit('a')
     const job = await until(() => work.running.get('job_a:1'))
@@ -330,7 +330,7 @@ describe('a pause', () => {
   })
 })
 
-describe('a record', () => {
+describe('a job record', () => {
   it.each([
     ['garbage', Buffer.from([0xff, 0x00, 0x7b])],
     ['nothing', Buffer.alloc(0)],
@@ -339,7 +339,7 @@ describe('a record', () => {
     ['a kind that every object has', Buffer.from(JSON.stringify(envelopeOf({ kind: 'constructor' })))],
     ['__proto__ as its kind', Buffer.from(JSON.stringify(envelopeOf({ kind: '__proto__' })))],
     ['a megabyte of zeros', Buffer.alloc(1_000_000)],
-  ])('that cannot be understood (%s) goes to dead as it is, and the queue moves on', async (_name, value) => {
+  ])('that cannot be parsed (%s) is dead-lettered unchanged, and the queue continues', async (_name, value) => {
     await openPool()
     await broker.submit(QUEUE, value)
     await submit('next')
@@ -350,7 +350,7 @@ describe('a record', () => {
     expect(work.started).toEqual(['job_next:1'])
   })
 
-  it('that cannot be buried now is kept', async () => {
+  it('that cannot be dead-lettered now is kept', async () => {
     const queue = queueOf({ value: Buffer.from('garbage') }, { value: await recordOf('next') })
     const inner = queue.broker
     const failing = new Proxy(inner, {
@@ -366,7 +366,7 @@ describe('a record', () => {
     expect(queue.settled).toEqual(['acknowledged 1'])
   })
 
-  it('that is delivered again while its job runs is dropped', async () => {
+  it('that is redelivered while its job runs is dropped', async () => {
     const value = await recordOf('a')
     const queue = queueOf({ value }, { value, deliveryCount: 2 }, { value: await recordOf('b') })
     await openPool({ broker: queue.broker })
@@ -375,7 +375,7 @@ describe('a record', () => {
     expect(said('a')).toEqual(['started'])
   })
 
-  it('whose job has ended its workers again and again is poison: failed, not run', async () => {
+  it('whose job has killed its workers repeatedly is failed as poison', async () => {
     const queue = queueOf(
       { value: await recordOf('a'), deliveryCount: 4 },
       { value: await recordOf('b'), deliveryCount: 3 },
@@ -388,7 +388,7 @@ describe('a record', () => {
 })
 
 describe('a drain', () => {
-  it('takes nothing new and waits for what runs, for everybody who asks', async () => {
+  it('starts no job and waits for running ones, for every caller of drain', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -404,7 +404,7 @@ describe('a drain', () => {
     expect(await broker.lag(QUEUE)).toBe(1)
   })
 
-  it('that takes too long hands back what has said nothing, and fails what has', async () => {
+  it('that times out requeues jobs without output, and fails the others', async () => {
     const pool = await openPool()
     await submit('silent')
     await submit('spoken', { body: { text: 'word' } })
@@ -418,7 +418,7 @@ describe('a drain', () => {
     expect(said('spoken').at(-1)).toBe('failed worker_lost')
   })
 
-  it('ends a wait that an earlier, more patient drain goes on with', async () => {
+  it('ends a wait that an earlier drain with a longer timeout continues', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -428,7 +428,7 @@ describe('a drain', () => {
     expect(said('a').at(-1)).toBe('handed_back')
   })
 
-  it('is part of closing, and a closed pool leaves its jobs to others', async () => {
+  it('is part of closing, and a closed worker leaves its jobs to others', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -441,14 +441,14 @@ describe('a drain', () => {
   })
 })
 
-describe('the old jobs of an ingress', () => {
+describe('queued jobs of a dead ingress', () => {
   const later = Date.now() + 30_000
   const old = { created_at_ms: later - 10_000, deadline_ms: later + 60_000 }
 
-  it('are dropped when it was never heard, and run when it was', async () => {
+  it('are dropped if its heartbeat never arrived, and run otherwise', async () => {
     const pool = await openPool()
     vi.spyOn(Date, 'now').mockReturnValue(later)
-    // The channel has to be known to work: our own heartbeat came back since.
+    // The channel must be proved to work: our own heartbeat has arrived since.
     await until(() => pool.presence.silenceMs === 0)
     await control({
       type: 'heartbeat',

@@ -1,4 +1,4 @@
 import { describeSandbox } from '../../../support/sandbox/conformance.ts'
 
-// Each run has an interpreter of its own in a thread of its own, half a second of processor time: asking after each attack would only cost.
+// Each run has its own interpreter in its own thread. A run after each attack has no benefit and costs half a second of CPU time.
 describeSandbox('wasm', { isAliveAsked: false, each: 4 })

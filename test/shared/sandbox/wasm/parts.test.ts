@@ -17,14 +17,14 @@ describe('the channel of the guest', () => {
     return { plots, channel: new GuestChannel((png) => plots.push(png)) }
   }
 
-  it('believes the first verdict only', () => {
+  it('accepts the first verdict only', () => {
     const { channel: guest } = channel()
     guest.write(verdict('line 1: no'))
     guest.write(verdict())
     expect(guest.violations).toEqual(['line 1: no'])
   })
 
-  it('takes plots in any pieces, after the verdict and only when they are PNG', () => {
+  it('accepts plots in any pieces, after the verdict and only if they are PNG', () => {
     const { channel: guest, plots } = channel()
     const bytes = Buffer.concat([
       verdict(),
@@ -36,7 +36,7 @@ describe('the channel of the guest', () => {
     expect(plots).toEqual([PNG, PNG])
   })
 
-  it('takes no more plots than the cap', () => {
+  it('accepts no more plots than the maximum', () => {
     const { channel: guest, plots } = channel()
     guest.write(verdict())
     for (let i = 0; i < PLOTS_MAX + 5; i++) guest.write(encodeFrame('P', PNG))
@@ -48,7 +48,7 @@ describe('the channel of the guest', () => {
     ['bytes that are no frame', Buffer.from('print this, please')],
     ['a length above the cap', Buffer.concat([Buffer.from('P'), Buffer.from([0xff, 0xff, 0xff, 0xff])])],
     ['a plot before the verdict', encodeFrame('P', PNG)],
-  ])('is deaf after %s', (_what, bytes) => {
+  ])('ignores everything after %s', (_what, bytes) => {
     const { channel: guest, plots } = channel()
     guest.write(bytes)
     guest.write(Buffer.concat([verdict(), encodeFrame('P', PNG)]))
@@ -56,15 +56,15 @@ describe('the channel of the guest', () => {
   })
 })
 
-it('a reader of frames keeps no more than one frame of the longest length', () => {
+it('a reader of frames buffers no more than one frame of the maximum length', () => {
   const reader = new FrameReader(PLOT_BYTES_MAX)
   const header = encodeFrame('P', Buffer.alloc(0))
   header.writeUInt32BE(PLOT_BYTES_MAX + 1, 1)
   expect(() => [...reader.push(header)]).toThrow(RangeError)
 })
 
-describe('output on its way', () => {
-  it('is told once until it is taken, and is there without being told', () => {
+describe('pending output', () => {
+  it('is announced once until it is read, and is readable without an announcement', () => {
     const writer = new SharedOutput(makeOutputBuffer(16))
     const reader = new SharedOutput(writer.buffer)
     expect([writer.write(Buffer.from('ab')), writer.write(Buffer.from('c'))]).toEqual([true, false])
@@ -73,7 +73,7 @@ describe('output on its way', () => {
     expect(reader.take().toString()).toBe('d')
   })
 
-  it('ends at its cap, and counts what was more', () => {
+  it('ends at its maximum, and counts the excess', () => {
     const writer = new SharedOutput(makeOutputBuffer(4))
     writer.write(Buffer.from('abc'))
     writer.write(Buffer.from('defgh'))
@@ -81,7 +81,7 @@ describe('output on its way', () => {
   })
 })
 
-it('a buffer of output that is used again holds nothing of the run before', () => {
+it('a reused output buffer contains nothing of the previous run', () => {
   const buffers = new OutputBuffers(4)
   const first = new SharedOutput(buffers.take())
   first.write(Buffer.from('abcdef'))
@@ -107,14 +107,14 @@ describe('a rewritten module', () => {
     expect(Buffer.from(m.buffer, 0, 2).toString()).toBe('hi')
   })
 
-  it('has no data of its own when it is restored from an image', async () => {
+  it('has no data of its own when restored from an image', async () => {
     const instance = new Instance(await compile(limitModule(module, 3, true)), {})
     const { m } = instance.exports as { m: Memory }
     expect(Buffer.from(m.buffer).every((byte) => byte === 0)).toBe(true)
   })
 })
 
-it('an image leaves out long runs of zeros and no byte that is not', () => {
+it('an image omits long runs of zeros and no other byte', () => {
   const memory = new Uint8Array(1 << 20)
   memory[5] = 1
   memory[200_000] = 2
@@ -126,8 +126,8 @@ it('an image leaves out long runs of zeros and no byte that is not', () => {
   expect(segments.reduce((sum, [, length]) => sum + length, 0)).toBeLessThan(100_000)
 })
 
-describe('restarts', () => {
-  it('come after a pause that grows, until there were too many, and again when the oldest is forgotten', () => {
+describe('restarts of an interpreter', () => {
+  it('follow after a growing delay, until there were too many, and again when the oldest has expired', () => {
     let nowMs = 0
     const restarts = new Restarts(() => nowMs)
     expect(restarts.delayMs(1)).toBe(0)

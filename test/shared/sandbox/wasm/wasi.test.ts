@@ -4,7 +4,7 @@ import { CREATE, EXCLUSIVE, TRUNCATE, wasiGuest } from '../../../support/sandbox
 
 const NEW = { how: CREATE, write: true }
 
-it('what a guest writes is read back, from its start, its middle and its end', () => {
+it('file contents are read back from the start, the middle and the end', () => {
   const guest = wasiGuest()
   const fd = guest.open('tmp/a', NEW)
   guest.write(fd, 'hello world')
@@ -48,7 +48,7 @@ it('prepared files cannot be changed, replaced or removed', () => {
   expect(guest.read(fd)).toBe('stored')
 })
 
-it('all files together have one quota, which a removed file gives back when it is closed', () => {
+it('all files share one quota, and a removed file is freed when it is closed', () => {
   const guest = wasiGuest({ bytes: 1_000 })
   const fd = guest.open('tmp/a', NEW)
   expect(guest.write(fd, 'x'.repeat(900))).toBe(0)
@@ -60,7 +60,7 @@ it('all files together have one quota, which a removed file gives back when it i
   expect(guest.write(other, 'x'.repeat(1_000))).toBe(0)
 })
 
-it('one file has a limit, also when it is made long without writing', () => {
+it('one file has a limit, also when extended without writing', () => {
   const guest = wasiGuest({ bytes: 10_000, fileBytes: 2_048 })
   const fd = guest.open('tmp/a', NEW)
   expect(guest.write(fd, 'x'.repeat(2_049))).toBe(ERRNO.fbig)
@@ -72,7 +72,7 @@ it('one file has a limit, also when it is made long without writing', () => {
   expect(guest.size('tmp/a')).toBe(2_048)
 })
 
-it('what was cut off is zero when the file grows again', () => {
+it('truncated content is zero when the file grows again', () => {
   const guest = wasiGuest()
   const fd = guest.open('tmp/a', NEW)
   guest.write(fd, 'secret')
@@ -93,7 +93,7 @@ it('files and directories are bounded in number', () => {
   expect(guest.open(`tmp/${'x'.repeat(256)}`, NEW)).toBe(-ERRNO.nametoolong)
 })
 
-it('descriptors are bounded, and a closed one is free for the next file', () => {
+it('descriptors are bounded, and a closed one is reused', () => {
   const guest = wasiGuest({ openMax: 6 })
   const first = guest.open('lib/stored.txt')
   expect([first, guest.open('lib/stored.txt'), guest.open('lib/stored.txt')]).toEqual([4, 5, -ERRNO.mfile])
@@ -104,7 +104,7 @@ it('descriptors are bounded, and a closed one is free for the next file', () => 
   expect(guest.call('fd_tell', -1, 8_192)).toBe(ERRNO.badf)
 })
 
-it('opening follows its flags', () => {
+it('opening respects its flags', () => {
   const guest = wasiGuest()
   expect(guest.open('tmp/a')).toBe(-ERRNO.noent)
   guest.write(guest.open('tmp/a', NEW), 'one')
@@ -116,7 +116,7 @@ it('opening follows its flags', () => {
   expect(guest.open('tmp', { write: true })).toBe(-ERRNO.isdir)
 })
 
-it('a rename replaces what it may, and never puts a directory into itself', () => {
+it('a rename replaces allowed targets, and never moves a directory into itself', () => {
   const guest = wasiGuest()
   guest.write(guest.open('tmp/a', NEW), 'a')
   guest.write(guest.open('tmp/b', NEW), 'bb')
@@ -133,7 +133,7 @@ it('a rename replaces what it may, and never puts a directory into itself', () =
   expect(guest.onPath('path_remove_directory', 'tmp/g')).toBe(ERRNO.notempty)
 })
 
-it('a directory that is listed in small pieces names everything once', () => {
+it('a directory listed in small pieces has every name once', () => {
   const guest = wasiGuest({ nodes: 40 })
   const names = Array.from({ length: 30 }, (_, i) => `file-${i}`)
   for (const name of names) guest.call('fd_close', guest.open(`tmp/${name}`, NEW))
@@ -150,7 +150,7 @@ it('there are no links and no sockets', () => {
   }
 })
 
-it('addresses outside of the memory are an error of the guest', () => {
+it('addresses outside the memory are an error of the guest', () => {
   const guest = wasiGuest()
   const fd = guest.open('lib/stored.txt')
   for (const address of [1 << 20, (1 << 20) - 4, -1, -(2 ** 31)]) {
@@ -164,7 +164,7 @@ it('addresses outside of the memory are an error of the guest', () => {
   expect(guest.onPath('path_unlink_file', 'x'.repeat(5_000))).toBe(ERRNO.nametoolong)
 })
 
-it('waiting blocks as long as was asked, and the clocks go on meanwhile', () => {
+it('a poll blocks for the requested time, and the clocks advance meanwhile', () => {
   const guest = wasiGuest()
   const clock = (id: number) => {
     guest.call('clock_time_get', id, 0n, 8_192)
@@ -177,7 +177,7 @@ it('waiting blocks as long as was asked, and the clocks go on meanwhile', () => 
   expect(Math.abs(Number(clock(0) / 1_000_000n) - Date.now())).toBeLessThan(60_000)
 })
 
-it('the guest sees its own variables and no others, and random bytes of its own', () => {
+it('the guest has its own variables only, and its own random bytes', () => {
   const guest = wasiGuest()
   guest.call('environ_sizes_get', 100, 104)
   expect([guest.memory.getU32(100), guest.memory.getU32(104)]).toEqual([1, 'HOME=/tmp\0'.length])
@@ -188,7 +188,7 @@ it('the guest sees its own variables and no others, and random bytes of its own'
   expect(Buffer.from(guest.memory.bytes(400, 32))).not.toEqual(Buffer.from(guest.memory.bytes(432, 32)))
 })
 
-it('output goes to the stream, and the end carries its status', () => {
+it('output goes to the stream, and the end has its status', () => {
   const guest = wasiGuest()
   guest.write(1, 'printed')
   expect(guest.written).toEqual(['printed'])

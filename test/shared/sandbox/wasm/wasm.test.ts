@@ -21,7 +21,7 @@ const HOST = fileURLToPath(new URL('../../../support/sandbox/wasm-host.ts', impo
 const log = openLog('silent', 'test')
 const never = new AbortController().signal
 
-/** Tries what the confined process must not do. */
+/** Tries forbidden actions of the confined process. */
 const PROBE = `
 import { readFileSync, writeFileSync } from 'node:fs'
 import { spawnSync } from 'node:child_process'
@@ -65,7 +65,7 @@ for path in ('/etc/passwd', '/proc/self/environ', ${JSON.stringify(fileURLToPath
     })
   })
 
-  it('reaches no network and starts no process or thread', async () => {
+  it('has no network and starts no process or thread', async () => {
     const code = `
 import os, threading
 tries = {
@@ -107,7 +107,7 @@ raise SystemExit(3)
     })
   })
 
-  it('changes nothing for the next run, in the interpreter or on its files', async () => {
+  it('changes nothing for the next run, in the interpreter or its files', async () => {
     const spoil = `
 import builtins, json, math, sys, os
 builtins.print = None
@@ -123,7 +123,7 @@ os.chdir('/')
     expect(await runCode(sandbox, look)).toMatchObject({ stdout: '[] True 1 False\n' })
   })
 
-  it('gets a MemoryError at its limit, and may use what is below', async () => {
+  it('gets a MemoryError at its limit, and may allocate up to it', async () => {
     const code = `
 big = bytearray(400 << 20)
 try: more = bytearray(400 << 20)
@@ -132,7 +132,7 @@ except MemoryError: print('no more')
     expect(await runCode(sandbox, code)).toMatchObject({ exit_code: 0, stdout: 'no more\n' })
   })
 
-  it('fills its scratch space and not our memory', async () => {
+  it('fills its scratch space without using the memory of the service', async () => {
     const code = `
 wrote = 0
 try:
@@ -144,13 +144,13 @@ except OSError as error: print(error.strerror, wrote <= 64 << 20)
     expect(await runCode(sandbox, code)).toMatchObject({ exit_code: 0, stdout: 'No space left on device True\n' })
   })
 
-  it('that crashes its interpreter ends as a signal does, and says so', async () => {
+  it('that crashes its interpreter is reported like a signal', async () => {
     const result = await runCode(sandbox, "print('before', flush=True)\nimport os; os.abort()")
     expect(result).toMatchObject({ success: true, exit_code: 139, stdout: 'before\n' })
     expect(result.stderr).toMatch(/interpreter crashed/)
   })
 
-  it('runs asyncio and long waits without a thread', async () => {
+  it('runs asyncio and long sleeps without a thread', async () => {
     const code = `
 import asyncio, time
 async def work(n):
@@ -164,7 +164,7 @@ asyncio.run(main())
     expect(await runCode(sandbox, code)).toMatchObject({ exit_code: 0, stdout: '[2, 1] True\n' })
   })
 
-  it('is stopped in a loop and in a wait when its time is over', async () => {
+  it('is stopped in a loop and in a sleep at its timeout', async () => {
     for (const code of ['while True: pass', 'import time; time.sleep(60)', 'sum(x for x in iter(int, 1))']) {
       expect(await runCode(sandbox, `print('began')\n${code}`, { timeoutMs: 1_500 })).toMatchObject({
         success: false,
@@ -174,7 +174,7 @@ asyncio.run(main())
     }
   })
 
-  it('does not lose time while it waits for its turn', async () => {
+  it('does not use up its time while it waits in the queue', async () => {
     const runs = Array.from({ length: 3 * availableParallelism() }, () =>
       runCode(sandbox, 'import time; time.sleep(2)', { timeoutMs: 5_500 }),
     )
@@ -182,7 +182,7 @@ asyncio.run(main())
   })
 })
 
-describe.skipIf(problem !== undefined)('the process around the interpreters', { timeout: RUN_MS }, () => {
+describe.skipIf(problem !== undefined)('the process of the interpreters', { timeout: RUN_MS }, () => {
   let files: WasmFiles
   beforeAll(async () => {
     files = await prepareWasmFiles(SANDBOX_DIRECTORY)
@@ -190,7 +190,7 @@ describe.skipIf(problem !== undefined)('the process around the interpreters', { 
 
   const job = (code: string) => ({ code, timeoutMs: 30_000, scan: false })
 
-  it('reads what it is told and nothing else, writes nothing, starts nothing and has no eval', async () => {
+  it('reads its requests and nothing else, writes no file, starts no process and has no eval', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-wasm-'))
     const probe = join(directory, 'probe.mjs')
     await writeFile(probe, PROBE)
@@ -205,7 +205,7 @@ describe.skipIf(problem !== undefined)('the process around the interpreters', { 
     await rm(directory, { recursive: true })
   })
 
-  it('that is killed loses its runs, and takes no more', async () => {
+  it('loses its runs when killed, and accepts no more', async () => {
     const wasm = await WasmProcess.start(files, 1, log, never)
     const began = Promise.withResolvers<void>()
     const run = wasm.run(job("print('began')\nwhile True: pass"), () => began.resolve(), never)
@@ -216,7 +216,7 @@ describe.skipIf(problem !== undefined)('the process around the interpreters', { 
     await wasm.stop()
   })
 
-  it('ends with all that runs in it when it is stopped', async () => {
+  it('ends with all of its runs when stopped', async () => {
     const wasm = await WasmProcess.start(files, 1, log, never)
     const began = Promise.withResolvers<void>()
     const run = wasm.run(job("print('began')\nwhile True: pass"), () => began.resolve(), never)
@@ -227,7 +227,7 @@ describe.skipIf(problem !== undefined)('the process around the interpreters', { 
     expect(isAlive(wasm.pid as number)).toBe(false)
   })
 
-  it('ends when the service is killed, also when every thread is busy', async () => {
+  it('ends when the service is killed, also while every thread is busy', async () => {
     const host = spawn(process.execPath, [HOST, SANDBOX_DIRECTORY], { stdio: ['ignore', 'pipe', 'inherit'] })
     const pid = Number(await firstLine(host))
     expect(isAlive(pid)).toBe(true)
@@ -236,7 +236,7 @@ describe.skipIf(problem !== undefined)('the process around the interpreters', { 
     await until(() => !isAlive(pid), { withinMs: 5_000 })
   })
 
-  it('is replaced after a crash, and the next run works', async () => {
+  it('is replaced after a crash, and the next run succeeds', async () => {
     const pids: number[] = []
     const noting = openLog('silent', 'test')
     noting.info = ((fields: { pid?: number }) => fields.pid && pids.push(fields.pid)) as typeof noting.info
@@ -256,7 +256,7 @@ describe.skipIf(problem !== undefined)('the process around the interpreters', { 
   })
 })
 
-it('a machine without Python is told what to install, and nothing is left half made', async () => {
+it('a machine without Python gets the package to install, and no partial files remain', async () => {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-wasm-'))
   const adapter = wasmAdapter({ directory, log, python: join(directory, 'no-python') })
   await expect(adapter.prepare(() => {}, never)).rejects.toMatchObject({

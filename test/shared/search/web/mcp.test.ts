@@ -26,7 +26,7 @@ let handle: RequestListener
 let backend: SearchBackend
 const asked: { method: string; rpc: string; authorization: string | undefined }[] = []
 
-/** A server of the official library, by the shape that its tools answer in. */
+/** A server of the official library, by the form of its tool results. */
 const serverOf = (tools: Record<string, Tool>, parameter: Record<string, string> = {}): McpServer => {
   const mcp = new McpServer({ name: 'library', version: '1.0.0' })
   for (const [name, run] of Object.entries(tools)) {
@@ -86,8 +86,8 @@ afterEach(async () => {
 })
 afterAll(() => new Promise((resolve) => server.close(resolve)))
 
-describe('an MCP server that searches', () => {
-  test('is asked by its tool, and gives hits as every backend does', async () => {
+describe('a searching MCP server', () => {
+  test('is called by its tool, and returns hits like every backend', async () => {
     const queries: string[] = []
     const tool: Tool = ({ query }) => {
       queries.push(query ?? '')
@@ -104,7 +104,7 @@ describe('an MCP server that searches', () => {
     expect(backend.name).toBe('mcp')
   })
 
-  test('is asked over one connection, and again over a new one after a failure', async () => {
+  test('is called over one connection, and over a new one after a failure', async () => {
     let isBroken = false
     const tool: Tool = () => {
       if (isBroken) throw new Error('broken')
@@ -122,7 +122,7 @@ describe('an MCP server that searches', () => {
     expect(await search()).toHaveLength(1)
   })
 
-  test('that keeps sessions of the older protocol is asked by that, and once more when it has forgotten them', async () => {
+  test('with sessions of the older protocol is called by that, and retried after an expired session', async () => {
     const sessions = new Map<string, StreamableTransport>()
     const answerTo: Fetch = async (request) => {
       const known = sessions.get(request.headers.get('mcp-session-id') ?? '')
@@ -143,7 +143,7 @@ describe('an MCP server that searches', () => {
     expect(await search()).toHaveLength(1)
   })
 
-  test('gets its token, by whatever name its tool goes', async () => {
+  test('gets its token, whatever the name of its tool', async () => {
     handle = speaking({ look_up: () => [TIDES] })
     await backend.close()
     open({ token: 'secret-1', searchTool: 'look_up' })
@@ -151,12 +151,12 @@ describe('an MCP server that searches', () => {
     expect(new Set(asked.map(({ authorization }) => authorization))).toEqual(new Set(['Bearer secret-1']))
   })
 
-  test('gives nothing only where it says that there is nothing', async () => {
+  test('returns no hits only if it reports none', async () => {
     handle = speaking(results())
     expect(await search()).toEqual([])
   })
 
-  test('keeps to the hosts that are allowed', async () => {
+  test('respects the allowed hosts', async () => {
     expect(await search({ allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search({ allow: [], deny: ['sea.example'] })).toEqual([])
     const [hit] = await search({ allow: ['example'], deny: [] })
@@ -194,7 +194,7 @@ describe('an MCP server that searches', () => {
     await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
   })
 
-  test('is left alone while it is throttled', async () => {
+  test('is not called while it is rate limited', async () => {
     handle = (_, response) => throttled(response)
     await expect(search()).rejects.toMatchObject({ retryAfterMs: 30_000 })
     handle = speaking(results(TIDES))
@@ -202,17 +202,17 @@ describe('an MCP server that searches', () => {
     expect(asked).toEqual([])
   })
 
-  test('that hangs in a tool ends with the signal, and holds up nobody else', async () => {
+  test('that hangs in a tool ends with the signal, and delays no other run', async () => {
     handle = speaking({ search: ({ query }) => (query === 'slow' ? new Promise(() => {}) : { results: [TIDES] }) })
     const leaving = new AbortController()
     const slow = backend.search('slow', { limit: 5, domains: ALL, signal: leaving.signal })
     expect(await search()).toHaveLength(1)
-    leaving.abort(new Error('left'))
+    leaving.abort(new Error('disconnected'))
     await expect(slow).rejects.toThrow('left')
     expect(await search()).toHaveLength(1)
   })
 
-  test('at a metadata service is not asked', async () => {
+  test('at a metadata service is not called', async () => {
     await backend.close()
     backend = openMcpSearch(
       { url: 'http://169.254.169.254/mcp', searchTool: 'search' },
@@ -255,7 +255,7 @@ describe('a result of an MCP server', () => {
     })
   })
 
-  test('is read from its page where the server has no fetch, as far as the guard lets it', async () => {
+  test('is read from its page if the server has no fetch, if the URL guard allows it', async () => {
     const page = '<html><body><p>The tide turns twice a day.</p></body></html>'
     const url = `${base}/page`
     const listener = speaking(results({ ...TIDES, url }))

@@ -10,7 +10,7 @@ afterEach(() => {
   vi.useRealTimers()
 })
 
-/** Takes as many slots for a model as it may, one after the other. @returns What is left, below 0 by the extra ones */
+/** Takes as many slots for a model as allowed, one after the other. @returns Remaining slots, below 0 for extra ones */
 function fill(rooms: ModelBulkheads, room: ModelBulkhead, free: number): number {
   let left = free
   while (rooms.slotsFor(room, left) > 0) {
@@ -25,7 +25,7 @@ test.each([
   [4, [4, 1, 0]],
   [8, [8, 1, 1, 0]],
   [256, [256, 48, 12, 3, 1]],
-])('of %i slots models that hang one after the other hold %j', (slots, held) => {
+])('models that hang one after the other in %i slots hold %j', (slots, held) => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
   let free: number = slots
@@ -36,7 +36,7 @@ test.each([
   expect(models.slice(0, held.length).map((model) => roomOf(rooms, model).held)).toEqual(held)
 })
 
-test('a worker of one model gives it every slot, and nothing beyond', () => {
+test('a worker with one model gives it every slot, and no more', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   expect(fill(rooms, roomOf(rooms, 'a'), 4)).toBe(0)
@@ -44,7 +44,7 @@ test('a worker of one model gives it every slot, and nothing beyond', () => {
   expect(rooms.extra(0)).toBe(0)
 })
 
-test('borrowed slots are replaced after a time only, and never for the model that borrowed them', () => {
+test('borrowed slots are replaced only after a delay, and never for the model that borrowed them', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -55,7 +55,7 @@ test('borrowed slots are replaced after a time only, and never for the model tha
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
 })
 
-test('models that hold no more than an equal part have borrowed nothing', () => {
+test('models that hold no more than an equal share have borrowed none', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -67,7 +67,7 @@ test('models that hold no more than an equal part have borrowed nothing', () => 
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0)]).toEqual([0, 0])
 })
 
-test('no more jobs run than the slots and a quarter, and extra ones only for models below an equal part', () => {
+test('at most a quarter more jobs than slots run, and extra ones only for models below an equal share', () => {
   const step = fc.record({
     model: fc.constantFrom(...models),
     count: fc.integer({ min: 1, max: 9 }),
@@ -86,17 +86,17 @@ test('no more jobs run than the slots and a quarter, and extra ones only for mod
         for (const end of ended) end()
         free += ended.length
         const taken = Math.min(does === 'begin' ? count : 0, rooms.slotsFor(room, free))
-        expect(taken === 0 || free > 0 || room.held < slots / 2, 'below an equal part').toBe(true)
+        expect(taken === 0 || free > 0 || room.held < slots / 2, 'below an equal share').toBe(true)
         for (let i = 0; i < taken; i++) own.push(room.begin(undefined))
         free -= taken
         expect(free, 'free slots').toBeGreaterThanOrEqual(-Math.ceil(slots / 4))
-        expect(rooms.slotsFor(room, Math.max(1, free)), 'for one model alone').toBe(Math.max(1, free))
+        expect(rooms.slotsFor(room, Math.max(1, free)), 'for a single model').toBe(Math.max(1, free))
       }
     }),
   )
 })
 
-test('attached calls have half of the places of a model that durable jobs fill, and all where there are none', () => {
+test('attached calls get half of the slots of a model that durable jobs fill, and all without durable jobs', () => {
   const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
   const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
   const attached = () => {
@@ -112,7 +112,7 @@ test('attached calls have half of the places of a model that durable jobs fill, 
   expect(attached()).toBe(2)
 })
 
-test('a model has as many places as its servers bear now, at least one, and others are told', () => {
+test('a model has as many slots as its servers sustain now, at least one, and listeners are notified', () => {
   let places: number | undefined
   const bounds = [{ kind: 'say', model: 'a', capacity: 64, currentLimit: () => places }]
   const rooms = new ModelBulkheads({ slots: 8, models: ['a'], concurrencyLimits: bounds })
@@ -131,7 +131,7 @@ test('a model has as many places as its servers bear now, at least one, and othe
   expect(room.hasFreePermit).toBe(true)
 })
 
-test('a worker whose models change knows the new ones, and counts what runs of the old ones', () => {
+test('a worker whose models change applies the new ones, and counts running jobs of the old ones', () => {
   const rooms = new ModelBulkheads({
     slots: 4,
     models: ['a'],
@@ -148,7 +148,7 @@ test('a worker whose models change knows the new ones, and counts what runs of t
   expect(roomOf(rooms, 'a').held).toBe(1)
 })
 
-test('the bounds of models that share the slots are told, though each may fill them', () => {
+test('the limits of models that share the slots are reported, though each may fill them', () => {
   const bounds = ['a', 'b'].map((model) => ({ kind: 'say', model, capacity: 4 }))
   expect(
     new ModelBulkheads({ slots: 4, models: ['a', 'b'], concurrencyLimits: bounds, modelCount: 2 }).capacityToPublish()
@@ -160,7 +160,7 @@ test('the bounds of models that share the slots are told, though each may fill t
   ).toEqual([])
 })
 
-test('that jobs told to wait wait no more is news, which is told once', () => {
+test('the end of a backlog of jobs is reported once', () => {
   const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   const room = roomOf(rooms, 'a')
   room.wait('normal')

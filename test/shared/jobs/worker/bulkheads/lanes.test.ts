@@ -4,7 +4,7 @@ import { laneSlots, type SlotUse } from '#shared/jobs/worker/bulkheads/lanes.ts'
 
 const SHARE = { min: 0, max: 1, noNaN: true }
 
-/** Any use that can be: batch jobs are among those that run, and no more run than there are slots. */
+/** Any valid use of slots: batch jobs are a part of the running jobs, which are at most the slots. */
 const anyUse: fc.Arbitrary<SlotUse> = fc
   .record({
     slots: fc.integer({ min: 1, max: 512 }),
@@ -17,8 +17,8 @@ const anyUse: fc.Arbitrary<SlotUse> = fc
     return { slots, isInteractiveBusy, running, batch: Math.round(running * of) }
   })
 
-describe('the room of a lane', () => {
-  it('never exceeds the free slots', () => {
+describe('the slots of a priority', () => {
+  it('never exceed the free slots', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const free = use.slots - use.running
@@ -28,7 +28,7 @@ describe('the room of a lane', () => {
     )
   })
 
-  it('leaves the interactive lane three quarters while it has work, and one at least when it has none', () => {
+  it('leave three quarters to interactive work while it has a backlog, and at least one otherwise', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const room = laneSlots('low', use)
@@ -40,7 +40,7 @@ describe('the room of a lane', () => {
     )
   })
 
-  it('lets a batch job run on every worker, however small', () => {
+  it('allow a batch job on every worker, however small', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 512 }), fc.boolean(), (slots, isInteractiveBusy) => {
         expect(laneSlots('low', { slots, running: 0, batch: 0, isInteractiveBusy })).toBeGreaterThan(0)

@@ -5,7 +5,7 @@ import { REPLIES } from '#shared/jobs/topics.ts'
 import { Reporter } from '#shared/jobs/worker/reporter/reporter.ts'
 import { envelopeOf, mergeSaid, openBroker, silentLog, textOfEvents } from '../../../../support/jobs/jobs.ts'
 
-/** A reporter beside its ingress in one process, and what that hears. */
+/** A reporter and its ingress in one process, and the messages that the ingress receives. */
 async function openPassing() {
   const broker = await openBroker()
   const records: ChannelRecord[] = []
@@ -17,12 +17,12 @@ async function openPassing() {
 
 const turn = () => new Promise(setImmediate)
 
-describe('the reporter beside its ingress', () => {
-  it('passes what one read brings before the next one, whatever other streams say', async () => {
+describe('the reporter with an in-process ingress', () => {
+  it('delivers the output of one read before the next, whatever other streams do', async () => {
     const { reporter, events } = await openPassing()
     const streams = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const heard: string[][] = []
-    // Each callback of the loop stands for a socket that is read.
+    // Each callback of the event loop stands for a socket that is read.
     const reads = streams.map(
       (stream) =>
         new Promise<void>((resolve) =>
@@ -39,7 +39,7 @@ describe('the reporter beside its ingress', () => {
     expect(events().map((event) => textOfEvents([event]))).toEqual(['ab', 'ab', 'ab'])
   })
 
-  it('numbers the events of an attempt from 1 without gaps, and says all output before its end', async () => {
+  it('numbers the events of an attempt from 1 without gaps, and sends all output before its end', async () => {
     const { reporter, events } = await openPassing()
     const attempt = reporter.open(envelopeOf({ attempt: 7 }), mergeSaid)
     await attempt.started()
@@ -53,7 +53,7 @@ describe('the reporter beside its ingress', () => {
     expect(new Set(events().map(({ job_id, attempt }) => `${job_id} ${attempt}`))).toEqual(new Set(['job_1 7']))
   })
 
-  it('lets others have their turn while one attempt says much at once', async () => {
+  it('yields to the event loop during a burst of one attempt', async () => {
     const { reporter, events } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     let turns = 0
@@ -70,13 +70,13 @@ describe('the reporter beside its ingress', () => {
     expect(turns).toBeGreaterThan(5)
   })
 
-  it('refuses an event that no broker would take', async () => {
+  it('refuses an event that is too large for a broker', async () => {
     const { reporter } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     expect(() => attempt.event({ text: 'x'.repeat(600_000) })).toThrow('larger than the service can carry')
   })
 
-  it('says the same to whoever reads bytes', async () => {
+  it('sends equal messages to receivers of bytes', async () => {
     const { reporter, records } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.event({ text: 'a' })

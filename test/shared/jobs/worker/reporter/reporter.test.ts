@@ -16,7 +16,7 @@ interface SentRecord {
   readonly events: JobEvent[]
 }
 
-/** A reporter on a channel that takes a record only when `gate` lets it; records what was sent and what was refused. */
+/** A reporter on a channel that accepts a record only when `gate` resolves. Records sent and refused messages. */
 function openReporter(gate: (sent: number) => Promise<void> = async () => {}) {
   const sent: SentRecord[] = []
   let underWay = 0
@@ -37,7 +37,7 @@ function openReporter(gate: (sent: number) => Promise<void> = async () => {}) {
   return { reporter, sent, mostUnderWay: () => mostUnderWay, events: () => sent.flatMap((record) => record.events) }
 }
 
-/** A gate that stays shut until it is opened. */
+/** A gate that is closed until the test opens it. */
 function shutGate() {
   const { promise, resolve } = Promise.withResolvers<void>()
   return { wait: () => promise, open: resolve }
@@ -56,7 +56,7 @@ describe('the reporter', () => {
     expect(textOfEvents(events())).toBe('abc')
   })
 
-  it('puts everything that is ready in one turn of the loop into one record, across jobs', async () => {
+  it('combines all events of one tick into one record, across jobs', async () => {
     const { reporter, sent } = openReporter()
     const attempts = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const started = attempts.map((attempt) => attempt.started())
@@ -66,7 +66,7 @@ describe('the reporter', () => {
     expect(sent[0]?.events).toHaveLength(6)
   })
 
-  it('has one record to an ingress under way; what comes meanwhile merges and joins the next one', async () => {
+  it('has one record per ingress in flight; later events are merged into the next one', async () => {
     const gate = shutGate()
     const { reporter, sent, mostUnderWay } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
@@ -84,7 +84,7 @@ describe('the reporter', () => {
     expect(sent[1]?.events[0]).toMatchObject({ deltas: [{ text: 'x'.repeat(100) }] })
   })
 
-  it('sends to two ingresses side by side, each its own', async () => {
+  it('sends to two ingresses concurrently, each its own events', async () => {
     const { reporter, sent, mostUnderWay } = openReporter(() => new Promise(setImmediate))
     const attempts = ['ing_1', 'ing_2'].map((boot) =>
       reporter.open(envelopeOf({ id: `job_${boot}`, reply: { boot, shard: 0 } }), mergeSaid),
@@ -94,7 +94,7 @@ describe('the reporter', () => {
     for (const { to, events } of sent) expect(events.map((event) => event.job_id)).toEqual([`job_${to}`])
   })
 
-  it('keeps every word in order, however deltas and turns of the loop fall', async () => {
+  it('keeps every word in order, with any deltas and ticks', async () => {
     const steps = fc.array(fc.oneof(fc.string({ maxLength: 40 }), fc.constant(null)), { maxLength: 80 })
     await fc.assert(
       fc.asyncProperty(steps, async (texts) => {
@@ -113,7 +113,7 @@ describe('the reporter', () => {
     )
   })
 
-  it('cuts records below what Kafka takes, whatever the text costs as JSON', async () => {
+  it("splits records below Kafka's maximum, whatever the size of the text as JSON", async () => {
     for (const character of ['x', '漢', '\u0001']) {
       const gate = shutGate()
       const { reporter, sent, events } = openReporter(gate.wait)
@@ -129,7 +129,7 @@ describe('the reporter', () => {
     }
   })
 
-  it('refuses a delta that no record could hold, and goes on with the next', async () => {
+  it('refuses a delta larger than a record, and continues with the next', async () => {
     const { reporter, events } = openReporter()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.started()
@@ -142,7 +142,7 @@ describe('the reporter', () => {
     expect(events().map((event) => event.seq)).toEqual([1, 2, 3])
   })
 
-  it('sends a refused record again until it is taken, and nothing before it', async () => {
+  it('resends a refused record until it is accepted, and nothing before it', async () => {
     let refusals = 0
     const { reporter, events } = openReporter(async () => {
       if (refusals++ < 2) throw new Error('the broker is away')
@@ -157,7 +157,7 @@ describe('the reporter', () => {
     expect(textOfEvents(events())).toBe('kept')
   })
 
-  it('gives up the one attempt whose event the broker will never take, and sends all others', async () => {
+  it('fails only the attempt whose event the broker refuses permanently, and sends all others', async () => {
     const sent: JobEvent[] = []
     const send: Broker['send'] = async (_channel, _partition, _key, value) => {
       if (value.length > 2 * KIB) throw new ServiceError('request_too_large', 'Too large.')
@@ -172,15 +172,18 @@ describe('the reporter', () => {
     const said = (id: string) => sent.filter(({ job_id }) => job_id === id).map(({ type, seq }) => `${seq} ${type}`)
     expect(said('job_1')).toEqual(['1 started', '2 delta', '3 completed'])
     expect(said('job_3')).toEqual(['1 started', '2 delta', '3 completed'])
-    // The caller hears of it in the place of the output that is missing; what comes behind it finds the call ended.
+    // The caller receives the failure in place of the missing output; later events find the call ended.
     expect(said('job_2').slice(0, 2)).toEqual(['1 started', '2 failed'])
     expect(sent.find(({ type }) => type === 'failed')).toMatchObject({
-      error: { code: 'internal_error', message: expect.stringContaining('larger than Kafka is set up to take') },
+      error: {
+        code: 'internal_error',
+        message: expect.stringContaining('larger than the maximum record size of Kafka'),
+      },
     })
-    expect(() => large?.event({ text: 'more' })).toThrow('larger than Kafka is set up to take')
+    expect(() => large?.event({ text: 'more' })).toThrow('larger than the maximum record size of Kafka')
   })
 
-  it('makes emitters wait at a mebibyte of unsent output, and lets them go on when it is sent', async () => {
+  it('applies backpressure at a mebibyte of unsent output, and releases it when that is sent', async () => {
     const gate = shutGate()
     const { reporter, events } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
@@ -199,7 +202,7 @@ describe('the reporter', () => {
     expect(textOfEvents(events())).toHaveLength(3_000 * KIB)
   })
 
-  it('frees whoever waits for an ingress that is gone, and forgets what was for it', async () => {
+  it('releases waiting emitters of a missing ingress, and drops its events', async () => {
     const gate = shutGate()
     const { reporter, sent } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
