@@ -20,7 +20,7 @@ const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 const NEVER_MS = 2 ** 31 - 1
 
 /**
- * Values that are read at each scrape; a name that ends in `_total` is a counter. docs/reference/metrics.md is
+ * Values that are read at each scrape; a name that ends in `_total` is a counter. The page docs/reference/metrics.md is
  * generated from this table and from the fields of {@link Metrics}.
  */
 export const GAUGES = {

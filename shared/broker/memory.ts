@@ -149,7 +149,7 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
     try {
       receive(record)
     } catch (error) {
-      // An error of a receiver must not fail the sender. It is thrown outside of this call and ends the process.
+      // An error of a receiver must not fail the sender. Thrown outside of this call, the error ends the process.
       setImmediate(() => {
         throw error
       })
