@@ -4,7 +4,6 @@ import { type Budget, contextExceeded, getBudget, type Released, StopFilter } fr
 import { ServiceError } from '#shared/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { joinPieces } from './format.ts'
-import { writeSchemaGrammar } from './grammar/grammar.ts'
 import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
 import { describeAnswer, describeCall, fittingTokensOf, offeredTools, tokensOf } from './prompt.ts'
 import type { LlamaCall, LlamaRuntime, SequenceCall } from './runtime.ts'
@@ -155,7 +154,7 @@ async function* writeNativeCall(
   spoken: readonly Token[],
   { rest }: Trigger,
 ): AsyncGenerator<GenerateEvent, number> {
-  const { runtime, request, signal } = call
+  const { runtime, signal } = call
   const { tools } = runtime.format
   if (!tools) throw new Error('The template has no tools.')
   const before = [...plan.prompt, ...spoken]
@@ -175,7 +174,7 @@ async function* writeNativeCall(
     yield { type: 'finish', choice, reason: 'length', ...(plan.budget.isContextBound ? { context_full: true } : {}) }
     return spoken.length
   }
-  const grammar = await makeGrammar(runtime, request, tool)
+  const grammar = await makeGrammar(call, tool)
   const budget = { tokens: left, isContextBound: plan.budget.isContextBound }
   return spoken.length + (yield* writeCall(call, { ...plan, tool, prompt: named, grammar, budget }, tool, choice))
 }
@@ -238,14 +237,14 @@ async function makePlan(call: LlamaCall): Promise<Plan> {
     const prompt = runtime.format.tools
       ? await nativeCallTokens(call, tool.name)
       : await fittingTokensOf(runtime, describeCall(runtime, request, tool), signal)
-    const grammar = await makeGrammar(runtime, request, tool)
+    const grammar = await makeGrammar(call, tool)
     return { tool, callable: [], prompt, budget: budgetOf(call, prompt), grammar }
   }
   const callable = runtime.format.tools && !request.response_format ? offeredTools(request) : []
   // A schema that cannot be enforced is rejected before any output.
-  for (const one of callable) if (one.strict) await makeGrammar(runtime, request, one)
+  for (const one of callable) if (one.strict) await makeGrammar(call, one)
   const prompt = await fittingTokensOf(runtime, describeAnswer(runtime, request), signal)
-  const grammar = await makeGrammar(runtime, request, undefined)
+  const grammar = await makeGrammar(call, undefined)
   return { tool: undefined, callable, prompt, budget: budgetOf(call, prompt), grammar }
 }
 
@@ -258,21 +257,21 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
  * agents send many of them.
  */
 async function makeGrammar(
-  { llama }: LlamaRuntime,
-  request: GenerateRequest,
+  { runtime, request, signal }: LlamaCall,
   tool: Tool | undefined,
 ): Promise<LlamaGrammar | undefined> {
   const format = request.response_format
   if (!tool && !format) return undefined
   const paths = SCHEMA_PATHS[request.dialect]
   const param = tool ? `tools[${request.tools.indexOf(tool)}].${paths.tool}` : paths.format
-  const grammar = tool
-    ? writeSchemaGrammar({ type: 'object', properties: {}, ...tool.parameters }, param, {
-        isStrict: tool.strict === true,
-      })
+  const { llama, grammars } = runtime
+  const schema = tool
+    ? { type: 'object', properties: {}, ...tool.parameters }
     : format?.type === 'json_schema'
-      ? writeSchemaGrammar(format.schema, param)
-      : JSON_OBJECT_GRAMMAR
+      ? format.schema
+      : undefined
+  const options = { isStrict: tool === undefined || tool.strict === true }
+  const grammar = schema ? await grammars.convert(schema, param, options, signal) : JSON_OBJECT_GRAMMAR
   try {
     return await llama.createGrammar({ grammar })
   } catch (cause) {

@@ -6,6 +6,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Slots } from '#shared/slots.ts'
 import { type ChatFormat, openFormat } from './format.ts'
+import { GrammarConverter } from './grammar/converter.ts'
 import { SequencePool } from './sequences.ts'
 import { longestTokenBytes } from './tokens.ts'
 
@@ -21,6 +22,7 @@ export interface LlamaRuntime {
   readonly llama: Llama
   readonly model: LlamaModel
   readonly format: ChatFormat
+  readonly grammars: GrammarConverter
   /** System turn of conversations without one. */
   readonly system: string | undefined
   /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds one sequence at a time. */
@@ -89,6 +91,7 @@ export async function openRuntime(
       llama,
       model,
       format,
+      grammars: new GrammarConverter(),
       system,
       slots: new Slots(parallel),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
@@ -103,8 +106,9 @@ export async function openRuntime(
   }
 }
 
-export async function closeRuntime({ format, llama }: LlamaRuntime): Promise<void> {
+export async function closeRuntime({ format, grammars, llama }: LlamaRuntime): Promise<void> {
   await format.close()
+  await grammars.close()
   await llama.dispose()
 }
 

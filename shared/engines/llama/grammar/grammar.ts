@@ -58,7 +58,8 @@ export interface GrammarOptions {
  * All keywords of draft 2020-12 that {@link requireSupported} accepts are enforced. Not supported are mainly `not`, `if`, `contains`,
  * `uniqueItems` of more than one item, `dependentSchemas`, `$dynamicRef`, and `oneOf` with overlapping alternatives.
  *
- * Both this function and llama.cpp's parser block the event loop, each for less than 100 ms at the limits.
+ * Takes up to 0.5 s at the limits, so engines convert schemas in a thread (`converter.ts`). The parser of llama.cpp blocks the event loop for
+ * less than 15 ms.
  *
  * @param param Path of the schema in the request; errors add the path of the faulty part.
  * @throws ServiceError `invalid_value` for an unsupported keyword or too many nodes. Other reasons are over 1,000 required items, a schema

@@ -1,5 +1,6 @@
 import { Worker } from 'node:worker_threads'
 import { abortable } from '#shared/abortable.ts'
+import { replyOf } from '#shared/engines/llama/thread-reply.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Slots } from '#shared/slots.ts'
 import { runYielding, yieldToEventLoop } from '#shared/yielding.ts'
@@ -78,7 +79,9 @@ export class ModelTemplate {
       if (at > 0) await yieldToEventLoop()
       worker.postMessage({ add: messages.slice(at, at + MESSAGES_AT_ONCE) } satisfies ThreadTask)
     }
-    const reply = await replyOf(worker, this.#limits.renderMs ?? RENDER_MS, { render: rest }).catch(async (cause) => {
+    const reply = await replyOf<ThreadReply>(worker, this.#limits.renderMs ?? RENDER_MS, {
+      render: rest,
+    } satisfies ThreadTask).catch(async (cause) => {
       this.#worker = undefined
       await worker.terminate()
       throw refused('took too long, or too much memory, for these messages', cause)
@@ -106,7 +109,7 @@ async function start(
   worker.unref()
   // Without a listener, an error between two conversations would end the process.
   worker.on('error', () => {})
-  const reply = await replyOf(worker, limits.openMs ?? OPEN_MS).catch(() => ({
+  const reply: ThreadReply = await replyOf<ThreadReply>(worker, limits.openMs ?? OPEN_MS).catch(() => ({
     problem: 'Rendering a short conversation takes too much time or memory.',
   }))
   if ('forms' in reply) return { worker, forms: reply.forms }
@@ -114,22 +117,6 @@ async function start(
   const reason = 'problem' in reply ? reply.problem : ''
   const message = `The chat template of the model cannot be used: ${reason} Set engine.chat_template to another one.`
   throw new ServiceError('model_loading', message)
-}
-
-/** The next message of the thread. @throws Error if the thread ends instead, or takes too long */
-async function replyOf(worker: Worker, timeoutMs: number, task?: ThreadTask): Promise<ThreadReply> {
-  const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
-  const onExit = () => reject(new Error('The thread ended.'))
-  const timer = setTimeout(() => reject(new Error('The thread took too long.')), timeoutMs)
-  worker.once('message', resolve)
-  worker.once('exit', onExit)
-  try {
-    if (task) worker.postMessage(task)
-    return await promise
-  } finally {
-    clearTimeout(timer)
-    worker.off('message', resolve).off('exit', onExit)
-  }
 }
 
 function refused(what: string, cause?: unknown): ServiceError {

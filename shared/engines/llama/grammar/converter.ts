@@ -1,0 +1,83 @@
+import { Worker } from 'node:worker_threads'
+import { abortable } from '#shared/abortable.ts'
+import { replyOf } from '#shared/engines/llama/thread-reply.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Schema } from '#shared/json-schema/json-schema.ts'
+import { Slots } from '#shared/slots.ts'
+import type { GrammarOptions } from './grammar.ts'
+import type { GrammarReply, GrammarTask } from './thread.ts'
+
+/** Timeout for one schema; the first one also waits for the start of the thread. */
+const CONVERT_MS = 10_000
+const HEAP_MB = 256
+/** Maximum values and characters of a schema that is copied to the thread: more than any grammar within the limits has. */
+const VALUES_MAX = 100_000
+const CHARS_MAX = 1024 * 1024
+
+/**
+ * Converts schemas into grammars (`grammar.ts`) in a thread of its own, one after the other. A conversion takes up to 0.5 s if its code is
+ * not compiled yet, so it would block the event loop. The thread starts with the first schema. Must be closed.
+ */
+export class GrammarConverter {
+  readonly #turn = new Slots(1)
+  #worker: Worker | undefined
+  #isClosed = false
+
+  /**
+   * See `writeSchemaGrammar`.
+   *
+   * @throws ServiceError `invalid_value`; `overloaded` once closed; the signal's reason
+   */
+  async convert(schema: Schema, param: string, options: GrammarOptions, signal: AbortSignal): Promise<string> {
+    if (!isWithin(schema, { values: VALUES_MAX, chars: CHARS_MAX })) throw refused('is too large', param)
+    await this.#turn.take(signal)
+    // A conversion ends within its timeout even if its caller has left.
+    const converting = this.#convert({ schema, param, options }).finally(() => this.#turn.release())
+    const reply = await abortable(converting, signal)
+    if ('grammar' in reply) return reply.grammar
+    throw new ServiceError('invalid_value', reply.refusal.message, { param: reply.refusal.param ?? param })
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    await this.#worker?.terminate()
+  }
+
+  async #convert(task: GrammarTask): Promise<GrammarReply> {
+    if (this.#isClosed) throw new ServiceError('overloaded', 'The model is being unloaded.')
+    this.#worker ??= start()
+    const worker = this.#worker
+    return await replyOf<GrammarReply>(worker, CONVERT_MS, task).catch(async (cause) => {
+      this.#worker = undefined
+      await worker.terminate()
+      throw refused('takes too much time or memory', task.param, cause)
+    })
+  }
+}
+
+function start(): Worker {
+  const worker = new Worker(new URL('./thread.ts', import.meta.url), {
+    env: {},
+    resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
+  })
+  worker.unref()
+  // Without a listener, an error of the thread would end the process.
+  worker.on('error', () => {})
+  return worker
+}
+
+function isWithin(value: unknown, left: { values: number; chars: number }): boolean {
+  if (typeof value === 'string') left.chars -= value.length
+  if (--left.values < 0 || left.chars < 0) return false
+  if (typeof value !== 'object' || value === null) return true
+  for (const key in value) {
+    left.chars -= key.length
+    if (!isWithin((value as Record<string, unknown>)[key], left)) return false
+  }
+  return true
+}
+
+function refused(problem: string, param: string, cause?: unknown): ServiceError {
+  const message = `This model cannot follow the JSON schema: it ${problem}.`
+  return new ServiceError('invalid_value', message, { cause, param })
+}

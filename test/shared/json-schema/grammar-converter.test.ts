@@ -1,0 +1,52 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { GrammarConverter } from '#shared/engines/llama/grammar/converter.ts'
+import { writeSchemaGrammar } from '#shared/engines/llama/grammar/grammar.ts'
+import { HOSTILE_SCHEMAS } from '../../support/hostile-schemas.ts'
+import { longestHold } from '../../support/loop-hold.ts'
+
+/** Twice the rule; the conversion of some of these schemas takes up to 500 ms. */
+const HOLD_MS_MAX = 100
+const { signal } = new AbortController()
+
+let converter: GrammarConverter
+beforeEach(() => {
+  converter = new GrammarConverter()
+})
+afterEach(async () => await converter.close())
+
+describe('a converter of schemas', () => {
+  test('gives the grammar or the error of the conversion, and blocks the event loop for neither', async () => {
+    const holdMs = await longestHold(async () => {
+      for (const [name, schema] of HOSTILE_SCHEMAS) {
+        const converted = await converter.convert(schema, 'tools', {}, signal).catch((error: unknown) => error)
+        expect(converted, name).toSatisfy((it) => typeof it === 'string' || it.code === 'invalid_value')
+      }
+    })
+    expect(holdMs).toBeLessThan(HOLD_MS_MAX)
+  })
+
+  test('equals the direct conversion', async () => {
+    const schema = { type: 'object', properties: { a: { type: 'integer' } }, required: ['a'] }
+    expect(await converter.convert(schema, 'schema', {}, signal)).toBe(writeSchemaGrammar(schema, 'schema'))
+    const refused = converter.convert({ properties: { a: { not: {} } } }, 'schema', {}, signal)
+    await expect(refused).rejects.toMatchObject({ code: 'invalid_value', param: 'schema.properties.a.not' })
+    await expect(
+      converter.convert({ properties: { a: { not: {} } } }, 'x', { isStrict: false }, signal),
+    ).resolves.toMatch(/^root ::=/m)
+  })
+
+  test.each([
+    ['values', { enum: Array(200_000).fill(1) }],
+    ['characters', { description: 'x'.repeat(2 * 1024 * 1024) }],
+  ])('rejects a schema of too many %s before it is copied', async (_, schema) => {
+    await expect(converter.convert(schema, 'schema', {}, signal)).rejects.toMatchObject({
+      code: 'invalid_value',
+      message: 'This model cannot follow the JSON schema: it is too large.',
+    })
+  })
+
+  test('converts nothing more once it is closed', async () => {
+    await converter.close()
+    await expect(converter.convert({}, 'schema', {}, signal)).rejects.toMatchObject({ code: 'overloaded' })
+  })
+})
