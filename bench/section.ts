@@ -1,38 +1,80 @@
-import type { Gateway } from './gateways/gateways.ts'
-import type { Kafka } from './machine/kafka.ts'
+import { join } from 'node:path'
+import { Processes } from './machine/processes.ts'
+import { type Kafka, openKafka } from './machine/servers.ts'
 
-/** One part of the benchmark, with its own section in docs/internals/benchmarks.md. */
+/** One part of the benchmark. */
 export interface Section {
-  /** As `--only` names it. */
+  /** The name for `--only`. */
   readonly name: string
-  /** Its heading, with the marks of Markdown. */
+  /** One line of `--help`. */
+  readonly summary: string
   readonly title: string
-  /** What the section says before its figures. */
+  /** Text before the tables: measured targets and loads, and terms of the tables. */
   readonly introduction: string
-  /** Only when it is asked for: it takes long, or much memory. */
-  readonly isLarge?: true
-  /** @returns Its tables, in Markdown */
-  measure(options: SectionOptions): Promise<string[]>
+  /** @returns Markdown: tables and paragraphs */
+  measure(run: Run): Promise<string[]>
 }
 
-/** What a section measures with. */
-export interface SectionOptions {
-  readonly kafka: Kafka
-  /** A folder of the run's own. */
-  readonly dir: string
-  /** Short and coarse. */
+export interface RunOptions {
   readonly isQuick: boolean
   readonly rounds: number
-  /** What `--seconds` says; undefined: as the section thinks best. */
+  /** Duration of each load; undefined: the default of the section. */
   readonly seconds: number | undefined
-  /** Directory of another version that is measured as well, where a section can. */
-  readonly beside: string | undefined
-  /** Gateways of others that are measured as well, where a section can. */
-  readonly gateways: readonly Gateway[]
-  /** Where CPU profiles go; undefined: none are made. */
+  /** Directory of another version, which is measured in the same rounds. */
+  readonly compare: string | undefined
+  /** Directory for CPU profiles; undefined: none are written. */
   readonly profileDir: string | undefined
-  /** For how long one model hangs beside the others. */
-  readonly hangSeconds: number
-  readonly print: (line: string) => void
+}
+
+/** Options, progress output and servers that the sections of one run share. */
+export class Run implements AsyncDisposable {
+  readonly options: RunOptions
+  readonly dir: string
   readonly signal: AbortSignal
+  /** Versions of the servers that were started. */
+  readonly versions = new Set<string>()
+  #kafka: Promise<Kafka> | undefined
+
+  constructor(options: RunOptions, dir: string, signal: AbortSignal) {
+    this.options = options
+    this.dir = dir
+    this.signal = signal
+  }
+
+  print(line: string): void {
+    process.stdout.write(`${line}\n`)
+  }
+
+  seconds(quick: number, normal: number): number {
+    return this.options.seconds ?? (this.options.isQuick ? quick : normal)
+  }
+
+  /** Calls `work` for each round and item. The items alternate within a round, so that a busy machine affects all of them. */
+  async rounds<T>(items: readonly T[], work: (item: T, round: number) => Promise<void>): Promise<void> {
+    for (let round = 1; round <= this.options.rounds; round++) {
+      for (const item of items) {
+        this.signal.throwIfAborted()
+        await work(item, round)
+      }
+    }
+  }
+
+  /** Processes that are stopped at the end of a measurement. */
+  processes(): Processes {
+    return new Processes(this.dir, this.options.profileDir)
+  }
+
+  /** The Kafka of the run, which the first section that needs it starts. */
+  async kafka(): Promise<Kafka> {
+    if (!this.#kafka) this.print('starting Kafka')
+    this.#kafka ??= openKafka(join(this.dir, 'servers'))
+    const kafka = await this.#kafka
+    this.versions.add(kafka.version)
+    return kafka
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const kafka = await this.#kafka?.catch(() => undefined)
+    await kafka?.[Symbol.asyncDispose]()
+  }
 }

@@ -56,7 +56,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ].flatMap((adapter): [string, string, string?][] => [
     ['services/embeddings/embeddings.ts', `#shared/${adapter}`, ADAPTER],
     ['services/cli/doctor/kafka.ts', `#shared/${adapter}`, ADAPTER],
-    ['bench/durable/sluice.ts', `#shared/${adapter}`, ADAPTER],
+    ['bench/durable/library.ts', `#shared/${adapter}`, ADAPTER],
     ['shared/jobs/worker/worker.ts', `#shared/${adapter}`, ADAPTER],
     ['shared/metrics.ts', `./${adapter}`, ADAPTER],
     ['shared/ports.ts', `./${adapter}`],

@@ -1,18 +1,19 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Queue, QueueEvents, Worker } from 'bullmq'
-import { type JobSystem, PAYLOAD, RESULT, Tally, WORKERS } from './system.ts'
+import { CONCURRENCY, type JobSystem, OpenJobs, PAYLOAD, RESULT } from './system.ts'
 
 const QUEUE = 'bench'
-const LISTENING_MS = 250
+const FIRST_READ_MS = 250
+const COMPLETED_TIMEOUT_MS = 30_000
 
-/** BullMQ: queue and worker in this process. What it has done stays in Redis, as it does in the others. */
+/** BullMQ: queue and worker in this process. Completed jobs stay in Redis. */
 export async function openBullmq(redisPort: number): Promise<JobSystem> {
   const connection = { host: '127.0.0.1', port: redisPort }
   const queue = new Queue(QUEUE, { connection })
   await queue.waitUntilReady()
-  const tally = new Tally()
-  const worker = new Worker(QUEUE, async () => RESULT, { connection, concurrency: WORKERS, autorun: false })
-  worker.on('completed', () => tally.end())
+  const open = new OpenJobs()
+  const worker = new Worker(QUEUE, async () => RESULT, { connection, concurrency: CONCURRENCY, autorun: false })
+  worker.on('completed', () => open.end())
   worker.on('error', (error) => process.stderr.write(`${error}\n`))
   await worker.waitUntilReady()
   let events: QueueEvents | undefined
@@ -24,22 +25,22 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
   }
   return {
     async submit() {
-      tally.begin()
+      open.begin()
       const { id } = await queue.add('nothing', PAYLOAD)
       if (id === undefined) throw new Error('a job without an id')
       return id
     },
     async completed(id) {
       const job = await queue.getJob(id)
-      if (events) await job?.waitUntilFinished(events, 30_000)
+      if (events) await job?.waitUntilFinished(events, COMPLETED_TIMEOUT_MS)
     },
-    async startWork(isWatched) {
-      // Opened only for somebody who waits: it costs every event.
-      if (isWatched) events ??= await openEvents(connection)
+    async startWork(isAwaited) {
+      // Events cost CPU for each job, so they are opened on demand.
+      if (isAwaited) events ??= await openEvents(connection)
       if (running) await worker.resume()
       else running = worker.run()
     },
-    drained: () => tally.settled(),
+    drained: () => open.drained(),
     stopWork,
     async close() {
       await stopWork()
@@ -52,7 +53,7 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
 async function openEvents(connection: { host: string; port: number }): Promise<QueueEvents> {
   const events = new QueueEvents(QUEUE, { connection })
   await events.waitUntilReady()
-  // It hears only what happens after its first read, which it does not tell of.
-  await sleep(LISTENING_MS)
+  // Events before the first read are lost, and nothing signals the first read.
+  await sleep(FIRST_READ_MS)
   return events
 }

@@ -1,201 +1,139 @@
-import { mkdirSync } from 'node:fs'
-import { join } from 'node:path'
 import packageJson from '../../package.json' with { type: 'json' }
-import { sharesIn, type Where } from '../figures/where.ts'
-import type { Kafka } from '../machine/kafka.ts'
-import { Processes } from '../machine/processes.ts'
-import type { DurableCell, DurableFigures } from './load.ts'
-import type { DurablePart } from './parts.ts'
-import { openPostgres, openRedis } from './servers.ts'
-import { DURABLE_NAMES, type DurableName, type DurableTarget, type Servers, startDurableTarget } from './targets.ts'
+import { openPostgres, openRedis } from '../machine/servers.ts'
+import { Samples } from '../results/samples.ts'
+import { type Column, renderGoals, renderSamples } from '../results/tables.ts'
+import type { Run, Section } from '../section.ts'
+import type { DurableFigures } from './driver.ts'
+import { type DurableTarget, startTargets } from './targets.ts'
 
-/** One system under one load in one round. */
-export interface DurableSample {
-  readonly target: DurableName
-  readonly cell: DurableCell
-  readonly round: number
-  readonly figures: DurableFigures
-  /** CPU of one job in milliseconds, from its submit until it was completed, by what works for the system. */
-  readonly cpu: readonly DurableCpu[]
+const LOADS = {
+  'submit, 1 caller': ['submit', 1],
+  'submit, 32 callers': ['submit', 32],
+  'submit with workers, 32 callers': ['busy', 32],
+  'until completed, 1 caller': ['whole', 1],
+  'until completed, 32 callers': ['whole', 32],
+} as const
+type LoadName = keyof typeof LOADS
+/** A system is warm if its best rate rose by less than 3 % in the last loads. The JVM of Kafka compiles for a minute. */
+const WARM_UP: LoadName = 'until completed, 32 callers'
+const WARM = { rise: 0.03, loads: 8, loadsMax: 45, quickLoadsMax: 1 } as const
+const LOAD_TIMEOUT_MS = 300_000
+
+const TITLES: Readonly<Record<string, string>> = {
+  bullmq: 'BullMQ, Redis',
+  'pg-boss': 'pg-boss, Postgres',
+  library: 'Sluice, library, Postgres',
+  'library-sqlite': 'Sluice, library, SQLite',
+  'http-bare': 'HTTP alone, stores nothing',
+  http: 'Sluice, HTTP, Kafka and Postgres',
+  'http-sqlite': 'Sluice, HTTP, one process, SQLite',
 }
 
-/** What one part of a system used for one job. */
-export interface DurableCpu {
-  readonly part: string
-  readonly ms: number
+export const DURABLE: Section = {
+  name: 'durable',
+  summary: 'durable jobs, next to BullMQ on Redis and pg-boss on Postgres',
+  title: '## Durable jobs',
+  introduction: `Each system answers a submit, and counts a job as completed, only after an fsync. BullMQ has a Redis with \`appendonly yes\` and
+\`appendfsync always\`. pg-boss and *Sluice, library* share a Postgres with default settings, and *SQLite* has \`synchronous=FULL\`.
+Each job has 400 bytes, does nothing and returns 90 bytes. A *library* runs in the process of its callers, 32 jobs at once.
+*Sluice, HTTP* is called with \`Prefer: respond-async\`: an ingress, a worker and a scheduler with Kafka and Postgres, or \`npm start\`.
+*HTTP alone* parses a job and answers 202: a lower bound for submits over HTTP.
+
+**Submit**: no worker runs; *completed/s* is how fast the workers empty the queue afterwards. **Submit with workers**: the workers
+run. **Until completed**: each caller submits a job and waits for its end. pg-boss polls, at most twice per second. *CPU* is per
+job, from its submit to its end; *servers* are Redis, Postgres and Kafka.`,
+  async measure(run) {
+    const { samples, skipped } = await measureDurable(run)
+    const goals = GOALS.map(({ target, load, min }) => ({
+      name: `${load}, ${TITLES[target]}`,
+      measured: samples.ratio(target, 'bullmq', load, 'perSecond'),
+      unit: '× BullMQ',
+      min,
+    }))
+    return [renderGoals(goals), renderSamples(samples, TITLES, samples.loads, COLUMNS), ...skipped]
+  },
 }
 
-/** What a run found out about durable jobs. */
-export interface DurableResults {
-  readonly samples: readonly DurableSample[]
-  /** Where the CPU of jobs that are submitted over HTTP goes. */
-  readonly where: readonly Where[]
-  /** What the systems stood on, such as `Redis 7.0.15`. */
-  readonly servers: readonly string[]
-  /** What could not be measured, and why. */
-  readonly skipped: readonly string[]
-}
-
-/** How long and how often. */
-export interface DurableOptions {
-  readonly rounds: number
-  readonly seconds: number
-  readonly warmUpSeconds: number
-  readonly systems: readonly DurableName[]
-  readonly print: (text: string) => void
-  readonly signal: AbortSignal
-}
-
-/** What is measured, in order. */
-export const DURABLE_CELLS: readonly DurableCell[] = [
-  { shape: 'submit', callers: 1 },
-  { shape: 'submit', callers: 32 },
-  { shape: 'busy', callers: 1 },
-  { shape: 'busy', callers: 32 },
-  { shape: 'whole', callers: 1 },
-  { shape: 'whole', callers: 32 },
-]
-
-/** Longest a load may take, its remaining jobs included. */
-const LOAD_MS_MAX = 300_000
-
-/** Measures durable jobs: Sluice, BullMQ and pg-boss in turn, load by load, round by round. */
-export async function measureDurable(
-  options: DurableOptions,
-  kafka: Kafka,
-  dir: string,
-  profileDir: string | undefined,
-): Promise<DurableResults> {
-  await using redis = await orReason(openRedis(dir))
+async function measureDurable(run: Run): Promise<{ samples: Samples; skipped: string[] }> {
+  await using redis = await orReason(openRedis(run.dir))
   await using postgres = await orReason(openPostgres())
-  // Stopped before the servers they work with.
-  await using processes = new Processes(dir, profileDir)
-  const skipped = [redis.reason && `BullMQ: ${redis.reason}`, postgres.reason && `all on Postgres: ${postgres.reason}`]
-  for (const reason of skipped) if (reason) options.print(`skipped: ${reason}`)
-  const servers = { kafka, redis: redis.server, postgres: postgres.server }
-  const targets = await startAll(options, servers, processes)
-  return {
-    samples: await measureAll(options, targets),
-    where: await profileSubmits(options, servers, dir),
-    servers: [
-      ...(postgres.server ? [`PostgreSQL ${postgres.server.version}`] : []),
-      ...(redis.server ? [`Redis ${redis.server.version}, BullMQ ${versionOf('bullmq')}`] : []),
-      ...(postgres.server ? [`pg-boss ${versionOf('pg-boss')}`] : []),
-    ],
-    skipped: skipped.filter((reason) => reason !== undefined),
-  }
+  await using processes = run.processes()
+  const reasons = [
+    redis.reason && `BullMQ was not measured: ${redis.reason}.`,
+    postgres.reason && `The systems on Postgres were not measured: ${postgres.reason}.`,
+  ]
+  const skipped = reasons.filter((reason) => reason !== undefined)
+  for (const reason of skipped) run.print(reason)
+  const { bullmq, 'pg-boss': pgBoss } = packageJson.devDependencies
+  if (redis.server) run.versions.add(redis.server.version).add(`BullMQ ${bullmq}`)
+  if (postgres.server) run.versions.add(postgres.server.version).add(`pg-boss ${pgBoss}`)
+  const servers = { kafka: await run.kafka(), redis: redis.server, postgres: postgres.server }
+  const targets = await startTargets(processes, servers)
+  for (const target of targets) await warmUp(run, target)
+  const samples = new Samples()
+  const loads = Object.keys(LOADS) as LoadName[]
+  const cells = loads.flatMap((load) => targets.map((target) => ({ load, target })))
+  await run.rounds(cells, async ({ load, target }, round) => {
+    const before = target.cpuMs()
+    const figures = await runLoad(target, load, run.seconds(1, 2))
+    const after = target.cpuMs()
+    const perJob = (part: 'own' | 'servers') => (after[part] - before[part]) / figures.jobs
+    // HTTP alone stores nothing, so that no worker empties a queue.
+    const completedPerSecond = target.name === 'http-bare' ? Number.NaN : figures.completedPerSecond
+    const cpu = { cpu: perJob('own'), serverCpu: perJob('servers') }
+    samples.add(target.name, load, round, { ...figures, completedPerSecond, ...cpu })
+    run.print(`${round} ${load}, ${target.name}: ${figures.perSecond.toFixed(0)}/s, p50 ${figures.p50.toFixed(2)} ms`)
+  })
+  return { samples, skipped }
 }
 
-async function startAll(options: DurableOptions, servers: Servers, processes: Processes): Promise<DurableTarget[]> {
-  const targets: DurableTarget[] = []
-  for (const name of DURABLE_NAMES.filter((name) => options.systems.includes(name))) {
-    const target = await startDurableTarget(name, servers, processes)
-    if (!target) continue
-    options.print(`starting durable jobs: ${name}, warming it up`)
-    for (const cell of DURABLE_CELLS) {
-      options.signal.throwIfAborted()
-      await put(target, cell, options.warmUpSeconds)
-    }
-    await untilSteady(options, target)
-    targets.push(target)
-  }
-  return targets
-}
-
-/** What a system does that lasts longest before it is as fast as it gets: all of its parts work. */
-const STEADY_CELL: DurableCell = { shape: 'whole', callers: 32 }
-/** A system is as fast as it gets once its best rate has risen by no more than this part in so many loads. */
-const STEADY_RISE = 0.03
-const STEADY_LOADS = 8
-/** Longest that this is waited for, in units of a warm-up. */
-const STEADY_WAIT = 45
-
-/** Some compile while they run: the JVM of a Kafka for a minute, in which its jobs come to cost a quarter. */
-async function untilSteady({ warmUpSeconds, signal, print }: DurableOptions, target: DurableTarget): Promise<void> {
+async function warmUp(run: Run, target: DurableTarget): Promise<void> {
+  const { isQuick } = run.options
+  const seconds = isQuick ? 0.5 : 2
+  run.print(`warming up ${target.name}`)
+  for (const load of Object.keys(LOADS) as LoadName[]) await runLoad(target, load, seconds)
   let best = 0
-  for (let loads = 0, since = 0; loads < STEADY_WAIT && since < STEADY_LOADS; loads++) {
-    signal.throwIfAborted()
-    const { perSecond } = await put(target, STEADY_CELL, warmUpSeconds)
-    since = perSecond > best * (1 + STEADY_RISE) ? 0 : since + 1
-    if (since === STEADY_LOADS) print(`${target.name} is warm after ${loads + 1} loads: ${best.toFixed(0)} jobs/s`)
+  const loadsMax = isQuick ? WARM.quickLoadsMax : WARM.loadsMax
+  for (let loads = 0, sinceRise = 0; loads < loadsMax && sinceRise < WARM.loads; loads++) {
+    run.signal.throwIfAborted()
+    const { perSecond } = await runLoad(target, WARM_UP, seconds)
+    sinceRise = perSecond > best * (1 + WARM.rise) ? 0 : sinceRise + 1
     best = Math.max(best, perSecond)
   }
 }
 
-async function measureAll(options: DurableOptions, targets: readonly DurableTarget[]): Promise<DurableSample[]> {
-  const samples: DurableSample[] = []
-  for (let round = 1; round <= options.rounds; round++) {
-    for (const cell of DURABLE_CELLS) {
-      for (const target of targets) {
-        options.signal.throwIfAborted()
-        const before = target.parts.map((part) => part.cpuMs())
-        const figures = await put(target, cell, options.seconds)
-        const used = (part: DurablePart, i: number) => (part.cpuMs() - (before[i] ?? 0)) / figures.jobs
-        const cpu = target.parts.map((part, i) => ({ part: part.name, ms: used(part, i) }))
-        samples.push({ target: target.name, cell, round, figures, cpu })
-        options.print(progressOf(target, cell, `${round}/${options.rounds}`, figures))
-      }
-    }
-  }
-  return samples
-}
-
-/** What takes submits over HTTP, by its part and its process: a server that keeps nothing, and the ingress. */
-const PROFILED = [
-  { name: 'http-bare', part: 'the server', process: 'http-bare-server', title: 'HTTP alone' },
-  { name: 'http', part: 'ingress', process: 'http-ingress', title: 'ingress' },
-] as const
-const PROFILED_CELL: DurableCell = { shape: 'submit', callers: 32 }
-/** Part of a profile that counts, from its end on: before that code was not warm. */
-const PROFILED_SHARE = 0.5
-
-/** Each in processes of its own: a profile costs some of what it shows. */
-async function profileSubmits(options: DurableOptions, servers: Servers, dir: string): Promise<Where[]> {
-  const columns: Where[] = []
-  for (const { name, part, process, title } of PROFILED) {
-    if (!options.systems.includes(name)) continue
-    const place = join(dir, `${name}-profiled`)
-    mkdirSync(place)
-    let cpu: number | undefined
-    {
-      await using processes = new Processes(place, place)
-      const target = await startDurableTarget(name, servers, processes)
-      if (!target) continue
-      await put(target, PROFILED_CELL, options.warmUpSeconds)
-      const cpuMs = () => target.parts.find((one) => one.name === part)?.cpuMs() ?? Number.NaN
-      const before = cpuMs()
-      const { jobs } = await put(target, PROFILED_CELL, options.seconds)
-      cpu = (cpuMs() - before) / jobs
-      options.print(`profiled ${name}: CPU ${cpu.toFixed(3)}`)
-    }
-    columns.push({ title, cpu, shares: sharesIn(place, PROFILED_SHARE, process) })
-  }
-  return columns
-}
-
-/** Has a driver put one load on its system. @throws Error with what went wrong there */
-async function put({ name, url }: DurableTarget, cell: DurableCell, seconds: number): Promise<DurableFigures> {
-  const signal = AbortSignal.timeout(LOAD_MS_MAX)
-  const response = await fetch(new URL(`/${cell.shape}/${cell.callers}/${seconds}`, url), { signal })
+async function runLoad({ name, url }: DurableTarget, load: LoadName, seconds: number): Promise<DurableFigures> {
+  const [shape, callers] = LOADS[load]
+  const signal = AbortSignal.timeout(LOAD_TIMEOUT_MS)
+  const response = await fetch(new URL(`/${shape}/${callers}/${seconds}`, url), { signal })
   const text = await response.text()
-  if (response.status !== 200) throw new Error(`durable jobs of ${name}: ${text}`)
+  if (!response.ok) throw new Error(`durable jobs of ${name}: ${text}`)
   return JSON.parse(text) as DurableFigures
 }
 
-function progressOf({ name }: DurableTarget, cell: DurableCell, round: string, figures: DurableFigures): string {
-  const { perSecond, p50, p99, completedPerSecond } = figures
-  const times = `p50 ${p50.toFixed(2)} ms, p99 ${p99.toFixed(2)} ms`
-  const rates = `${perSecond.toFixed(0)}/s, ${times}, completed ${completedPerSecond.toFixed(0)}/s`
-  return `${round} ${`${cell.shape}-${cell.callers}`.padEnd(9)} ${name.padEnd(14)} ${rates}`
-}
-
-function versionOf(name: 'bullmq' | 'pg-boss'): string {
-  return packageJson.devDependencies[name]
-}
-
-/** A server, or why there is none; disposing it stops it. */
+/** A server, or the reason for its absence. Disposing stops it. */
 async function orReason<T extends AsyncDisposable>(opening: Promise<T | string>) {
   const opened = await opening
   const [server, reason] = typeof opened === 'string' ? [undefined, opened] : [opened, undefined]
   return { server, reason, [Symbol.asyncDispose]: async () => await server?.[Symbol.asyncDispose]() }
 }
+
+const COLUMNS: readonly Column[] = [
+  { title: 'jobs/s', figure: 'perSecond', decimals: 0 },
+  { title: '× BullMQ', figure: 'perSecond', decimals: 2, ratioTo: 'bullmq' },
+  { title: 'p50 ms', figure: 'p50', decimals: 2 },
+  { title: 'p99 ms', figure: 'p99', decimals: 2 },
+  { title: 'completed/s', figure: 'completedPerSecond', decimals: 0 },
+  { title: '× BullMQ', figure: 'completedPerSecond', decimals: 2, ratioTo: 'bullmq' },
+  { title: 'CPU ms', figure: 'cpu', decimals: 3 },
+  { title: 'servers CPU ms', figure: 'serverCpu', decimals: 3 },
+]
+
+const GOALS: readonly { target: string; load: LoadName; min: number }[] = [
+  { target: 'library', load: 'submit, 1 caller', min: 1 },
+  { target: 'library-sqlite', load: 'submit, 1 caller', min: 1 },
+  { target: 'library', load: 'submit, 32 callers', min: 1 },
+  { target: 'library-sqlite', load: 'submit, 32 callers', min: 1 },
+  { target: 'http', load: 'submit, 32 callers', min: 0.75 },
+  { target: 'http', load: 'until completed, 32 callers', min: 1 },
+]

@@ -1,102 +1,78 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Connection } from '../calls/connection.ts'
+import { type Address, Connection, encodeRequest } from '../load/connection.ts'
+import { untilAnswered } from '../machine/sluice.ts'
 import { type JobSystem, PAYLOAD } from './system.ts'
 
-/** How often the service is asked whether anything is left to do: seldom, for it costs it a scan of its jobs. */
-const CHECK_MS = 100
+/** Each poll costs the service a scan of its jobs. */
+const POLL_INTERVAL_MS = 100
+/** Time after which each process has received a pause. */
+const PAUSE_MS = 250
 
-/** Longest until every process has heard that work is paused. */
-const HEARD_MS = 250
-
-/**
- * Sluice through its API: `Prefer: respond-async`, then `GET /v1/jobs/{id}?wait=`. Its workers are processes of their own, as many
- * jobs at once as they have slots; who operates it pauses them.
- */
-export async function openHttp(url: URL, key: string, operatorKey: string): Promise<JobSystem> {
-  const client = new JobsClient(url, key)
-  const operator = new JobsClient(url, operatorKey)
-  const order = async (what: 'pause' | 'resume') => {
-    await operator.call('POST', `/v1/admin/pools/inference/${what}`, {}, 200)
-    if (what === 'pause') await sleep(HEARD_MS)
+/** Sluice through its API. The workers are other processes, and an operator pauses their pool. */
+export async function openHttp(address: Address, operatorKey: string): Promise<JobSystem> {
+  const client = new JobsClient(address)
+  const operator = new JobsClient({ ...address, key: operatorKey })
+  const setPaused = async (action: 'pause' | 'resume') => {
+    await operator.call('POST', `/v1/admin/pools/inference/${action}`, {}, 200)
+    if (action === 'pause') await sleep(PAUSE_MS)
   }
-  await untilKnown(operator)
-  await order('pause')
+  // A running service accepts a new key after about a second.
+  await untilAnswered(() => operator.call('GET', '/v1/admin/pauses', undefined, 200).then(() => undefined, String))
+  await setPaused('pause')
   return {
-    submit: async () => {
+    async submit() {
       const job = await client.call('POST', '/v1/chat/completions', PAYLOAD, 202)
       return String(job.id)
     },
-    completed: async (id) => {
+    async completed(id) {
       const { status } = await client.call('GET', `/v1/jobs/${id}?wait=20`, undefined, 200)
       if (status !== 'completed') throw new Error(`a job is ${status}`)
     },
-    startWork: () => order('resume'),
-    drained: async () => {
+    startWork: () => setPaused('resume'),
+    async drained() {
       const path = '/v1/jobs?status=queued,in_progress&limit=1'
       for (;;) {
         const { data } = await client.call('GET', path, undefined, 200)
         if (Array.isArray(data) && data.length === 0) return
-        await sleep(CHECK_MS)
+        await sleep(POLL_INTERVAL_MS)
       }
     },
-    stopWork: () => order('pause'),
-    close: async () => {
+    stopWork: () => setPaused('pause'),
+    async close() {
       client.close()
       operator.close()
     },
   }
 }
 
-/** A service that runs notices a new key within about a second. @throws Error when it does not within ten */
-async function untilKnown(operator: JobsClient): Promise<void> {
-  for (let tries = 1; ; tries++) {
-    try {
-      await operator.call('GET', '/v1/admin/pauses', undefined, 200)
-      return
-    } catch (error) {
-      if (tries === 100) throw error
-      await sleep(CHECK_MS)
-    }
-  }
-}
-
-/** Calls on connections that are kept, one call at a time on each. */
+/** Calls on keep-alive connections, one call at a time on each. */
 class JobsClient {
-  readonly #url: URL
-  readonly #key: string
-  readonly #free: Connection[] = []
+  readonly #address: Address
+  readonly #idle: Connection[] = []
 
-  constructor(url: URL, key: string) {
-    this.#url = url
-    this.#key = key
+  constructor(address: Address) {
+    this.#address = address
   }
 
-  #kept(): Connection | undefined {
-    for (let one = this.#free.pop(); one; one = this.#free.pop()) if (one.isOpen) return one
-    return undefined
-  }
-
-  /** @returns The body of the answer. @throws Error when its status is not that */
+  /** @throws Error if the status is another one */
   async call(method: string, path: string, body: unknown, expected: number): Promise<Record<string, unknown>> {
-    const connection = this.#kept() ?? (await Connection.open(this.#url))
+    const connection = this.#takeIdle() ?? (await Connection.open(this.#address.url))
+    const headers = { prefer: 'respond-async' }
+    const request = encodeRequest(this.#address, path, body, { method, ...(body !== undefined && { headers }) })
     const parts: Buffer[] = []
-    const status = await connection.send(this.#requestOf(method, path, body), (bytes) => parts.push(Buffer.from(bytes)))
-    this.#free.push(connection)
+    const status = await connection.send(request, (bytes) => parts.push(Buffer.from(bytes)))
+    this.#idle.push(connection)
     const text = Buffer.concat(parts).toString()
-    if (status !== expected) throw new Error(`${method} ${path} gave ${status}: ${text.slice(0, 200)}`)
+    if (status !== expected) throw new Error(`${method} ${path} returned ${status}: ${text.slice(0, 200)}`)
     return JSON.parse(text)
   }
 
   close(): void {
-    for (const connection of this.#free.splice(0)) connection.close()
+    for (const connection of this.#idle.splice(0)) connection.close()
   }
 
-  #requestOf(method: string, path: string, body: unknown): Buffer {
-    const text = body === undefined ? '' : JSON.stringify(body)
-    const head = [`${method} ${path} HTTP/1.1`, `host: ${this.#url.host}`, `authorization: Bearer ${this.#key}`]
-    if (body !== undefined) {
-      head.push('prefer: respond-async', 'content-type: application/json', `content-length: ${Buffer.byteLength(text)}`)
-    }
-    return Buffer.from(`${head.join('\r\n')}\r\n\r\n${text}`)
+  #takeIdle(): Connection | undefined {
+    for (let one = this.#idle.pop(); one; one = this.#idle.pop()) if (one.isOpen) return one
+    return undefined
   }
 }

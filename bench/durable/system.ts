@@ -1,21 +1,20 @@
-/** A queue of durable jobs under measurement, as its callers and workers use it: Sluice, or what it is compared with. */
+/** A queue of durable jobs under measurement. */
 export interface JobSystem {
-  /** Submits {@link PAYLOAD}. @returns The job's id, once the job is on disk. */
+  /** Submits {@link PAYLOAD}. @returns The id of the job, which is on disk */
   submit(): Promise<string>
-  /** Resolves once a job has been completed and that is on disk. */
+  /** Resolves when the job is completed and its result is on disk. */
   completed(id: string): Promise<void>
-  /** Starts the workers, which do nothing before; {@link WORKERS} jobs run at once. @param isWatched Somebody is going to wait for `completed`. */
-  startWork(isWatched: boolean): Promise<void>
-  /** Resolves once every job that was submitted has been completed. The workers run. */
+  /** Starts the workers, with {@link CONCURRENCY} jobs at once. @param isAwaited Whether `completed` will be called */
+  startWork(isAwaited: boolean): Promise<void>
+  /** Resolves when all submitted jobs are completed. The workers run. */
   drained(): Promise<void>
   stopWork(): Promise<void>
   close(): Promise<void>
 }
 
-/** Jobs that the workers of one system run at once. */
-export const WORKERS = 32
+export const CONCURRENCY = 32
 
-/** What each job carries: a short conversation, some 400 bytes of JSON. */
+/** The body of each job: some 400 bytes of JSON. */
 export const PAYLOAD = {
   model: 'echo-1',
   messages: [
@@ -26,25 +25,23 @@ export const PAYLOAD = {
   max_tokens: 128,
 }
 
-/** What each job gives. */
 export const RESULT = { text: 'The capital of France is Paris. It is known for its museums, its food and its tower.' }
 
-/** Counts jobs, so that somebody can wait until as many have ended as were begun. */
-export class Tally {
-  #open = 0
+/** Counts the jobs that are not completed. */
+export class OpenJobs {
+  #count = 0
   readonly #waiting: (() => void)[] = []
 
   begin(): void {
-    this.#open++
+    this.#count++
   }
 
   end(): void {
-    this.#open--
-    if (this.#open === 0) for (const wake of this.#waiting.splice(0)) wake()
+    this.#count--
+    if (this.#count === 0) for (const resolve of this.#waiting.splice(0)) resolve()
   }
 
-  /** Resolves when nothing is open. */
-  async settled(): Promise<void> {
-    if (this.#open > 0) await new Promise<void>((resolve) => this.#waiting.push(resolve))
+  async drained(): Promise<void> {
+    if (this.#count > 0) await new Promise<void>((resolve) => this.#waiting.push(resolve))
   }
 }

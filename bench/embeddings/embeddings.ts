@@ -1,189 +1,124 @@
-import { writeFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
-import type { Address } from '../calls/load.ts'
-import { sluice, urlOf } from '../calls/targets.ts'
-import type { Kafka } from '../machine/kafka.ts'
-import { Processes } from '../machine/processes.ts'
+import { Callers } from '../load/callers.ts'
+import { type Address, encodeRequest } from '../load/connection.ts'
+import { startUpstream } from '../load/start.ts'
+import { KEY, startSluice, untilAnswered, upstreamModel } from '../machine/sluice.ts'
 import { cpuMs } from '../machine/usage.ts'
-import { type EmbedFigures, putEmbeddings } from './load.ts'
+import { percentile, Samples, sumOf } from '../results/samples.ts'
+import { type Column, type Goal, renderGoals, renderSamples } from '../results/tables.ts'
+import type { Run, Section } from '../section.ts'
 
-/** Upstreams by what a call and a text cost there, in milliseconds of its one device. */
-export const UPSTREAMS = [
-  { model: 'fixed', callMs: 5, textMs: 0.05 },
-  { model: 'per-text', callMs: 0, textMs: 2 },
-  { model: 'free', callMs: 0, textMs: 0 },
+/** Upstream models by cost. `load/upstream.ts` reads the cost from the name. */
+const UPSTREAMS = [
+  { model: 'embed-5-0.05', cost: '5 ms + 0.05 ms per text' },
+  { model: 'embed-0-2', cost: '2 ms per text' },
+  { model: 'embed-0-0', cost: 'no cost' },
 ] as const
-export type UpstreamName = (typeof UPSTREAMS)[number]['model']
+const CALLERS = [1, 64] as const
+/** Distinct texts, more than callers: a batch computes equal texts once. */
+const TEXTS = 4_096
+const REPLY_TIMEOUT_MS = 10_000
 
-/** How the upstream is called. */
-export const EMBED_TARGETS = ['direct', 'embedded', 'kafka'] as const
-export type EmbedTarget = (typeof EMBED_TARGETS)[number]
-
-/** Callers at once: a lone one, and those of the design's target. */
-export const EMBED_CALLERS = [1, 64] as const
-
-/** One upstream under one load by one way in one round. */
-export interface EmbedSample extends EmbedFigures {
-  readonly target: EmbedTarget
-  readonly upstream: UpstreamName
-  readonly callers: number
-  readonly round: number
-  /** Texts of one upstream call, on average. */
-  readonly batch: number
-  /** CPU of Sluice's processes for one embedding, in milliseconds. */
-  readonly cpu: number
+const TITLES: Readonly<Record<string, string>> = {
+  direct: 'nothing (direct)',
+  embedded: 'Sluice, one process',
+  kafka: 'Sluice, Kafka',
 }
 
-/** What a run found out about embeddings. */
-export interface EmbedResults {
-  readonly samples: readonly EmbedSample[]
-}
-
-/** How long and how often. */
-export interface EmbedOptions {
-  readonly rounds: number
-  readonly seconds: number
-  readonly warmUpSeconds: number
-  readonly print: (text: string) => void
-  readonly signal: AbortSignal
+export const EMBEDDINGS: Section = {
+  name: 'embeddings',
+  summary: 'embeddings per second with batching, next to direct calls',
+  title: '## Embeddings',
+  introduction: `Callers of one text each, through Sluice and directly. The upstream computes one call after another, as on one GPU, and its cost
+depends on the model. Sluice batches texts of different callers, which pays if a call has a cost of its own. Without any cost, the
+CPU of Sluice is the limit.`,
+  async measure(run) {
+    const samples = await measureEmbeddings(run)
+    return [renderGoals(goalsOf(samples)), renderSamples(samples, TITLES, samples.loads, COLUMNS)]
+  },
 }
 
 interface Target {
-  readonly name: EmbedTarget
-  addressOf(upstream: UpstreamName): Address
+  readonly name: string
+  readonly address: Address
   readonly pids: readonly number[]
 }
 
-const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
-const READY_MS = 30_000
-
-/** Measures embeddings: callers of single texts, through Sluice and straight to the same upstream, in turn. */
-export async function measureEmbeddings(
-  options: EmbedOptions,
-  kafka: Kafka,
-  dir: string,
-  profileDir: string | undefined,
-): Promise<EmbedResults> {
-  await using processes = new Processes(dir, profileDir)
-  const upstreams = new Map<string, URL>()
-  for (const { model, callMs, textMs } of UPSTREAMS) {
-    const args = [String(callMs), String(textMs)]
-    const started = await processes.node({ name: model, script: './embeddings/mock.ts', args, addressOn: 'stdout' })
-    upstreams.set(model, urlOf(started))
+async function measureEmbeddings(run: Run): Promise<Samples> {
+  await using processes = run.processes()
+  const upstream = await startUpstream(processes)
+  const targets: Target[] = [{ name: 'direct', address: { url: upstream, key: KEY }, pids: [] }]
+  const models = UPSTREAMS.map(({ model }) => upstreamModel(model, upstream, 'pool: embeddings, '))
+  for (const kafka of [undefined, await run.kafka()]) {
+    const name = kafka ? 'kafka' : 'embedded'
+    const sluice = await startSluice(processes, { name: `embeddings-${name}`, models, kafka, workers: ['embeddings'] })
+    await untilAnswered(async () => (await call(sluice, 'embed-0-0', 1, 0)).failure)
+    targets.push({ name, address: sluice, pids: sluice.processes.map(({ pid }) => pid) })
   }
-  const targets: Target[] = []
-  for (const name of EMBED_TARGETS) {
-    options.print(`starting embeddings: ${name}, warming it up`)
-    const target = await start(name, upstreams, processes, kafka)
-    await untilAnswered(target)
-    for (const { model } of UPSTREAMS) await putEmbeddings(target.addressOf(model), model, 64, options.warmUpSeconds)
-    targets.push(target)
-  }
-  return { samples: await measureAll(options, targets, upstreams) }
-}
-
-async function start(
-  name: EmbedTarget,
-  upstreams: ReadonlyMap<string, URL>,
-  processes: Processes,
-  kafka: Kafka,
-): Promise<Target> {
-  if (name === 'direct') {
-    return { name, addressOf: (upstream) => ({ url: upstreams.get(upstream) as URL, key: KEY }), pids: [] }
-  }
-  const env = settings(processes.dir, name, upstreams, kafka)
-  const targetOf = (url: URL, pids: readonly number[]) => ({ name, addressOf: () => ({ url, key: KEY }), pids })
-  if (name === 'embedded') {
-    const whole = await processes.node(sluice('embeddings-embedded', [], env))
-    return targetOf(urlOf(whole), [whole.pid])
-  }
-  const ingress = await processes.node(sluice('embeddings-ingress', ['ingress'], env))
-  const worker = await processes.node({ ...sluice('embeddings-worker', ['embeddings'], env), addressOn: 'none' })
-  return targetOf(urlOf(ingress), [ingress.pid, worker.pid])
-}
-
-/** What Sluice is run with: its defaults but for where things are. */
-function settings(
-  dir: string,
-  name: string,
-  upstreams: ReadonlyMap<string, URL>,
-  kafka: Kafka,
-): Record<string, string> {
-  const modelsFile = join(dir, 'embeddings-models.yaml')
-  const models = [...upstreams].map(([id, url]) => {
-    return `  - { id: ${id}, pool: embeddings, engine: { type: openai, base_url: "${new URL('/v1', url).href}" } }\n`
-  })
-  writeFileSync(modelsFile, `models:\n${models.join('')}`)
-  return {
-    PORT: '0',
-    DATA_DIR: join(dir, `embeddings-${name}`),
-    MODELS_FILE: modelsFile,
-    SLUICE_API_KEY: KEY,
-    ...(name === 'kafka' && { KAFKA_BROKERS: kafka.brokers, KAFKA_PREFIX: `bench-embeddings-${process.pid}.` }),
-  }
-}
-
-async function untilAnswered({ name, addressOf }: Target): Promise<void> {
-  const deadline = Date.now() + READY_MS
-  for (;;) {
-    const { failure } = await putEmbeddings(addressOf('free'), 'free', 1, 0)
-    if (!failure) return
-    if (Date.now() > deadline) throw new Error(`${name} gave no embedding within ${READY_MS} ms: ${failure}`)
-    await sleep(100)
-  }
-}
-
-async function measureAll(
-  options: EmbedOptions,
-  targets: readonly Target[],
-  upstreams: ReadonlyMap<string, URL>,
-): Promise<EmbedSample[]> {
-  const samples: EmbedSample[] = []
-  for (let round = 1; round <= options.rounds; round++) {
-    for (const { model } of UPSTREAMS) {
-      for (const callers of EMBED_CALLERS) {
-        for (const target of targets) {
-          options.signal.throwIfAborted()
-          const sample = await measure(target, model, upstreams.get(model) as URL, callers, round, options.seconds)
-          samples.push(sample)
-          options.print(progressOf(sample, options.rounds))
-        }
-      }
+  for (const { address } of targets)
+    for (const { model } of UPSTREAMS) await call(address, model, 64, run.options.isQuick ? 0.5 : 2)
+  const samples = new Samples()
+  const cells = UPSTREAMS.flatMap((one) =>
+    CALLERS.flatMap((callers) => targets.map((target) => ({ ...one, callers, target }))),
+  )
+  await run.rounds(cells, async ({ model, cost, callers, target: { name, address, pids } }, round) => {
+    const used = () => sumOf(pids.map(cpuMs))
+    const [before, cpuBefore] = [await countsOf(upstream, model), used()]
+    const { seconds, latencies, failures, failure } = await call(address, model, callers, run.seconds(1, 2))
+    const [after, cpuAfter] = [await countsOf(upstream, model), used()]
+    if (failures > 0) throw new Error(`${failures} embeddings through ${name} failed: ${failure}`)
+    const texts = after.texts - before.texts
+    const figures = {
+      perSecond: latencies.length / seconds,
+      p50: percentile(latencies, 0.5),
+      p99: percentile(latencies, 0.99),
+      batch: texts / (after.calls - before.calls),
+      cpu: pids.length === 0 ? Number.NaN : (cpuAfter - cpuBefore) / texts,
     }
-  }
+    samples.add(name, loadOf(cost, callers), round, figures)
+    run.print(
+      `${round} ${loadOf(cost, callers)}, ${name}: ${figures.perSecond.toFixed(0)}/s, p50 ${figures.p50.toFixed(2)} ms`,
+    )
+  })
   return samples
 }
 
-async function measure(
-  target: Target,
-  upstream: UpstreamName,
-  url: URL,
-  callers: number,
-  round: number,
-  seconds: number,
-): Promise<EmbedSample> {
-  const cpuOf = () => target.pids.reduce((sum, pid) => sum + cpuMs(pid), 0)
-  const [before, cpuBefore] = [await countOf(url), cpuOf()]
-  const figures = await putEmbeddings(target.addressOf(upstream), upstream, callers, seconds)
-  const [after, cpuAfter] = [await countOf(url), cpuOf()]
-  const texts = after.texts - before.texts
-  const cpu = target.pids.length === 0 ? Number.NaN : (cpuAfter - cpuBefore) / texts
-  return { ...figures, target: target.name, upstream, callers, round, batch: texts / (after.calls - before.calls), cpu }
+function loadOf(cost: string, callers: number): string {
+  return `${cost}, ${callers === 1 ? '1 caller' : `${callers} callers`}`
 }
 
-/** What an upstream has done so far. */
-async function countOf(url: URL): Promise<{ calls: number; texts: number }> {
-  const response = await fetch(url, { signal: AbortSignal.timeout(READY_MS) })
+/** Each request is a text of some forty tokens, with a reply in base64, as SDKs request it. */
+async function call(address: Address, model: string, callers: number, seconds: number) {
+  const sentence = 'The quick brown fox jumps over the lazy dog near the river bank. '
+  const requests = Array.from({ length: TEXTS }, (_, at) => {
+    const input = `Document ${at}. ${sentence.repeat(3)}`
+    return encodeRequest(address, '/v1/embeddings', { model, input, encoding_format: 'base64' })
+  })
+  using open = await Callers.open(address.url, requests, callers)
+  return await open.run(seconds)
+}
+
+/** Calls and texts that the upstream has received. */
+async function countsOf(upstream: URL, model: string): Promise<{ calls: number; texts: number }> {
+  const response = await fetch(new URL(`/counts/${model}`, upstream), { signal: AbortSignal.timeout(REPLY_TIMEOUT_MS) })
   return (await response.json()) as { calls: number; texts: number }
 }
 
-function progressOf(
-  { round, target, upstream, callers, perSecond, p50, batch, cpu, failures }: EmbedSample,
-  of: number,
-) {
-  const name = `${round}/${of} embeddings ${upstream}-${callers}`.padEnd(28)
-  const rate = `${perSecond.toFixed(0)}/s, p50 ${p50.toFixed(2)} ms, ${batch.toFixed(1)} texts a call`
-  const cost = Number.isNaN(cpu) ? '' : `, CPU ${cpu.toFixed(3)} ms`
-  return `${name} ${target.padEnd(9)} ${rate}${cost}${failures > 0 ? `, ${failures} FAILED` : ''}`
+const COLUMNS: readonly Column[] = [
+  { title: 'embeddings/s', figure: 'perSecond', decimals: 0 },
+  { title: '× direct', figure: 'perSecond', decimals: 2, ratioTo: 'direct' },
+  { title: 'p50 ms', figure: 'p50', decimals: 2 },
+  { title: 'p99 ms', figure: 'p99', decimals: 2 },
+  { title: 'texts per call', figure: 'batch', decimals: 1 },
+  { title: 'CPU ms/embedding', figure: 'cpu', decimals: 3 },
+]
+
+function goalsOf(samples: Samples): Goal[] {
+  return UPSTREAMS.slice(0, 2).flatMap(({ cost }, at) =>
+    ['embedded', 'kafka'].map((target) => ({
+      name: `embeddings/s, 64 callers, ${cost}, ${TITLES[target]}`,
+      measured: samples.ratio(target, 'direct', loadOf(cost, 64), 'perSecond'),
+      unit: '× direct',
+      min: at === 0 ? 1 : 0.9,
+    })),
+  )
 }

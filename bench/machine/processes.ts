@@ -1,5 +1,6 @@
-/**
- * The processes a run starts, and their end. Each is stopped by its pid: with SIGTERM, after ten seconds with SIGKILL.
+/*
+ * Processes of a run. Each is stopped by its pid: with SIGTERM, after ten seconds with SIGKILL. If this process exits early, its exit
+ * handler kills the others.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
@@ -8,67 +9,72 @@ import { createInterface } from 'node:readline'
 import type { Readable } from 'node:stream'
 import { promisify } from 'node:util'
 
-const READY_MS = 60_000
-const STOP_MS = 10_000
+const READY_TIMEOUT_MS = 60_000
+const STOP_TIMEOUT_MS = 10_000
+const COMMAND_TIMEOUT_MS = 1_800_000
 
 /** How a process is started. */
 export interface Start {
   readonly name: string
-  /** Relative to the folder `bench`. */
+  /** Path from the folder `bench`. */
   readonly script: string
-  readonly args: readonly string[]
+  readonly args?: readonly string[]
   readonly env?: Record<string, string>
-  /** Which output names the address it listens on; `none` for a process that listens nowhere. */
+  /** The output that contains the address of the process; `none` if the process listens nowhere. */
   readonly addressOn: 'stdout' | 'stderr' | 'none'
-  /** What Node itself is told. */
   readonly nodeFlags?: readonly string[]
+  /** Whether `--profile` writes a CPU profile of the process. */
+  readonly isProfiled?: boolean
 }
 
-/** A process that runs. */
+/** A running process. */
 export interface Running {
+  readonly name: string
   readonly pid: number
   readonly url: URL | undefined
-  /** Seconds from the start until it said where it listens. */
+  /** Seconds from the start to the line with the address. */
   readonly startSeconds: number
 }
 
-/** Everything this run has started. Disposing it stops all of it. */
+/** The processes of one measurement. Disposing stops all of them. */
 export class Processes implements AsyncDisposable {
-  /** A folder of the run's own: working directory of every process, so that no `.env` is read, and their logs. */
+  /** Folder of the measurement: the working directory of each process, so that no `.env` is read, and the place of the logs. */
   readonly dir: string
   readonly #profileDir: string | undefined
   readonly #children = new Set<ChildProcess>()
 
-  /** @param profileDir Where Sluice's processes and the bare proxy write a CPU profile when they end; undefined: none is made. */
   constructor(dir: string, profileDir: string | undefined) {
     this.dir = dir
     this.#profileDir = profileDir
-    // Whatever ends this process early must not leave the others behind.
     process.once('exit', () => {
       for (const child of this.#children) child.kill('SIGKILL')
     })
   }
 
-  /** Starts a process with this very Node and waits until it says where it listens. @throws Error when it ends before */
+  /** Starts a script with this version of Node and waits for its address. @throws Error if the process ends before */
   async node(start: Start): Promise<Running> {
+    const { name, addressOn } = start
     const startedAt = performance.now()
     const script = resolve(import.meta.dirname, '..', start.script)
-    const args = [...this.#nodeFlags(start), script, ...start.args]
-    const child = this.#spawn(start.name, process.execPath, args, { SANDBOX: 'off', ...start.env }, start.addressOn)
-    const output = child.stdout ?? child.stderr
-    const url = output ? await addressIn(output, start.name, child) : undefined
-    return { pid: child.pid ?? 0, url, startSeconds: (performance.now() - startedAt) / 1_000 }
+    const log = openSync(join(this.dir, `${name}.log`), 'a')
+    const output = (stream: 'stdout' | 'stderr') => (addressOn === stream ? 'pipe' : log)
+    const child = spawn(process.execPath, [...this.#flagsOf(start), script, ...(start.args ?? [])], {
+      cwd: this.dir,
+      // `npm start` sets the same threshold.
+      env: {
+        ...{ PATH: process.env.PATH, HOME: process.env.HOME, MALLOC_MMAP_THRESHOLD_: '131072', SANDBOX: 'off' },
+        ...start.env,
+      },
+      stdio: ['ignore', output('stdout'), output('stderr')],
+    })
+    closeSync(log)
+    this.#children.add(child)
+    child.once('exit', () => this.#children.delete(child))
+    const piped = child.stdout ?? child.stderr
+    const url = piped ? await addressIn(piped, name, child) : undefined
+    return { name, pid: child.pid ?? 0, url, startSeconds: (performance.now() - startedAt) / 1_000 }
   }
 
-  /** Starts another program, of which nothing is known but its process id. */
-  program(name: string, file: string, args: readonly string[], env: Record<string, string> = {}): number {
-    const child = this.#spawn(name, file, args, env, 'none')
-    // Without one it could not be started; whoever waits for it says so.
-    child.once('error', () => this.#children.delete(child))
-    return child.pid ?? 0
-  }
-
-  /** Stops one process. */
   async stop(pid: number): Promise<void> {
     const child = [...this.#children].find((child) => child.pid === pid)
     if (child) await stopChild(child)
@@ -78,62 +84,50 @@ export class Processes implements AsyncDisposable {
     await Promise.all([...this.#children].map(stopChild))
   }
 
-  #spawn(
-    name: string,
-    file: string,
-    args: readonly string[],
-    env: Record<string, string>,
-    piped: Start['addressOn'],
-  ): ChildProcess {
-    const log = openSync(join(this.dir, `${name}.log`), 'a')
-    const outputs = (output: 'stdout' | 'stderr') => (piped === output ? 'pipe' : log)
-    const child = spawn(file, args, {
-      cwd: this.dir,
-      // The threshold as `npm start` sets it.
-      env: { PATH: process.env.PATH, HOME: process.env.HOME, MALLOC_MMAP_THRESHOLD_: '131072', ...env },
-      stdio: ['ignore', outputs('stdout'), outputs('stderr')],
-    })
-    closeSync(log)
-    this.#children.add(child)
-    child.once('exit', () => this.#children.delete(child))
-    return child
-  }
-
-  #nodeFlags({ script, name, nodeFlags = [] }: Start): string[] {
-    // As `npm start` runs it.
-    const flags = script.endsWith('services/main.js') ? ['--expose-gc', ...nodeFlags] : [...nodeFlags]
-    if (!this.#profileDir || !/(main\.js|(durable\/bare|proxy)\.ts)$/.test(script)) return flags
-    return [...flags, '--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
+  #flagsOf({ name, nodeFlags = [], isProfiled }: Start): string[] {
+    if (!this.#profileDir || !isProfiled) return [...nodeFlags]
+    return [...nodeFlags, '--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
   }
 }
 
 async function addressIn(output: Readable, name: string, child: ChildProcess): Promise<URL> {
   const lines = createInterface({ input: output })
-  const said: string[] = []
+  const printed: string[] = []
   const found = new Promise<URL>((resolve, reject) => {
     lines.on('line', (line) => {
-      said.push(line)
+      printed.push(line)
       const url = /http:\/\/127\.0\.0\.1:\d+/.exec(line)?.[0]
       if (url) resolve(new URL(url))
     })
-    child.once('exit', () => setImmediate(() => reject(new Error(`${name} ended at its start:\n${said.join('\n')}`))))
-    setTimeout(() => reject(new Error(`${name} was not ready in time:\n${said.join('\n')}`)), READY_MS).unref()
+    const fail = (problem: string) => reject(new Error(`${name} ${problem}:\n${printed.join('\n')}`))
+    child.once('exit', () => setImmediate(() => fail('ended at its start')))
+    setTimeout(() => fail(`printed no address within ${READY_TIMEOUT_MS} ms`), READY_TIMEOUT_MS).unref()
   })
-  // Read on after that: a pipe nobody empties would stop its writer.
-  return await found.finally(() => said.splice(0))
+  // The listener stays, because a full pipe would block its writer.
+  return await found.finally(() => printed.splice(0))
 }
 
 async function stopChild(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return
-  const gone = new Promise((resolve) => child.once('exit', resolve))
+  const exited = new Promise((resolve) => child.once('exit', resolve))
   child.kill('SIGTERM')
-  const timer = setTimeout(() => child.kill('SIGKILL'), STOP_MS)
-  await gone
+  const timer = setTimeout(() => child.kill('SIGKILL'), STOP_TIMEOUT_MS)
+  await exited
   clearTimeout(timer)
 }
 
-/** Runs a command to its end. @returns What it printed. @throws Error with what it said when it fails */
-export async function run(file: string, args: readonly string[], env: Record<string, string>): Promise<string> {
-  const { stdout } = await promisify(execFile)(file, args, { env: { ...process.env, ...env }, timeout: 5 * READY_MS })
-  return stdout.trim()
+/** Address of a process that listens. @throws Error if it does not */
+export function urlOf({ name, url }: Running): URL {
+  if (!url) throw new Error(`${name} has no address`)
+  return url
+}
+
+/** Runs a command. @returns Its standard output. @throws Error if it fails */
+export async function runCommand(
+  file: string,
+  args: readonly string[],
+  env: Record<string, string> = {},
+): Promise<string> {
+  const options = { env: { ...process.env, ...env }, timeout: COMMAND_TIMEOUT_MS }
+  return (await promisify(execFile)(file, args, options)).stdout.trim()
 }

@@ -1,45 +1,82 @@
-import { readFileSync } from 'node:fs'
+/*
+ * CPU time and memory of processes, read from /proc (man 5 proc). CPU time has the resolution of the kernel's clock, 10 ms: a figure
+ * over less than some 200 ms of CPU is noise.
+ */
+import { readdirSync, readFileSync } from 'node:fs'
 
-/** The kernel's unit of CPU time in /proc, on every architecture Node runs on: 100 a second (man 5 proc). */
 const TICKS_PER_SECOND = 100
 const PAGE_BYTES = 4_096
+const MIB = 1024 * 1024
+/** Interval between two samples of memory. An allocation with a shorter life is missed. */
+const SAMPLE_INTERVAL_MS = 50
 
-/** CPU time a process has used so far, all its threads, user and system, in milliseconds. 0 when it is gone. */
+/** CPU time that a process has used so far, in milliseconds; 0 if it has ended. */
 export function cpuMs(pid: number): number {
   const fields = statOf(pid)
-  return ((Number(fields[11]) + Number(fields[12])) / TICKS_PER_SECOND) * 1_000
+  return ticksToMs(Number(fields[11]) + Number(fields[12]))
 }
 
-/** CPU time of the children of a process that have ended, and of theirs, in milliseconds. */
-export function endedChildrenCpuMs(pid: number): number {
-  const fields = statOf(pid)
-  return ((Number(fields[13]) + Number(fields[14])) / TICKS_PER_SECOND) * 1_000
+/** CPU time of a process and of all that it started, ended ones included, in milliseconds. */
+export function treeCpuMs(pid: number): number {
+  return treeOf(pid).reduce((sum, each) => {
+    const fields = statOf(each)
+    return sum + cpuMs(each) + ticksToMs(Number(fields[13]) + Number(fields[14]))
+  }, 0)
 }
 
-/** Memory of a process that is resident now, in MiB. */
+/** Resident memory of a process, in MiB. */
 export function residentMib(pid: number): number {
-  return (Number(statOf(pid)[21]) * PAGE_BYTES) / 1024 / 1024
-}
-
-/** The share of a process in the memory that is resident now, in MiB: a page that several have is divided among them. */
-export function proportionalMib(pid: number): number {
-  try {
-    const [, kib] = /^Pss: +(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8')) ?? []
-    return kib === undefined ? residentMib(pid) : Number(kib) / 1024
-  } catch {
-    // Another user's, or gone.
-    return residentMib(pid)
-  }
+  return (Number(statOf(pid)[21]) * PAGE_BYTES) / MIB
 }
 
 /** CPU time that all processes of the machine have used so far, in milliseconds. */
 export function machineCpuMs(): number {
   const [line = ''] = readFileSync('/proc/stat', 'utf8').split('\n')
   const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0] = line.split(/ +/).slice(1).map(Number)
-  return ((user + nice + system + irq + softirq) / TICKS_PER_SECOND) * 1_000
+  return ticksToMs(user + nice + system + irq + softirq)
 }
 
-/** The fields of /proc/pid/stat after the name, which may hold spaces: the state is the first. */
+/** Samples the memory of a process and of the processes that it started. `stop` returns both maxima, in MiB. */
+export function watchMemory(pid: number): { stop(): { readonly own: number; readonly started: number } } {
+  const max = { own: 0, started: 0 }
+  const sample = () => {
+    max.own = Math.max(max.own, residentMib(pid))
+    const started = treeOf(pid).slice(1)
+    max.started = Math.max(
+      max.started,
+      started.reduce((sum, each) => sum + residentMib(each), 0),
+    )
+  }
+  sample()
+  const timer = setInterval(sample, SAMPLE_INTERVAL_MS)
+  return {
+    stop() {
+      clearInterval(timer)
+      return max
+    },
+  }
+}
+
+/** The parent of a process; undefined if the process has ended. */
+export function parentOf(pid: number): number | undefined {
+  const parent = Number(statOf(pid)[1])
+  return parent > 0 ? parent : undefined
+}
+
+/** A process and its descendants. */
+function treeOf(pid: number): number[] {
+  const all = readdirSync('/proc').map(Number).filter(Number.isInteger)
+  const children = Map.groupBy(all, parentOf)
+  const tree = [pid]
+  for (const parent of tree) tree.push(...(children.get(parent) ?? []))
+  return tree
+}
+
+function ticksToMs(ticks: number): number {
+  return (ticks / TICKS_PER_SECOND) * 1_000
+}
+
+/** Fields of /proc/PID/stat after the name, which may contain spaces. The first one is the state. */
 function statOf(pid: number): string[] {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8')

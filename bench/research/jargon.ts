@@ -1,25 +1,24 @@
 /*
- * The Jargon File is one text of 1.7 MB. It is cut at its own headings: a document for each chapter and appendix, and
- * documents of some entries each for the lexicon. The cuts depend on the text alone, so they are the same in every run.
+ * The Jargon File is one text of 1.7 MB. The text is split at its headings: one document per chapter and appendix, and one per
+ * 25 entries of the lexicon. The result depends on the text only.
  */
 
-/** How many entries of the lexicon make one document. */
 const ENTRIES = 25
 const CHAPTER = /^(?:Chapter|Appendix)\s\w+\.\s(.+)$/
 const PART = /^ {10,}Part\sI+\.\s/
 const LEXICON_TITLE = /^ {10,}Part\sII\.\s/
-/** An entry begins with its term, such as `:foo: /foo/`. */
+/** An entry starts with its term, such as `:foo: /foo/`. */
 const ENTRY = /^ {3}:([^:\s][^:]*):/
-/** A letter begins with a list of its terms. */
+/** A letter starts with a list of its terms. */
 const LETTER = /^ {2}\S$/
 
-/** The documents of the Jargon File by name; its tables of contents are left out with what stands before a chapter. */
+/** Documents of the Jargon File by name. Text before the first chapter of a part is dropped. */
 export function splitJargon(text: string): Map<string, string> {
   const lines = text.split('\n')
   const lexicon = lines.findIndex((line) => LEXICON_TITLE.test(line))
   const appendices = lines.findIndex((line, at) => at > lexicon && PART.test(line))
   if (lexicon < 0 || appendices < 0)
-    throw new Error('the Jargon File has no lexicon and appendices: its form is another')
+    throw new Error('the Jargon File has no lexicon and appendices; expected another version')
   return new Map([
     ...chaptersOf(lines.slice(0, lexicon)),
     ...lexiconOf(lines.slice(lexicon, appendices)),
@@ -45,7 +44,7 @@ function lexiconOf(lines: readonly string[]): [string, string][] {
   })
 }
 
-/** The stretches that begin with such a line; what stands before the first is dropped. */
+/** Splits lines before each line with that start; lines before the first one are dropped. */
 function cutAt(lines: readonly string[], begins: (line: string) => boolean): string[][] {
   const cuts = lines.flatMap((line, at) => (begins(line) ? [at] : []))
   return cuts.map((from, nth) => lines.slice(from, cuts[nth + 1]))

@@ -5,18 +5,17 @@ import { gunzip } from 'node:zlib'
 import { splitJargon } from './jargon.ts'
 
 /*
- * Which documents of which Debian packages make the corpus: prose that holds facts, on four subjects. Tables of contents,
- * symbol lists and the reference of commands and modules are left out. A document's name tells its package, and is unique
- * by itself, without a folder.
+ * Documents of the corpus: prose with facts, on four subjects, from Debian packages under free licences (GPL-2+ or CC-BY-SA, GPL-2, PSF,
+ * public domain). Tables of contents, symbol lists and references of commands and modules are omitted. The name of a document
+ * contains its package and is unique.
  */
 
-/** A Debian package, and how to read its documents by name from where it was unpacked. */
+/** A Debian package. `read` returns its documents by name. */
 export interface Package {
   readonly name: string
   readonly read: (unpacked: string) => Promise<Map<string, string>>
 }
 
-/** What the corpus is made of: all freely licensed (GPL-2+ or CC-BY-SA, GPL-2, PSF, public domain). */
 export const PACKAGES: readonly Package[] = [
   { name: 'debian-handbook', read: readHandbook },
   { name: 'git-doc', read: readGit },
@@ -29,9 +28,8 @@ const GIT = 'usr/share/doc/git-doc'
 const PYTHON = 'usr/share/doc/python3.11/html'
 const PYTHON_PARTS = ['whatsnew', 'howto', 'faq', 'tutorial']
 const JARGON = 'usr/share/doc/jargon-text/jargon.txt.gz'
-/** Guides and formats; the manual pages of single commands are called `git-…` and left out, but for this article. */
+/** Guides and formats. Manual pages of commands start with `git-`; of these only one article is used. */
 const GIT_GUIDE = /^(?:git[a-z][\w-]*|My\w+|ReviewingGuidelines|SubmittingPatches|user-manual|git-bisect-lk2009)\.html$/
-/** Programs rather than guides, and a page that only points elsewhere. */
 const NOT_GUIDES = new Set(['gitk.html', 'gitweb.html', 'gitweb.conf.html'])
 
 async function readHandbook(unpacked: string): Promise<Map<string, string>> {
@@ -42,7 +40,7 @@ async function readHandbook(unpacked: string): Promise<Map<string, string>> {
 async function readGit(unpacked: string): Promise<Map<string, string>> {
   const guides = (await list(unpacked, GIT, GIT_GUIDE)).filter((name) => !NOT_GUIDES.has(name))
   const technical = await list(unpacked, `${GIT}/technical`, /^(?!api-index).*\.(?:html|txt)$/)
-  // Most of them are there in both forms, some as text only.
+  // Most pages are there as HTML and as text.
   const once = technical.filter(
     (name) => !technical.includes(name.replace(/\.txt$/, '.html')) || name.endsWith('.html'),
   )

@@ -6,19 +6,19 @@ const FILE = new URL('./questions.json', import.meta.url)
 const REGULAR = /^\/(.+)\/$/s
 const SPECIAL = /[.*+?^${}()|[\]\\/]/g
 
-const Fact = z.string().min(1).describe('A word or phrase that stands by itself, or a regular expression as `/…/`.')
+const Fact = z.string().min(1).describe('A separate word or phrase, or a regular expression as `/…/`.')
 const Shared = {
   id: z.string().regex(/^[a-z]+-\d\d$/),
-  set: z.enum(['open', 'held-out']).describe('Held-out questions are never looked at to make the feature better.'),
+  set: z.enum(['open', 'held-out']).describe('Held-out questions are not read during development.'),
   question: z.string().min(1),
 }
 
-/** A question that one document answers: each one of `documents` does so alone, and holds all `facts`. */
+/** A question that one document answers. Each of `documents` contains all `facts`. */
 const SingleQuestion = z.strictObject({
   ...Shared,
   kind: z.literal('single'),
   documents: z.array(z.string()).min(1),
-  facts: z.array(Fact).min(1).describe('What a report that answers the question says, however it words it.'),
+  facts: z.array(Fact).min(1).describe('Parts of a correct answer.'),
 })
 /** A question that needs a document of each of the groups. */
 const MultiQuestion = z.strictObject({
@@ -31,30 +31,30 @@ const MultiQuestion = z.strictObject({
 const UnanswerableQuestion = z.strictObject({
   ...Shared,
   kind: z.literal('unanswerable'),
-  absent: z.array(Fact).min(1).describe('What an answer would have to say; no document says it.'),
+  absent: z.array(Fact).min(1).describe('Parts of an answer that no document contains.'),
 })
 
 /** A question of the evaluation. */
 export const Question = z.discriminatedUnion('kind', [SingleQuestion, MultiQuestion, UnanswerableQuestion])
 export type Question = z.infer<typeof Question>
 
-/** All questions of questions.json. @throws ZodError where the file is wrong */
+/** Questions of questions.json. @throws ZodError if the file is invalid */
 export function readQuestions(): Question[] {
   return z.array(Question).parse(JSON.parse(readFileSync(FILE, 'utf8')))
 }
 
-/** The groups of documents of each of which an answer cites one; none for an unanswerable question. */
+/** Groups of documents: an answer cites one of each group. An unanswerable question has none. */
 export function groupsOf(question: Question): readonly (readonly string[])[] {
   if (question.kind === 'unanswerable') return []
   return question.kind === 'single' ? [question.documents] : question.documents
 }
 
-/** Whether a text that {@link plain} has made says so, in capitals or not. */
-export function saysFact(text: string, fact: string): boolean {
+/** Whether a text, normalized by {@link plain}, contains a fact, in upper or lower case. */
+export function containsFact(text: string, fact: string): boolean {
   return patternOf(fact).test(text)
 }
 
-/** The text as facts are looked for in it: without regard to white space and the form of quotation marks and hyphens. */
+/** Normalizes white space, quotation marks and hyphens. */
 export function plain(text: string): string {
   return spaced(text).replace(/[‘’]/g, "'").replace(/[“”]/g, '"').replace(/[‐‑]/g, '-')
 }

@@ -1,70 +1,59 @@
-import { groupsOf, plain, type Question, saysFact } from './questions.ts'
+import { containsFact, groupsOf, plain, type Question } from './questions.ts'
 
 /*
- * What is counted of the reports that deep research gives on the questions. Pure: whoever runs the questions reads the
- * corpus and hands over both.
+ * Scores of reports on the questions: pure functions of questions, reports and documents.
  */
 
-/** What a report is judged by, in the form of an answer of the API. */
 export interface Report {
   readonly content: string
   readonly annotations: readonly Annotation[]
-  /** Whether it says that the sources do not answer the question. */
+  /** Whether the report states that the sources do not answer the question. */
   readonly abstained: boolean
 }
 
-/** A citation of a report; indexes count UTF-16 code units of the content. */
+/** A citation. Indexes count UTF-16 code units of the content. */
 export interface Annotation {
   readonly start_index: number
   readonly end_index: number
-  /** Ends with the document's name. */
+  /** Ends with the name of the document. */
   readonly url: string
   readonly title: string
-  /** What the document is said to say. */
   readonly quote: string
 }
 
-/** How one question went. */
 export interface QuestionScore {
   readonly question: Question
-  /** Whether there is a report at all. */
   readonly reported: boolean
-  /** Whether a document that answers the question is cited, of each group where there are several. */
+  /** Whether the report cites a document of each group. */
   readonly goldCited: boolean
-  /** The share of the facts that the report says, 0 to 1; 0 where there are none. */
+  /** Share of the expected facts in the report, 0 to 1. */
   readonly facts: number
   readonly citations: number
-  /** Of the citations, those whose quote stands in the document that they name. */
+  /** Citations whose quote is in the cited document. */
   readonly exactCitations: number
   readonly abstained: boolean
 }
 
-/** How the questions of a group went; a share is undefined where there is nothing to take it of. */
+/** Scores of a group of questions; a share of nothing is undefined. The first four shares are of the answerable questions. */
 export interface Scores {
   /** `all`, a set, a kind, or both, such as `open single`. */
   readonly group: string
   readonly questions: number
   readonly unreported: number
-  /** Of the answerable questions: with a document of each group cited. */
   readonly goldCited: number | undefined
-  /** Of the answerable questions: the mean share of the facts said. */
   readonly factsSaid: number | undefined
-  /** Of the answerable questions: with all facts said. */
   readonly allFactsSaid: number | undefined
-  /** Of all citations: those that quote their document exactly. */
-  readonly citationPrecision: number | undefined
-  /** Of the answerable questions: where the report abstained. */
   readonly abstained: number | undefined
-  /** Of the unanswerable questions: with a report that cites nothing. */
+  /** Share of all citations. */
+  readonly citationPrecision: number | undefined
+  /** Share of the unanswerable questions with a report that cites nothing. */
   readonly silent: number | undefined
 }
 
 /**
- * Scores each question by its report.
- *
- * @param reports By the question's id; a question without a report counts as a failure of it, also for silence
- * @param texts The text of each document by its name
- * @throws Error on a report of a question that is not there
+ * @param reports By question; a question without a report counts as a failure, also for silence
+ * @param texts Documents by name
+ * @throws Error if a report has no question
  */
 export function scoreQuestions(
   questions: readonly Question[],
@@ -75,17 +64,17 @@ export function scoreQuestions(
   const unknown = [...reports.keys()].find((id) => !ids.has(id))
   if (unknown !== undefined) throw new Error(`there is a report on ${unknown}, but no such question`)
   const tight = new Map<string, string>()
-  const quotes = ({ url, quote }: Annotation) => {
+  const isExact = ({ url, quote }: Annotation) => {
     const name = documentOf(url)
     const text = tight.get(name) ?? tighten(texts.get(name) ?? '')
     tight.set(name, text)
     const wanted = tighten(quote)
     return wanted !== '' && text.includes(wanted)
   }
-  return questions.map((question) => scoreQuestion(question, reports.get(question.id), quotes))
+  return questions.map((question) => scoreQuestion(question, reports.get(question.id), isExact))
 }
 
-/** Sums up: all questions, each set, each kind, and each kind of each set. */
+/** Scores of all questions, of each set, of each kind, and of each kind of each set. */
 export function summarize(scores: readonly QuestionScore[]): Scores[] {
   const groups = new Map<string, QuestionScore[]>([['all', [...scores]]])
   for (const score of scores) {
@@ -95,7 +84,7 @@ export function summarize(scores: readonly QuestionScore[]): Scores[] {
   return [...groups].map(([group, some]) => sumUp(group, some))
 }
 
-/** The document's name: the last part of the address's path. */
+/** Name of a document: the last segment of the path. */
 export function documentOf(url: string): string {
   const last =
     url
@@ -105,7 +94,7 @@ export function documentOf(url: string): string {
   try {
     return decodeURIComponent(last)
   } catch {
-    // A per cent sign that escapes nothing stands for itself.
+    // Not every percent sign is an escape.
     return last
   }
 }
@@ -113,7 +102,7 @@ export function documentOf(url: string): string {
 function scoreQuestion(
   question: Question,
   report: Report | undefined,
-  quotes: (annotation: Annotation) => boolean,
+  isExact: (annotation: Annotation) => boolean,
 ): QuestionScore {
   const annotations = report?.annotations ?? []
   const cited = new Set(annotations.map(({ url }) => documentOf(url)))
@@ -124,22 +113,19 @@ function scoreQuestion(
     question,
     reported: report !== undefined,
     goldCited: groups.length > 0 && groups.every((names) => names.some((name) => cited.has(name))),
-    facts: share(facts, (fact) => saysFact(content, fact)) ?? 0,
+    facts: share(facts, (fact) => containsFact(content, fact)) ?? 0,
     citations: annotations.length,
-    exactCitations: annotations.filter(quotes).length,
+    exactCitations: annotations.filter(isExact).length,
     abstained: report?.abstained ?? false,
   }
 }
 
-/** Markdown as people see it, as far as facts go: without the backslashes that escape (CommonMark, Backslash escapes). */
+/** Markdown without backslash escapes (CommonMark). */
 function shown(content: string): string {
   return content.replace(/\\([!-/:-@[-`{-~])/g, '$1')
 }
 
-/**
- * The text without white space, and without the mark that Sphinx puts behind headings: where tags part words, one reader
- * puts a space and another one puts none, and neither is wrong.
- */
+/** Removes white space, which readers of HTML place differently, and Sphinx's mark after headings. */
 function tighten(text: string): string {
   return text.replace(/[\s¶]+/g, '')
 }

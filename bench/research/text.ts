@@ -1,16 +1,16 @@
 /*
- * The text of a document, for checks: a quote or a fact is looked for in it. It shares nothing with the code that the
- * feature itself reads pages with, so that a mistake there shows.
+ * The text of a document, in which quotes and facts are searched. The code is independent of the reader of the product, so that a
+ * defect of that reader shows.
  */
 
-/** What is not shown to a reader. */
+/** Elements without visible text. */
 const HIDDEN = /<!--[\s\S]*?-->|<(script|style|template)\b[\s\S]*?<\/\1\s*>/gi
-/** Elements within a line: taking the tags away joins what stands around them. */
+/** Inline elements, whose tags are no boundary of words. */
 const INLINE =
   /^(?:a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span|strong|sub|sup|time|tt|u|var)$/i
 const TAG = /<\/?([a-z][a-z0-9]*)\b[^>]*>|<[!?][^>]*>/gi
 const ENTITY = /&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]{2,8}));/gi
-/** The named ones that stand in the corpus. */
+/** Named entities of the corpus. */
 const NAMED: Readonly<Record<string, string>> = {
   amp: '&',
   apos: "'",
@@ -32,7 +32,7 @@ const NAMED: Readonly<Record<string, string>> = {
 }
 const CODE_POINT_MAX = 0x10ffff
 
-/** The text of a document by its name's ending: of HTML without tags and scripts, of other text as it is. */
+/** The text of a document. HTML loses its tags and scripts. */
 export function textOf(name: string, content: string): string {
   if (!name.endsWith('.html')) return spaced(content)
   const shown = content.replace(HIDDEN, ' ').replace(TAG, (_, tag: string | undefined) => {
@@ -41,7 +41,7 @@ export function textOf(name: string, content: string): string {
   return spaced(shown.replace(ENTITY, decode))
 }
 
-/** The text with one space where there was any white space. */
+/** Collapses white space. */
 export function spaced(text: string): string {
   return text.replace(/\s+/g, ' ').trim()
 }

@@ -1,26 +1,25 @@
-/**
- * The prototype that deep research began as, by its description (a writer without a model): what every change since has to be
- * better than, on the same documents and questions in the same run. It reads pages by the bench's own reader and shares nothing
- * with the feature but what counts as a term.
+/*
+ * The prototype of deep research, rebuilt from its description: a writer without a model. Each version must be better than the
+ * prototype on the same documents and questions. The prototype has its own reader; the only shared code is the splitting of terms.
  */
 import { termSet } from '#shared/search/text/terms.ts'
 import type { Annotation, Report } from '../score.ts'
 import { clausesOf, PassageIndex } from './passages.ts'
 import { type Passage, passagesIn } from './reader.ts'
 
-/** One passage must carry this share of what the question says; of a question of few terms the second. */
+/** Minimum share of the question's weight in one passage; a higher one for a question of few terms. */
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 const SHORT_TERMS = 3
-/** What being relevant counts for against saying something new (maximal marginal relevance). */
+/** Weight of relevance against novelty (maximal marginal relevance). */
 const LAMBDA = 0.72
 const PER_DOCUMENT_MAX = 7
-/** As many as a report of Sluice has by default. */
+/** The default of Sluice. */
 const SENTENCES_MAX = 20
 const CHARS = { min: 24, max: 480 }
 const PRONOUN = /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her)\b/i
 
-/** A prototype that has read its documents. */
+/** A prototype with its indexed documents. */
 export interface Baseline {
   answer(question: string): Report
   close(): void
@@ -33,7 +32,7 @@ interface Candidate {
   score: number
 }
 
-/** Has it read documents: the content of each by its name. */
+/** @param contents Documents by name */
 export function openBaseline(contents: ReadonlyMap<string, string>): Baseline {
   const index = new PassageIndex([...contents].flatMap(([name, content]) => passagesIn(name, content)))
   return { answer: (question) => reportOf(answer(index, question)), close: () => index.close() }
@@ -56,7 +55,7 @@ function termsOf({ heading, sentences }: Passage): Set<string> {
   return termSet(`${heading} ${sentences.join(' ')}`)
 }
 
-/** The share of what a text says, by the rarity of its terms, that some terms carry. */
+/** Share of the text's weight, by the rarity of its terms, that is in some terms. */
 function massOf(index: PassageIndex, text: string, held: ReadonlySet<string>): number {
   const terms = [...termSet(text)]
   const weigh = (some: readonly string[]) => some.reduce((sum, term) => sum + index.weightOf(term), 0)
@@ -90,7 +89,7 @@ function scored(index: PassageIndex, question: string, ranked: readonly Passage[
   return candidates.sort((a, b) => b.score - a.score)
 }
 
-/** How central each sentence is, 0 to 1 (TextRank). */
+/** Centrality of each sentence, 0 to 1 (TextRank). */
 function textRank(candidates: readonly Candidate[]): number[] {
   const links = candidates.map((a) => candidates.map((b) => (a === b ? 0 : overlap(a.terms, b.terms))))
   const out = links.map((row) => row.reduce((sum, link) => sum + link, 0) || 1)
@@ -105,7 +104,7 @@ function textRank(candidates: readonly Candidate[]): number[] {
   return ranks.map((rank) => rank / most)
 }
 
-/** Maximal marginal relevance, after the best sentence of each document that a clause brings. */
+/** Maximal marginal relevance, after the best sentence of the best document of each clause. */
 function choose(candidates: readonly Candidate[], documents: ReadonlySet<string>): Candidate[] {
   const chosen: Candidate[] = []
   for (const name of documents)
@@ -126,13 +125,12 @@ function choose(candidates: readonly Candidate[], documents: ReadonlySet<string>
   return chosen
 }
 
-/** Shared terms among all terms (Jaccard). */
+/** Jaccard index. */
 function overlap(a: ReadonlySet<string>, b: ReadonlySet<string>): number {
   const shared = a.intersection(b).size
   return shared / Math.max(1, a.size + b.size - shared)
 }
 
-/** The sentences themselves are the report. */
 function reportOf(chosen: readonly Candidate[]): Report {
   const annotations: Annotation[] = []
   let content = ''

@@ -5,20 +5,19 @@ import type { Passage } from './reader.ts'
 /** Passages of one ranking, and the constant of reciprocal rank fusion. */
 const LIST_MAX = 50
 const RRF_K = 60
-/** Passages that are looked at. */
 const PASSAGES_MAX = 16
-/** Passages of a feedback round, the terms that it takes of them, and the rounds. */
+/** Passages and terms of a feedback round, and the number of rounds. */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
 const ROUNDS = 2
 const CLAUSE = /[?!;:,()\n]|\.\s|\b(?:and|or|but)\b/i
 
-/** Passages in SQLite's FTS5, with its Porter stemmer: titles count four times, headings twice. */
+/** Passages in SQLite's FTS5 with the Porter stemmer. Titles have the weight 4, headings 2. */
 export class PassageIndex {
   readonly #db = new DatabaseSync(':memory:')
   readonly #passages: readonly Passage[]
   readonly #search: StatementSync
-  /** Passages that hold each term. */
+  /** Number of passages with each term. */
   readonly #holding = new Map<string, number>()
 
   constructor(passages: readonly Passage[]) {
@@ -37,13 +36,13 @@ export class PassageIndex {
     )
   }
 
-  /** The inverse document frequency of a term among the passages. */
+  /** Inverse document frequency of a term. */
   weightOf(term: string): number {
     const holding = this.#holding.get(term) ?? 0
     return Math.log(1 + (this.#passages.length - holding + 0.5) / (holding + 0.5))
   }
 
-  /** The passages that fit a question, its clauses and pairs of its rarest terms best, with what the best of them show. */
+  /** The best passages for a question, its clauses and pairs of its rarest terms, with feedback from the best passages. */
   rank(question: string): Passage[] {
     const queries = [question, ...clausesOf(question), ...this.#pairsOf(question)]
     const scores = new Map<number, number>()
@@ -88,7 +87,7 @@ export class PassageIndex {
   }
 }
 
-/** The parts of a question that ask for something by themselves. */
+/** Clauses of a question with more than one term. */
 export function clausesOf(question: string): string[] {
   const clauses = question.split(CLAUSE).filter((clause) => termSet(clause).size > 1)
   return clauses.length > 1 ? clauses : []

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
 import { openBaseline } from '../../../bench/research/baseline/baseline.ts'
-import { type LiarScores, scoreLiar } from '../../../bench/research/liar/score.ts'
-import { renderResearch } from '../../../bench/research/report.ts'
+import { renderComparison } from '../../../bench/research/research.ts'
 import type { Scores } from '../../../bench/research/score.ts'
 
 const FILLER = Array.from({ length: 30 }, (_, at): [string, string] => {
@@ -25,21 +24,10 @@ test('the prototype quotes the document with the answer, and abstains without on
   baseline.close()
 })
 
-const LIAR: LiarScores = scoreLiar([], new Map())
-
-test('each figure is followed by its ratio to the prototype', () => {
+test('a report compares each figure with the prototype', () => {
   const shares = { goldCited: 0.9, factsSaid: 0.5, allFactsSaid: 0.5, citationPrecision: 1, abstained: 0, silent: 0.6 }
   const own: Scores = { ...shares, group: 'all', questions: 10, unreported: 0 }
-  const results = {
-    documents: 2,
-    scores: [own],
-    baseline: [{ ...own, goldCited: 0.75, silent: 0.8 }],
-    times: [1],
-    liarTimes: [1],
-    liarPrecision: 1,
-    liar: LIAR,
-  }
-  const text = renderResearch(results).join('\n')
-  expect(text).toContain('| gold, all | 75.0 % | 90.0 % | ≥ 1 × prototype | 1.20 × | reached |')
-  expect(text).toContain('| silent, all | 80.0 % | 60.0 % | ≥ 1 × prototype | 0.75 × | **missed** |')
+  const text = renderComparison([own], [{ ...own, goldCited: 0.75, silent: 0.8 }])
+  expect(text).toContain('| gold, all (prototype 75.0 %) | ≥ 1 × prototype | 1.20 × prototype | reached |')
+  expect(text).toContain('| silent, all (prototype 80.0 %) | ≥ 1 × prototype | 0.75 × prototype | **missed** |')
 })

@@ -1,0 +1,143 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Address, Connection, encodeRequest } from './connection.ts'
+import { LOCKSTEP, nowMicros, TokenReader } from './tokens.ts'
+
+/** Duration of a stream of the mock upstream. */
+export const STREAM_MS = 1_310
+/** Minimum silence inside a stream that counts as a stall. */
+const STALL_MICROS = 100_000
+
+/**
+ * Load on a chat endpoint. `whole`: answers without streaming. `streams`: 50 tokens per second each, with starts spread over time.
+ * `lockstep`: streams that start together and send each token at the same moment, as one model server does.
+ */
+export interface Load {
+  readonly shape: 'whole' | 'streams' | 'lockstep'
+  readonly callers: number
+  /** Length of a document in each prompt; undefined: a question only. */
+  readonly promptKib?: number
+}
+
+/** Results of the callers. Times are in milliseconds. */
+export interface Results {
+  /** From the first request to the last answer. */
+  seconds: number
+  answers: number
+  failures: number
+  /** One of the failures. */
+  failure: string | undefined
+  /** From the request to the end of the answer. */
+  readonly latencies: number[]
+  /** From the request to the first token. */
+  readonly firstTokens: number[]
+  /** From the sending of a token by the upstream to its arrival. */
+  readonly lags: number[]
+  /** Silences of more than 100 ms inside a stream that the upstream did not cause. */
+  stalls: number
+}
+
+/** Callers in a closed loop: each sends its next request after its answer, on one connection. */
+export class Callers implements Disposable {
+  readonly #url: URL
+  readonly #requests: readonly Buffer[]
+  readonly #connections: Connection[]
+  readonly #results: Results = {
+    ...{ seconds: 0, answers: 0, failures: 0, failure: undefined, stalls: 0 },
+    ...{ latencies: [], firstTokens: [], lags: [] },
+  }
+  #next = 0
+
+  private constructor(url: URL, requests: readonly Buffer[], connections: Connection[]) {
+    this.#url = url
+    this.#requests = requests
+    this.#connections = connections
+  }
+
+  /** Opens connections. @param requests Sent in turn */
+  static async open(url: URL, requests: readonly Buffer[], count: number): Promise<Callers> {
+    const connections = await Promise.all(Array.from({ length: count }, () => Connection.open(url)))
+    return new Callers(url, requests, connections)
+  }
+
+  /** Calls until the time is over, then waits for calls in flight. @param spreadMs Time over which the starts are spread */
+  async run(seconds: number, spreadMs = 0): Promise<Results> {
+    const startedAt = nowMicros()
+    const until = startedAt + seconds * 1_000_000
+    const count = this.#connections.length
+    await Promise.all(this.#connections.map((_, index) => this.#loop(index, until, (index * spreadMs) / count)))
+    this.#results.seconds = (nowMicros() - startedAt) / 1_000_000
+    return this.#results
+  }
+
+  [Symbol.dispose](): void {
+    for (const connection of this.#connections) connection.close()
+  }
+
+  async #loop(index: number, until: number, delayMs: number): Promise<void> {
+    if (delayMs > 0) await sleep(delayMs)
+    do {
+      try {
+        const status = await this.#call(this.#connections[index] as Connection)
+        if (status === 200) this.#results.answers++
+        else this.#fail(`status ${status}`)
+      } catch (error) {
+        this.#fail(String(error))
+        this.#connections[index] = await Connection.open(this.#url)
+      }
+    } while (nowMicros() < until)
+  }
+
+  async #call(connection: Connection): Promise<number> {
+    const { latencies, firstTokens, lags } = this.#results
+    const tokens = new TokenReader()
+    const request = this.#requests[this.#next++ % this.#requests.length] as Buffer
+    const sentAt = nowMicros()
+    let last: { sentAt: number; arrivedAt: number } | undefined
+    const status = await connection.send(request, (bytes) => {
+      const arrivedAt = nowMicros()
+      for (const tokenSentAt of tokens.read(bytes)) {
+        if (!last) firstTokens.push((arrivedAt - sentAt) / 1_000)
+        else if (arrivedAt - last.arrivedAt > STALL_MICROS && tokenSentAt - last.sentAt <= STALL_MICROS)
+          this.#results.stalls++
+        lags.push((arrivedAt - tokenSentAt) / 1_000)
+        last = { sentAt: tokenSentAt, arrivedAt }
+      }
+    })
+    if (status === 200) latencies.push((nowMicros() - sentAt) / 1_000)
+    return status
+  }
+
+  #fail(problem: string): void {
+    this.#results.failures++
+    this.#results.failure ??= problem
+  }
+}
+
+/** Puts a load on the chat endpoint. */
+export async function runLoad(address: Address, load: Load, seconds: number, model = 'bench'): Promise<Results> {
+  using callers = await openChat(address, load, model)
+  return await callers.run(seconds, load.shape === 'streams' ? STREAM_MS : 0)
+}
+
+export async function openChat(address: Address, load: Load, model = 'bench'): Promise<Callers> {
+  return await Callers.open(address.url, [chatRequest(address, load, model)], load.callers)
+}
+
+const DOCUMENT = 'In 1889 a tower of iron was built for a fair, 330 metres high, and "never taken down".\n'
+const QUESTION = 'What is the capital of France, and what is it known for? Name three things.'
+
+function chatRequest(address: Address, { shape, promptKib = 0 }: Load, model: string): Buffer {
+  return encodeRequest(address, '/v1/chat/completions', {
+    model,
+    messages: [
+      { role: 'system', content: 'You are a helpful assistant. Answer in full sentences, and keep it short.' },
+      ...(promptKib > 0
+        ? [{ role: 'user', content: DOCUMENT.repeat(promptKib * 16).slice(0, promptKib * 1_024) }]
+        : []),
+      { role: 'user', content: shape === 'lockstep' ? `${LOCKSTEP} ${QUESTION}` : QUESTION },
+    ],
+    temperature: 0.7,
+    max_tokens: 128,
+    stream: shape !== 'whole',
+  })
+}

@@ -1,0 +1,66 @@
+/*
+ * False claims of a model about a sentence. Each is false if the sentence is true. The research code that must detect them shares nothing with
+ * this file.
+ */
+
+export const FALSIFICATIONS = [
+  'number',
+  'name',
+  'negation',
+  'reworded denial',
+  'opposite',
+  'attribution',
+  'other page',
+  'no such quote',
+] as const
+export type Falsification = (typeof FALSIFICATIONS)[number]
+
+/** A sentence in the prompt of a model. */
+export interface Quote {
+  readonly id: string
+  readonly text: string
+}
+
+const VERB = /\b(is|are|was|were|can|will|has|have|may|must|should)\b(?! not)/
+/** Words of a sentence and their opposites. */
+const OPPOSITES: readonly (readonly [RegExp, string])[] = [
+  [/\ballowed\b/i, 'forbidden'],
+  [/\bbefore\b/i, 'after'],
+  [/\bafter\b/i, 'before'],
+  [/\bmore\b/i, 'less'],
+  [/\balways\b/i, 'sometimes'],
+  [/\bfirst\b/i, 'last'],
+  [/\bmost\b/i, 'few'],
+  [/\binclud(?:es|ed|ing)\b/i, 'excludes'],
+  [/\benabled?\b/i, 'disabled'],
+  [/\badded\b/i, 'removed'],
+  [/\bnew\b/i, 'old'],
+]
+
+/** A false claim with its cited quote; undefined if the sentence has no word to falsify. @param other A quote of another page */
+export function falsify(
+  kind: Falsification,
+  { id, text }: Quote,
+  other: Quote | undefined,
+): { text: string; quotes: string[] } | undefined {
+  const claim = claimOf(kind, text, other)
+  if (claim === undefined || claim === text) return undefined
+  return { text: claim, quotes: [kind === 'no such quote' ? 'q99' : id] }
+}
+
+function claimOf(kind: Falsification, text: string, other: Quote | undefined): string | undefined {
+  const lower = text.charAt(0).toLowerCase() + text.slice(1)
+  if (kind === 'number') return text.replace(/\b\d+\b/, (number) => String(Number(number) + 3))
+  if (kind === 'name') return text.replace(/(?<=[a-z,] )\p{Lu}\p{Ll}{2,}/u, 'Zorbax')
+  if (kind === 'negation') return text.replace(VERB, '$1 not')
+  if (kind === 'reworded denial')
+    return VERB.test(text)
+      ? `In practice ${lower.replace(VERB, '$1 hardly ever').replace(/\bthe\b/g, 'such a')}`
+      : undefined
+  if (kind === 'opposite') {
+    const [pattern, word] = OPPOSITES.find(([own]) => own.test(text)) ?? []
+    return pattern && word && `As a rule ${lower.replace(pattern, word)}`
+  }
+  if (kind === 'attribution') return `According to Gartner, ${lower}`
+  return other?.text
+}
