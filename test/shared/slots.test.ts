@@ -11,7 +11,7 @@ test('slots are granted in order, and a caller that disconnects loses none', asy
   const left = slots.take(leaving.signal)
   const waiting = slots.take(never).then(() => order.push('waited'))
   leaving.abort(new Error('disconnected'))
-  await expect(left).rejects.toThrow('left')
+  await expect(left).rejects.toThrow('disconnected')
   expect([order, slots.taken]).toEqual([[], 1])
   slots.release()
   await waiting

@@ -35,10 +35,10 @@ const SHOWN_BY: Readonly<Record<string, number>> = {
   'a requested cancel is reported as completed': 4,
   'children are not cancelled with their parent': 11,
   'an interrupted wake is not repeated': 21,
-  'every claim starts with the first tenant': 22,
-  'a repeated write counts as a new write': 23,
-  'refused writes are published': 26,
-  'output of an older attempt is accepted': 34,
+  'a repeated write counts as a new write': 24,
+  'every claim starts with the first tenant': 55,
+  'refused writes are published': 122,
+  'output of an older attempt is accepted': 142,
 }
 
 /** Outcomes of the seeds without a mutant. */

@@ -326,7 +326,7 @@ describe('a run', () => {
 
   test('ends at once when its signal aborts', async () => {
     const signal = AbortSignal.abort(new Error('disconnected'))
-    await expect(researched(setup(), { question: QUESTION }, undefined, signal)).rejects.toThrow('left')
+    await expect(researched(setup(), { question: QUESTION }, undefined, signal)).rejects.toThrow('disconnected')
   })
 
   test('uses the corpus version that it started with when the corpus changes', async () => {

@@ -106,7 +106,7 @@ describe('the pool of warm containers', () => {
     const leaving = new AbortController()
     const [left, stayed] = [opened.pool.take(leaving.signal), opened.pool.take(never)]
     leaving.abort(new Error('disconnected'))
-    await expect(left).rejects.toThrow('left')
+    await expect(left).rejects.toThrow('disconnected')
     gate.resolve()
     await expect(stayed).resolves.toBeDefined()
   })

@@ -91,7 +91,7 @@ describe('the reader of documents', () => {
   test('abandons a document when its caller disconnects', async () => {
     const leaving = AbortSignal.abort(new Error('disconnected'))
     const input = { type: 'text', bytes: Buffer.from('a'), charsMax: 10 } as const
-    await expect(reader.read(input, 'prj_1', leaving)).rejects.toThrow('left')
+    await expect(reader.read(input, 'prj_1', leaving)).rejects.toThrow('disconnected')
     expect((await read('text', 'b')).text).toBe('b')
   })
 })
@@ -120,7 +120,7 @@ describe('the queues of document projects', () => {
     leaving.abort(new Error('disconnected'))
     const ends = await Promise.allSettled(hostile)
     await busy.close()
-    expect(ends.every((end) => end.status === 'rejected' && end.reason.message === 'left')).toBe(true)
+    expect(ends.every((end) => end.status === 'rejected' && end.reason.message === 'disconnected')).toBe(true)
   })
 
   test('are bounded each', async () => {

@@ -170,7 +170,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     const leaving = new AbortController()
     const waiting = gone.search('x', { limit: 5, domains: ALL, signal: leaving.signal })
     leaving.abort(new Error('disconnected'))
-    await expect(waiting).rejects.toThrow('left')
+    await expect(waiting).rejects.toThrow('disconnected')
     handle = (_, response) => void response.destroy()
     await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
   })

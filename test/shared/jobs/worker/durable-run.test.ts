@@ -186,7 +186,7 @@ describe('a durable run', () => {
     void run.event({ text: 'a' })
     await pass(1_000)
     void run.event({ text: 'b' })
-    await expect(passing(run.completed())).rejects.toThrow('an encoder that breaks')
+    await expect(passing(run.completed())).rejects.toThrow('a failing encoder')
     await passing(run.failed({ code: 'internal_error', message: 'It broke.', param: null }))
     expect((await store.find(TENANT, id))?.state).toBe('failed')
   })

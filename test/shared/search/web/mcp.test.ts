@@ -208,7 +208,7 @@ describe('a searching MCP server', () => {
     const slow = backend.search('slow', { limit: 5, domains: ALL, signal: leaving.signal })
     expect(await search()).toHaveLength(1)
     leaving.abort(new Error('disconnected'))
-    await expect(slow).rejects.toThrow('left')
+    await expect(slow).rejects.toThrow('disconnected')
     expect(await search()).toHaveLength(1)
   })
 
