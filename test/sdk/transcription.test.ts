@@ -93,7 +93,7 @@ for (const mode of ['embedded', 'Kafka']) {
         ['a stream of a file', () => createReadStream(path)],
         ['a File', () => new File([new Uint8Array(AUDIO)], 'speech.wav', { type: 'audio/wav' })],
         ['bytes without a name', () => toFile(AUDIO)],
-      ])('gets %s, whole', async (_what, open) => {
+      ])('transcribes %s, whole', async (_what, open) => {
         const answer = await transcriptions().create({ file: (await open()) as File, model: SPEECH })
 
         expect(SPEC.json.parse({ ...answer })).toMatchObject({ text: TEXT, usage: { seconds: 3, input_tokens: 28 } })

@@ -103,29 +103,29 @@ describe('the health checks of a fleet', () => {
     fleetFindings({ ...facts, ...more }).map(({ check, status }) => `${check} ${status}`)
 
   it.each<[string, Partial<FleetFacts>, string[]]>([
-    ['nothing is wrong', {}, ['fleet ok']],
+    ['no problem', {}, ['fleet ok']],
     ['the broker is down', { broker: { name: 'kafka', isReachable: false } }, ['broker fail']],
     ['the store is down', { store: { name: 'postgres', isReachable: false, isFull: false } }, ['store fail']],
     ['the disk of the store is full', { store: { name: 'postgres', isReachable: true, isFull: true } }, ['store fail']],
-    ['jobs wait and nobody works', { pools: [{ ...pool, workers: 0, slots: 0, waiting: 3 }] }, ['pool fail']],
-    ['nobody works', { pools: [{ ...pool, workers: 0, slots: 0 }] }, ['pool warn']],
-    ['nobody works for what nothing needs', { pools: [{ ...pool, workers: 0, isNeeded: false }] }, ['fleet ok']],
-    ['all are drained', { pools: [{ ...pool, slots: 0 }] }, ['pool warn']],
+    ['jobs wait without a worker', { pools: [{ ...pool, workers: 0, slots: 0, waiting: 3 }] }, ['pool fail']],
+    ['a pool has no workers', { pools: [{ ...pool, workers: 0, slots: 0 }] }, ['pool warn']],
+    ['an unneeded pool has no workers', { pools: [{ ...pool, workers: 0, isNeeded: false }] }, ['fleet ok']],
+    ['all workers are drained', { pools: [{ ...pool, slots: 0 }] }, ['pool warn']],
     ['jobs wait for long', { pools: [{ ...pool, free: 0, waiting: 9, oldestSeconds: 90 }] }, ['pool warn']],
     [
-      'jobs wait for long for a model that has its share',
+      'jobs wait for long for a model at its limit',
       { pools: [{ ...pool, oldestSeconds: 90, fullModels: ['m'] }] },
       ['pool warn'],
     ],
-    ['half of the places for jobs are taken', { durable: { count: 50, max: 100 } }, ['room warn']],
-    ['all places for jobs are taken', { durable: { count: 100, max: 100 } }, ['room fail']],
-    ['jobs wait for long, but there is room', { pools: [{ ...pool, waiting: 9, oldestSeconds: 90 }] }, ['fleet ok']],
+    ['half of the job quota is used', { durable: { count: 50, max: 100 } }, ['room warn']],
+    ['the job quota is used up', { durable: { count: 100, max: 100 } }, ['room fail']],
+    ['jobs wait for long, but slots are free', { pools: [{ ...pool, waiting: 9, oldestSeconds: 90 }] }, ['fleet ok']],
     [
-      'several things are wrong, the worst first',
+      'several problems, the worst first',
       { paused: [{ target: 'pool', id: 'code' }], failing: [{ model: 'm', workers: 1 }] },
       ['upstream fail', 'pause warn'],
     ],
-  ])('report %s', (_, more, checks) => {
+  ])('report this state: %s', (_, more, checks) => {
     expect(checksOf(more)).toEqual(checks)
     for (const { status, remediation } of fleetFindings({ ...facts, ...more }))
       expect(status === 'ok' || Boolean(remediation)).toBe(true)
