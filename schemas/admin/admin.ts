@@ -23,13 +23,13 @@ export const ListAdminJobs = z.object({
 })
 
 /** Body of `POST /v1/admin/jobs/cancel` and `…/redrive`. */
-export const ManyJobs = z.object({
+export const BulkJobs = z.object({
   ...JobFilters,
   since: Seconds.optional().describe('Only jobs created at or after this time, in Unix seconds'),
   max: z.int().min(1).max(1_000).default(100).describe('Maximum number of objects, newest first'),
   dry_run: z.boolean().default(false).describe('List the matching jobs without changing them'),
 })
-export type ManyJobs = z.infer<typeof ManyJobs>
+export type BulkJobs = z.infer<typeof BulkJobs>
 
 export const ListDeliveries = z.object({
   project: Text.optional().describe('Project id'),

@@ -151,7 +151,7 @@ export const OperatorJobAnswer = z.object({
 export const OperatorJobListAnswer = listOf(OperatorJobAnswer)
 
 /** Outcome of a bulk cancel or redrive, per job. */
-export const ManyJobsAnswer = z.object({
+export const BulkJobsAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
     z.object({

@@ -4,7 +4,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { EmbedText } from '#shared/engines/batching/batch.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
 import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
-import { guessTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
+import { estimateTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
 import { CALLS_MAX } from '#shared/engines/embedding.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import { addressesOf } from '#shared/engines/upstream/servers.ts'
@@ -165,7 +165,7 @@ async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal
     signal.throwIfAborted()
     const text = typeof input === 'string' ? input : await decode(input, inputs.length > 1 ? index : undefined, model)
     await counter.check(input, index)
-    texts.push({ text, tokens: typeof input === 'string' ? guessTokens(text) : input.length })
+    texts.push({ text, tokens: typeof input === 'string' ? estimateTokens(text) : input.length })
     if (performance.now() < yieldAt) continue
     await nextTurn()
     yieldAt = performance.now() + YIELD_INTERVAL_MS

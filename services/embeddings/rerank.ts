@@ -1,6 +1,6 @@
 import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
 import type { RerankEvent, RerankRequest } from '#schemas/rerank.ts'
-import { guessTokens } from '#shared/engines/batching/tokens.ts'
+import { estimateTokens } from '#shared/engines/batching/tokens.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import type { RankedDocument, RerankEngine } from '#shared/engines/rerank.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
@@ -61,7 +61,7 @@ export class Rerankers {
 }
 
 function guessAll(texts: readonly string[]): number {
-  return texts.reduce((sum, text) => sum + guessTokens(text), 0)
+  return texts.reduce((sum, text) => sum + estimateTokens(text), 0)
 }
 
 /**

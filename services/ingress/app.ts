@@ -162,7 +162,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
  */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined
-  const { left } = call.reply
+  const { disconnected: left } = call.reply
   const refuse = () => {
     const thrown = refusalOf(left)
     if (thrown) call.reply.end({ type: 'failed', thrown })

@@ -12,7 +12,7 @@ import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import type { UsageBatches } from '#shared/usage/usage-batches.ts'
-import type { SubmitTurns } from './answer/submit-turns.ts'
+import type { SubmitQueue } from './answer/submit-queue.ts'
 import type { BatchThrottle } from './batches/batch-throttle.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { Budgets } from './callers/limits/budgets.ts'
@@ -38,7 +38,7 @@ export interface IngressContext {
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
-  readonly places: ConcurrencyLimits
+  readonly concurrency: ConcurrencyLimits
   readonly budgets: Budgets
   /** Batched writer of usage to the ledger; undefined in a deployment without a store. */
   readonly usage: UsageBatches | undefined
@@ -46,8 +46,8 @@ export interface IngressContext {
   readonly budget: ByteBudget
   readonly storage: StoredQuota
   /** Fair queue of projects that submit durable jobs. */
-  readonly submits: SubmitTurns
-  readonly pace: BatchThrottle
+  readonly submitQueue: SubmitQueue
+  readonly batchThrottle: BatchThrottle
 }
 
 /** One API call, over HTTP or a WebSocket. Handlers fill {@link facts} for the access log. */

@@ -16,7 +16,7 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { ADMIN_METRICS, isMetricsOfOthers } from './admin/metrics.ts'
-import { SubmitTurns } from './answer/submit-turns.ts'
+import { SubmitQueue } from './answer/submit-queue.ts'
 import { openApp } from './app.ts'
 import { BatchThrottle } from './batches/batch-throttle.ts'
 import { startBatches } from './batches/pool/pool.ts'
@@ -117,10 +117,10 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
   const durable = await openDurable(ports, jobs, { keys, ...limiting, models, log, closing }, storage)
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
-  const [submits, pace] = [new SubmitTurns(), new BatchThrottle()]
+  const [submits, pace] = [new SubmitQueue(), new BatchThrottle()]
   const context: IngressContext = {
     ...{ config, log, metrics, jobs, durable, closing, models, blobs, store, broker, pauses },
-    ...{ keys, ...limiting, usage, budget, storage, submits, pace },
+    ...{ keys, ...limiting, usage, budget, storage, submitQueue: submits, batchThrottle: pace },
   }
   return { context, fleet }
 }
@@ -227,7 +227,7 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   store?.tenants.limitRunning(places)
   const ingresses = () => jobs.presence.ingresses()
   const budgets = new Budgets({ ledger: store?.usage, log, limitsOf, fleet, ingresses })
-  return { fleet, limits, places, budgets }
+  return { fleet, limits, concurrency: places, budgets }
 }
 
 function openStorage({ config, store }: Ports, boot: string): StoredQuota {

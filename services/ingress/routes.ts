@@ -1,13 +1,13 @@
 import type { IncomingMessage } from 'node:http'
 import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
+import { bulkCancelJobs, bulkRedriveJobs } from './admin/bulk-jobs.ts'
 import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLetters } from './admin/dead-letters.ts'
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
 import { listFindings } from './admin/findings.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
-import { cancelManyJobs, redriveManyJobs } from './admin/many-jobs.ts'
 import { readMetrics } from './admin/metrics.ts'
 import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
 import { listPools } from './admin/pools.ts'
@@ -84,8 +84,8 @@ export interface Route {
 const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs', listAllJobs),
   // Must precede `jobs/:id`, which would match these words as ids.
-  { ...admin('POST', 'jobs/cancel', cancelManyJobs), hasBody: true },
-  { ...admin('POST', 'jobs/redrive', redriveManyJobs), hasBody: true },
+  { ...admin('POST', 'jobs/cancel', bulkCancelJobs), hasBody: true },
+  { ...admin('POST', 'jobs/redrive', bulkRedriveJobs), hasBody: true },
   admin('GET', 'jobs/:id', getAnyJob),
   admin('POST', 'jobs/:id/cancel', cancelAnyJob),
   admin('POST', 'jobs/:id/redrive', redriveAnyJob),

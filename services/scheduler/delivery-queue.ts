@@ -73,7 +73,7 @@ export class DeliveryQueue {
     return this.#waiting > WAITING_MAX ? this.#evict() : undefined
   }
 
-  /** The next message to send, which holds a permit until {@link done}; undefined if none may be sent now. */
+  /** The next message to send, which holds a permit until {@link release}; undefined if none may be sent now. */
   next(): Taken | undefined {
     if (this.#sending >= PERMITS) return undefined
     for (const [name, tenant] of this.#tenants) {
@@ -87,7 +87,7 @@ export class DeliveryQueue {
   }
 
   /** Releases the permit of a message. @param answerMs Duration of the request; undefined if nothing was sent */
-  done(taken: Taken, answerMs?: number): void {
+  release(taken: Taken, answerMs?: number): void {
     const host = this.#hostOf(taken.host)
     if (answerMs !== undefined) host.answerMs += ANSWER_WEIGHT * (Math.max(1, answerMs) - host.answerMs)
     host.sending--

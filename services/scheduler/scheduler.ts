@@ -15,7 +15,7 @@ import { WebhookSender } from './webhooks.ts'
 /** Random deviation from the interval, so that the loops of several processes drift apart. */
 const JITTER = 0.1
 
-const TURN_MS_MAX = 600_000
+const RUN_MS_MAX = 600_000
 
 const START_DUE_MS = 200
 const WEBHOOKS_MS = 500
@@ -153,7 +153,7 @@ export class Loop {
 
   /** The reason why the loop makes no progress; undefined if it does. */
   get problem(): string | undefined {
-    const hangs = performance.now() - (this.#turnStartedAt ?? Infinity) > TURN_MS_MAX
+    const hangs = performance.now() - (this.#turnStartedAt ?? Infinity) > RUN_MS_MAX
     if (!hangs && !this.#isFailing) return undefined
     return `The scheduler's loop '${this.#options.name}' ${hangs ? 'hangs' : 'fails'}.`
   }
@@ -169,7 +169,7 @@ export class Loop {
     while (!signal.aborted) {
       // After a failed wait a turn runs, because a superfluous turn does no harm.
       if (this.#options.rest) await this.#options.rest(signal).catch(() => {})
-      const hasMore = await this.#turn(signal)
+      const hasMore = await this.#runOnce(signal)
       // Yields to the event loop at least once, since an embedded store may answer without yielding.
       await setTimeout(hasMore ? 0 : this.#waitMs, undefined, { signal }).catch(() => {})
     }
@@ -180,7 +180,7 @@ export class Loop {
     return isAlone ? untilAligned(intervalMs) : intervalMs * (1 - JITTER + 2 * JITTER * Math.random())
   }
 
-  async #turn(signal: AbortSignal): Promise<boolean> {
+  async #runOnce(signal: AbortSignal): Promise<boolean> {
     const { name, log } = this.#options
     if (!this.#options.canRun()) return false
     try {

@@ -11,7 +11,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { OutboundPolicy, Resolve } from '#shared/outbound/guard.ts'
 import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
-import { EVERY_TENANT, type StoreView } from '#shared/store/store.ts'
+import { ALL_TENANTS, type StoreView } from '#shared/store/store.ts'
 import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { DeliveryQueue, type Taken } from './delivery-queue.ts'
 import type { SigningKeys } from './webhook-secret.ts'
@@ -109,7 +109,7 @@ export class WebhookSender {
     for (let taken = this.#queue.next(); taken; taken = this.#queue.next()) {
       if (performance.now() - taken.takenAt < WAIT_MS_MAX) this.#start(taken)
       else {
-        this.#queue.done(taken)
+        this.#queue.release(taken)
         this.#putBack(taken, this.#queue.delayMs(taken, Math.random()))
       }
     }
@@ -144,13 +144,13 @@ export class WebhookSender {
       if (!result.isUntried) answerMs = durationMs
       await this.#record(taken, result, { at_ms: atMs, duration_ms: Math.round(durationMs), status, error })
     } finally {
-      this.#queue.done(taken, answerMs)
+      this.#queue.release(taken, answerMs)
       this.#sendNext()
     }
   }
 
   async #deliver(delivery: WebhookDelivery): Promise<Result> {
-    const job = await this.#options.store.find(EVERY_TENANT, delivery.job_id)
+    const job = await this.#options.store.find(ALL_TENANTS, delivery.job_id)
     if (!job || job.erased_at_ms !== null) return { state: 'failed', error: 'The job is gone.', isUntried: true }
     const keys = await this.#keysOf(delivery)
     if (!keys) return unsigned(delivery)

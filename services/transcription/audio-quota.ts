@@ -5,15 +5,15 @@ const SHORT_SECONDS = 60
 /** Retry-After in ms: `perSecond` for each second of the tenant's audio in flight, within `min` and `max`. */
 const RETRY_AFTER_MS = { perSecond: 10, min: 6_000, max: 60_000 }
 
-export interface AudioShareOptions {
+export interface AudioQuotaOptions {
   /** Seconds of audio that one key may have in flight; 0: no limit. A file that is alone may be longer. */
   readonly secondsPerKey: number
   readonly secondsMax: number
 }
 
-export interface AudioPlace {
+export interface AudioReservation {
   /** Maximum seconds of the file now. A longer file must wait, or exceeds `secondsMax`. */
-  readonly room: number
+  readonly waitForTurn: number
   /** Reserves the decoded length. @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first */
   take(seconds: number): void
   refusal(): ServiceError
@@ -25,19 +25,19 @@ export interface AudioPlace {
  * silence fit into a small file and occupy a slot for minutes. With the limit, no tenant holds all slots for long.
  */
 export class AudioQuota {
-  readonly #options: AudioShareOptions
+  readonly #options: AudioQuotaOptions
   /** Seconds of each tenant's files here. A file counts 0 until it is decoded, because its length is unknown before. */
-  readonly #files = new Map<string, Map<AudioPlace, number>>()
+  readonly #files = new Map<string, Map<AudioReservation, number>>()
 
-  constructor(options: AudioShareOptions) {
+  constructor(options: AudioQuotaOptions) {
     this.#options = options
   }
 
   /** Adds a file of a tenant. The caller must call `leave`. */
-  enter(tenant: string): AudioPlace {
-    const files = this.#files.get(tenant) ?? new Map<AudioPlace, number>()
-    const place: AudioPlace = {
-      room: this.#room(files),
+  enter(tenant: string): AudioReservation {
+    const files = this.#files.get(tenant) ?? new Map<AudioReservation, number>()
+    const place: AudioReservation = {
+      waitForTurn: this.#room(files),
       take: (seconds) => {
         if (seconds > this.#room(files, place)) throw this.#refusal(files)
         files.set(place, seconds)
@@ -53,14 +53,14 @@ export class AudioQuota {
   }
 
   /** Seconds left for a file. A file without others of its tenant gets `secondsMax`. */
-  #room(files: ReadonlyMap<AudioPlace, number>, place?: AudioPlace): number {
+  #room(files: ReadonlyMap<AudioReservation, number>, place?: AudioReservation): number {
     const { secondsPerKey, secondsMax } = this.#options
     const isAlone = files.size === (place && files.has(place) ? 1 : 0)
     if (secondsPerKey === 0 || isAlone) return secondsMax
     return Math.min(secondsMax, Math.max(SHORT_SECONDS, secondsPerKey - sumOf(files)))
   }
 
-  #refusal(files: ReadonlyMap<AudioPlace, number>): ServiceError {
+  #refusal(files: ReadonlyMap<AudioReservation, number>): ServiceError {
     const { perSecond, min, max } = RETRY_AFTER_MS
     const inWork = Math.ceil(sumOf(files))
     const message = `This key has ${inWork} s of audio in progress on this worker; the maximum is ${this.#options.secondsPerKey} s at once. Try again later.`
@@ -69,6 +69,6 @@ export class AudioQuota {
   }
 }
 
-function sumOf(files: ReadonlyMap<AudioPlace, number>): number {
+function sumOf(files: ReadonlyMap<AudioReservation, number>): number {
   return [...files.values()].reduce((sum, seconds) => sum + seconds, 0)
 }

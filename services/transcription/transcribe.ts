@@ -8,7 +8,7 @@ import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
-import type { AudioPlace, AudioQuota } from './audio-quota.ts'
+import type { AudioQuota, AudioReservation } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
 
 /** How long a sample of a voice must be, in seconds (docs/guides/transcription.md, Fields). */
@@ -69,7 +69,7 @@ function transcribeInspected(
   chain: readonly ModelConfig[],
   context: AttemptContext,
 ): AsyncGenerator<TranscribeEvent> {
-  const onSeconds = context.onProgress && tellProgress(context.onProgress, duration)
+  const onSeconds = context.onProgress && reportProgress(context.onProgress, duration)
   const { idempotencyKey, traceparent, signal } = context
   const options = { signal, idempotencyKey, traceparent, duration, onSeconds, translates: translates ?? false }
   const ask = (model: ModelConfig) => ({
@@ -87,10 +87,10 @@ async function inspect(
   bench: Workbench,
   request: TranscribeRequest,
   audio: AudioFile,
-  place: AudioPlace,
+  place: AudioReservation,
   signal: AbortSignal,
 ): Promise<number | undefined> {
-  const { room: secondsMax } = place
+  const { waitForTurn: secondsMax } = place
   try {
     return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
   } catch (error) {
@@ -127,7 +127,7 @@ function eventsOf(
  *
  * @param duration Seconds of the audio; undefined if unknown.
  */
-export function tellProgress(
+export function reportProgress(
   onProgress: (progress: Progress) => void,
   duration: number | undefined,
 ): (seconds: number) => void {

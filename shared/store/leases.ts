@@ -12,7 +12,7 @@ export interface Leases {
    */
   renew(process: ProcessLease): Promise<OwnedJob[]>
   /** Ends the lease of a process: its jobs may be reaped at once. */
-  goodbye(boot: string): Promise<void>
+  deregister(boot: string): Promise<void>
   /** Takes or renews a named lease, unless another holds it. */
   holdLease(name: string, boot: string, leaseMs: number): Promise<boolean>
   releaseLease(name: string, boot: string): Promise<void>

@@ -28,7 +28,7 @@ import type { Webhooks } from './webhooks.ts'
  *
  * Only `shared/jobs/` changes the state of jobs: all other code holds a {@link StoreView}.
  */
-export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases {
+export interface Store extends StoreView, JobTransitions, FamilyTransitions, Sweeps, Leases {
   /**
    * Deletes some expired rows and prepares the partitions of the coming days. Call every minute, and again at once while `hasMore` is true. Each call
    * is bounded, so that other calls are not delayed.
@@ -61,11 +61,11 @@ export interface StoreView
   close(): Promise<void>
 }
 
-export interface JobMoves {
+export interface JobTransitions {
   /** Accepts a job, to be published if queued. An existing id returns that job. */
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
   /** queued → in_progress, by a live process, before the job expires. The returned job has the new attempt number. */
-  claim(id: string, boot: string): Promise<Moved | undefined>
+  claim(id: string, boot: string): Promise<TransitionResult | undefined>
   /**
    * Claims at most `limit` queued jobs of one model, round robin over tenants (docs/internals/design.md, Fairness). The round starts after the tenant `after`;
    * each visit takes the oldest job of a tenant. Returns the claimed jobs with their requests, by id. Jobs that other processes are claiming are
@@ -73,11 +73,11 @@ export interface JobMoves {
    */
   claimNext(of: QueuedOf, boot: string, limit: number, after?: string): Promise<Dispatch[]>
   /** Appends numbered output and progress of an attempt. */
-  append(run: HeldAttempt, output: Output): Promise<Moved | undefined>
+  append(run: HeldAttempt, output: Output): Promise<TransitionResult | undefined>
   /** in_progress → completed. A completed result wins over a cancel that was only requested. */
-  complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<Moved | undefined>
+  complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   /** in_progress → failed. */
-  fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<Moved | undefined>
+  fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   /**
    * in_progress → scheduled in `delayMs`. Uses up a try unless `isTry` is false. If a cancel was requested and no grace period for a partial result
    * remains: → cancelled.
@@ -85,11 +85,15 @@ export interface JobMoves {
   retry(
     run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
-  ): Promise<Moved | undefined>
+  ): Promise<TransitionResult | undefined>
   /** in_progress → queued on drain, to be published, without using up a try; → cancelled as for {@link retry}. */
-  handBack(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
+  handBack(run: HeldAttempt, output?: Output): Promise<TransitionResult | undefined>
   /** in_progress → cancelled, if a cancel was requested. */
-  honourCancel(run: HeldAttempt, output?: Output, metered?: CompletedEnd['metered']): Promise<Moved | undefined>
+  honourCancel(
+    run: HeldAttempt,
+    output?: Output,
+    metered?: CompletedEnd['metered'],
+  ): Promise<TransitionResult | undefined>
   /**
    * queued, scheduled, waiting → cancelled. For in_progress, sets the cancel request, once. `undefined`: finished, requested before, or unknown.
    *
@@ -106,23 +110,26 @@ export interface JobMoves {
 }
 
 /** State transitions that connect a composed job with its steps and children (docs/internals/design.md, Composed jobs). */
-export interface FamilyMoves {
+export interface FamilyTransitions {
   /** Records a step of an attempt, with pending output and progress, as one numbered write. */
-  addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<Moved | undefined>
+  addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<TransitionResult | undefined>
   /** Creates a child, to be published, as a write of the parent's owner. Returns the parent. */
-  submitChild(run: HeldAttempt, child: NewChild): Promise<Moved | undefined>
+  submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined>
   /**
    * in_progress → waiting, until the children `ids` have ended, or `wrapUpMs` before the deadline. No try is used up.
    *
    * If they have ended already, or if a cancel permits a partial result: → queued, to be published.
    *
-   * If a cancel leaves no grace period: → cancelled, as for {@link JobMoves.retry}.
+   * If a cancel leaves no grace period: → cancelled, as for {@link JobTransitions.retry}.
    */
-  park(run: HeldAttempt, on: { ids: readonly string[]; wrapUpMs: number; output?: Output }): Promise<Moved | undefined>
+  park(
+    run: HeldAttempt,
+    on: { ids: readonly string[]; wrapUpMs: number; output?: Output },
+  ): Promise<TransitionResult | undefined>
   /** waiting → queued, to be published, after the awaited children have ended. */
   wake(id: string): Promise<Dispatch | undefined>
-  /** Cancels at most `limit` unended children of a job, as {@link JobMoves.cancel} does. */
-  cancelChildren(id: string, limit: number): Promise<Moved[]>
+  /** Cancels at most `limit` unended children of a job, as {@link JobTransitions.cancel} does. */
+  cancelChildren(id: string, limit: number): Promise<TransitionResult[]>
   /** Marks an ended job as settled: its family has processed the end. Refused while the job has uncancelled children. */
   settle(id: string): Promise<void>
 }
@@ -134,11 +141,11 @@ export interface Sweeps {
   /** Queued jobs of a pool last published `olderThanMs` ago: to be published again, and marked as published. Oldest first. */
   takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
   /** queued, scheduled → expired after the maximum wait; → cancelled after the grace period for a partial result. */
-  expire(limit: number): Promise<Moved[]>
+  expire(limit: number): Promise<TransitionResult[]>
   /** waiting → queued, to be published, after the maximum wait for children. */
   wakeDue(limit: number): Promise<Dispatch[]>
   /** waiting → failed with `timeout`, after the deadline. */
-  timeOutWaiting(limit: number): Promise<Moved[]>
+  timeOutWaiting(limit: number): Promise<TransitionResult[]>
   /**
    * Ends or requeues jobs in progress whose owners did not, to be published if queued.
    * 1. If the owner's lease has expired: → queued, or failed after `crashesMax` crashes.
@@ -183,10 +190,10 @@ export interface JobReads {
 }
 
 /** Scope of operators and the service itself: the jobs of all tenants. */
-export const EVERY_TENANT = Symbol('every tenant')
+export const ALL_TENANTS = Symbol('every tenant')
 
 /** The visible jobs of a call: those of one tenant, or deliberately all. Other jobs do not exist for it. */
-export type Scope = string | typeof EVERY_TENANT
+export type Scope = string | typeof ALL_TENANTS
 
 export interface HeldAttempt {
   readonly id: string
@@ -249,12 +256,12 @@ export type Created =
   | { readonly outcome: 'conflict'; readonly jobId: string }
 
 /** A job after a state transition, and the events of the transition, in order. */
-export interface Moved {
+export interface TransitionResult {
   readonly job: DurableJob
   readonly events: DurableEvent[]
 }
 
-export interface Dispatch extends Moved {
+export interface Dispatch extends TransitionResult {
   readonly request: unknown
 }
 

@@ -7,8 +7,8 @@ export interface TenantReads {
   depth(): Promise<TenantDepth[]>
   /** Number of queued jobs per tenant, for the same slots. */
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
-  /** Queue positions of a tenant's jobs among its own: {@link EXACT_PLACES} of the oldest, then each {@link PLACES_STEP}th. */
-  places(of: Lane, tenant: string): Promise<QueuedPlace[]>
+  /** Queue positions of a tenant's jobs among its own: {@link EXACT_POSITIONS} of the oldest, then each {@link POSITIONS_STEP}th. */
+  positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
   running(tenant: string): Promise<number>
   /** Number of queued and of scheduled jobs that were submitted with a key. */
   waitingOfKey(keyId: string): Promise<Record<'queued' | 'scheduled', number>>
@@ -43,14 +43,14 @@ export interface TenantDepth {
 }
 
 /** A queued job and its position among the jobs of its tenant, from 1; oldest first. */
-export interface QueuedPlace {
+export interface QueuedPosition {
   readonly id: string
   readonly nth: number
 }
 
 /** Number of a tenant's oldest jobs whose positions are all returned. */
-export const EXACT_PLACES = 1_000
+export const EXACT_POSITIONS = 1_000
 /** Beyond those, one position of this many is returned. */
-export const PLACES_STEP = 100
+export const POSITIONS_STEP = 100
 /** Maximum jobs of a tenant that are read. */
-export const PLACES_MAX = 10_000
+export const POSITIONS_MAX = 10_000

@@ -1,6 +1,6 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import { EVERY_TENANT } from '#shared/store/store.ts'
+import { ALL_TENANTS } from '#shared/store/store.ts'
 import { familyProblems } from './families.ts'
 import { shortOf } from './history.ts'
 import type { JobRequest } from './job-request.ts'
@@ -15,7 +15,7 @@ const EVENTS_MAX = 5_000
 /** Checks the invariants (docs/internals/design.md, Invariants) against the rows of the store and the observations of clients and workers. */
 export async function check(outcome: Outcome): Promise<void> {
   const { store, history, received, witness } = outcome
-  const { jobs } = await store.list(EVERY_TENANT, { limit: JOBS_MAX })
+  const { jobs } = await store.list(ALL_TENANTS, { limit: JOBS_MAX })
   const requestsById = new Map(
     [...received.accepted].flatMap(([request, ids]) => [...ids].map((id) => [id, request] as const)),
   )
@@ -24,8 +24,8 @@ export async function check(outcome: Outcome): Promise<void> {
   }
   checkKeys(jobs, requestsById, outcome)
   for (const job of jobs) {
-    const events = await store.listEvents(EVERY_TENANT, job.id, 0, EVENTS_MAX)
-    const content = await store.findContent(EVERY_TENANT, job.id)
+    const events = await store.listEvents(ALL_TENANTS, job.id, 0, EVENTS_MAX)
+    const content = await store.findContent(ALL_TENANTS, job.id)
     const executions = witness.executions.filter(({ jobId }) => jobId === job.id)
     const { isEndless = false } = (content?.request as { body: Partial<Script> } | undefined)?.body ?? {}
     const ended = {

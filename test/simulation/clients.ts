@@ -3,7 +3,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs, NewDurableJob } from '#shared/jobs/durable/durable.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import { EVERY_TENANT, type IdempotencyKey, type StoreView } from '#shared/store/store.ts'
+import { ALL_TENANTS, type IdempotencyKey, type StoreView } from '#shared/store/store.ts'
 import type { Random } from '../chaos/load/random.ts'
 import type { VirtualClock } from './clock.ts'
 import type { Fleet } from './fleet.ts'
@@ -145,7 +145,7 @@ export class Clients {
     const { clock, history, random } = this.#options
     await clock.sleep(random.between(0, 10_000))
     for (let tries = 0; tries < TRIES_MAX; tries++) {
-      const job = await this.#ask((jobs) => jobs.cancel(EVERY_TENANT, id))
+      const job = await this.#ask((jobs) => jobs.cancel(ALL_TENANTS, id))
       if (job instanceof ServiceError && job.code === 'job_already_finished') return
       if (job === LOST || job instanceof ServiceError) {
         await clock.sleep(random.between(100, 2_000))
@@ -160,7 +160,7 @@ export class Clients {
   async #wait(id: string): Promise<void> {
     for (;;) {
       const signal = this.#abortIn(20_000)
-      const job = await this.#ask((jobs) => jobs.waitForEnd(EVERY_TENANT, id, signal), 25_000)
+      const job = await this.#ask((jobs) => jobs.waitForEnd(ALL_TENANTS, id, signal), 25_000)
       if (job === LOST || job instanceof ServiceError || !TERMINAL.has(job.state)) {
         await this.#options.clock.sleep(500)
         continue

@@ -1,7 +1,7 @@
-import { EVERY_TENANT, type Moved, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type Store, type TransitionResult } from '#shared/store/store.ts'
 import type { History } from './history.ts'
 
-type Job = Moved['job']
+type Job = TransitionResult['job']
 
 /** Claims per worker process by which other tenants may overtake one. Each worker process starts at a random tenant. */
 const PASSES_MAX = 2
@@ -20,7 +20,7 @@ export class FairnessCheck {
   }
 
   /** Checks the claims of one call, before the history records them. */
-  sawClaims(claims: readonly Moved[]): void {
+  sawClaims(claims: readonly TransitionResult[]): void {
     for (const lane of new Set(claims.map(({ job }) => laneOf(job)))) {
       this.#sawClaimsOf(
         lane,
@@ -29,7 +29,7 @@ export class FairnessCheck {
     }
   }
 
-  #sawClaimsOf(lane: string, claims: readonly Moved[]): void {
+  #sawClaimsOf(lane: string, claims: readonly TransitionResult[]): void {
     const atMs = claims[0]?.events.at(-1)?.at_ms ?? 0
     const known = [...this.#history.jobs.values()].filter((job) => laneOf(job) === lane)
     const running = (tenant: string) =>
@@ -61,12 +61,12 @@ function laneOf({ pool, kind, model, priority }: Job): string {
 
 /** A store that claims the oldest jobs first. */
 export async function claimOldest(store: Store, ...[of, boot, limit]: Parameters<Store['claimNext']>) {
-  const { jobs } = await store.list(EVERY_TENANT, { limit: 1_000, states: ['queued'], order: 'asc' })
+  const { jobs } = await store.list(ALL_TENANTS, { limit: 1_000, states: ['queued'], order: 'asc' })
   const same = jobs.filter((job) => laneOf(job) === laneOf({ ...job, ...of }))
   const claimed: Awaited<ReturnType<Store['claimNext']>> = []
   for (const { id } of same.slice(0, limit)) {
     const moved = await store.claim(id, boot)
-    const content = moved && (await store.findContent(EVERY_TENANT, id))
+    const content = moved && (await store.findContent(ALL_TENANTS, id))
     if (moved) claimed.push({ ...moved, request: content?.request })
   }
   return claimed

@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import { EVERY_TENANT } from '#shared/store/store.ts'
+import { ALL_TENANTS } from '#shared/store/store.ts'
 import type { Plan } from '../support/jobs/compose-kind.ts'
 import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'
 import { type Script, textOf } from './work.ts'
@@ -10,7 +10,7 @@ import { type Script, textOf } from './work.ts'
 export async function familyProblems(ended: Ended, outcome: Outcome): Promise<string[]> {
   const { job, request } = ended
   if (!request?.plan) return []
-  const children = await outcome.store.listChildren(EVERY_TENANT, job.id)
+  const children = await outcome.store.listChildren(ALL_TENANTS, job.id)
   return [
     ...(await stepProblems(job, outcome)),
     ...childProblems(job, children, request.plan),
@@ -21,7 +21,7 @@ export async function familyProblems(ended: Ended, outcome: Outcome): Promise<st
 
 /** I12: the process that commits a step has done it, an attempt does it once, and no later attempt repeats it. */
 async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promise<string[]> {
-  const steps = await store.listSteps(EVERY_TENANT, job.id)
+  const steps = await store.listSteps(ALL_TENANTS, job.id)
   const doings = witness.doings.filter(({ jobId }) => jobId === job.id)
   const problems = steps.length === job.steps ? [] : [`I12: ${steps.length} steps are stored of ${job.steps}`]
   const [...done] = steps

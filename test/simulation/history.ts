@@ -1,6 +1,6 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { Created, Dispatch, Moved, Store } from '#shared/store/store.ts'
+import type { Created, Dispatch, Store, TransitionResult } from '#shared/store/store.ts'
 
 /** One line of the history; without a job id it concerns all jobs. */
 interface Line {
@@ -69,7 +69,7 @@ export class History {
   }
 
   /** I2: a terminal row never changes. */
-  sawMove(name: string, { job, events }: Moved): void {
+  sawMove(name: string, { job, events }: TransitionResult): void {
     const before = this.jobs.get(job.id)
     if (before && TERMINAL.has(before.state) && endOf(before) !== endOf(job)) {
       this.violated(job.id, `I2: ${name} changed an ended job from ${endOf(before)} to ${endOf(job)}`)
@@ -99,7 +99,7 @@ function endOf({ state, attempt, last_seq, finished_at_ms }: DurableJob): string
   return `${state} attempt ${attempt} seq ${last_seq} at ${finished_at_ms}`
 }
 
-type Call = (...args: unknown[]) => Promise<Created | Moved | Dispatch[] | undefined>
+type Call = (...args: unknown[]) => Promise<Created | TransitionResult | Dispatch[] | undefined>
 
 const MOVES = ['append', 'claim', 'complete', 'fail', 'retry', 'handBack', 'honourCancel', 'cancel', 'create'] as const
 const FAMILY_MOVES = ['addStep', 'submitChild', 'park', 'wake', 'cancelChildren', 'wakeDue', 'timeOutWaiting'] as const
@@ -107,7 +107,11 @@ const SWEEPS = ['claimNext', 'startDue', 'takeUnpublished', 'expire', 'reap'] as
 const WATCHED: ReadonlySet<string> = new Set<keyof Store>([...MOVES, ...FAMILY_MOVES, ...SWEEPS])
 
 /** The store, with every state transition recorded by the history. @param sawClaims Receives all claims of a call, before the history does */
-export function watchedStore(store: Store, history: History, sawClaims: (claims: readonly Moved[]) => void): Store {
+export function watchedStore(
+  store: Store,
+  history: History,
+  sawClaims: (claims: readonly TransitionResult[]) => void,
+): Store {
   return new Proxy(store, {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown
@@ -124,7 +128,7 @@ export function watchedStore(store: Store, history: History, sawClaims: (claims:
   })
 }
 
-function movesOf(answer: Created | Moved | Dispatch[] | undefined): Moved[] {
+function movesOf(answer: Created | TransitionResult | Dispatch[] | undefined): TransitionResult[] {
   if (answer === undefined) return []
   if (Array.isArray(answer)) return answer
   return 'events' in answer ? [answer] : []

@@ -8,7 +8,7 @@ import { EventsRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { isLast } from '#shared/jobs/durable/follow.ts'
 import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
-import { EVERY_TENANT, type HeldAttempt, type Moved, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type HeldAttempt, type Store, type TransitionResult } from '#shared/store/store.ts'
 import type { Follow } from './clients.ts'
 import { claimOldest } from './fairness-check.ts'
 
@@ -45,7 +45,7 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
     storeFor: (store) =>
       changed(store, {
         async append(run, output) {
-          const job = await store.find(EVERY_TENANT, run.id)
+          const job = await store.find(ALL_TENANTS, run.id)
           return await store.append({ ...run, chunk: job?.chunk ?? run.chunk }, output)
         },
       }),
@@ -150,14 +150,18 @@ function changed(store: Store, other: Partial<Store>): Store {
 
 /** Replaces the attempt by the current one of the job. */
 async function unfenced(store: Store, run: HeldAttempt): Promise<HeldAttempt> {
-  const job = await store.find(EVERY_TENANT, run.id)
+  const job = await store.find(ALL_TENANTS, run.id)
   if (!job || job.attempt === run.attempt || job.owner === null) return run
   return { id: run.id, attempt: job.attempt, boot: job.owner, chunk: job.chunk }
 }
 
 /** The response of an accepted write, for a write that was not made. */
-async function pretended(store: Store, { id, attempt }: HeldAttempt, output: readonly Said[]): Promise<Moved> {
-  const job = await store.find(EVERY_TENANT, id)
+async function pretended(
+  store: Store,
+  { id, attempt }: HeldAttempt,
+  output: readonly Said[],
+): Promise<TransitionResult> {
+  const job = await store.find(ALL_TENANTS, id)
   if (!job) throw new Error(`no job ${id}`)
   const at_ms = Date.now()
   const events = output.map(({ type, data }, index): DurableEvent => {
@@ -168,10 +172,10 @@ async function pretended(store: Store, { id, attempt }: HeldAttempt, output: rea
 
 /** A sweep that acts on an outdated reading. */
 async function takeAnyJob(store: Store) {
-  const { jobs } = await store.list(EVERY_TENANT, { limit: 1, states: ['in_progress'] })
+  const { jobs } = await store.list(ALL_TENANTS, { limit: 1, states: ['in_progress'] })
   for (const { id, attempt, owner, chunk } of jobs) {
     const moved = owner === null ? undefined : await store.handBack({ id, attempt, boot: owner, chunk })
-    const content = await store.findContent(EVERY_TENANT, id)
+    const content = await store.findContent(ALL_TENANTS, id)
     if (moved) return [{ ...moved, request: content?.request }]
   }
   return []
@@ -189,7 +193,7 @@ async function* followCarelessly(
     if (key === id) received.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
   })
   for (let seq = after, quietMs = LISTEN_MS; !signal.aborted; ) {
-    const stored = quietMs >= LISTEN_MS ? await store.listEvents(EVERY_TENANT, id, seq, 100).catch(() => []) : []
+    const stored = quietMs >= LISTEN_MS ? await store.listEvents(ALL_TENANTS, id, seq, 100).catch(() => []) : []
     const events = [...stored, ...received].filter((event) => event.seq > seq)
     received = []
     quietMs = events.length > 0 || quietMs >= LISTEN_MS ? 0 : quietMs + 50

@@ -6,7 +6,7 @@
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import { EVERY_TENANT } from '#shared/store/store.ts'
+import { ALL_TENANTS } from '#shared/store/store.ts'
 import { openRandom, type Random } from '../chaos/load/random.ts'
 import { check } from './check.ts'
 import { Clients } from './clients.ts'
@@ -107,8 +107,7 @@ class Simulation {
   }
 
   #openClients(fleet: Fleet): Clients {
-    const follow =
-      this.#mutant.follow ?? (({ jobs }, id, after, signal) => jobs.follow(EVERY_TENANT, id, after, signal))
+    const follow = this.#mutant.follow ?? (({ jobs }, id, after, signal) => jobs.follow(ALL_TENANTS, id, after, signal))
     return new Clients({ clock: this.#clock, history: this.#history, random: this.#random, fleet, follow })
   }
 

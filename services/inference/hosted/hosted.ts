@@ -63,7 +63,7 @@ const searching: HostedRunner = {
 /** Maximum rounds of one answer, for models that would call tools forever. */
 const ROUNDS_MAX = 20
 /** Maximum tool calls that run per round. Further calls get a refusal as their result. */
-const CALLS_AT_ONCE = 16
+const CALLS_IN_FLIGHT_MAX = 16
 
 export type Generate = (request: GenerateRequest, context: AttemptContext) => AsyncIterable<GenerateEvent>
 
@@ -144,7 +144,7 @@ class HostedAnswer {
         return this.#usage
       }
       await this.#composition.publish(`results.${at}`, published)
-      this.#goOn(round, runs, results)
+      this.#continue(round, runs, results)
     }
   }
 
@@ -152,11 +152,11 @@ class HostedAnswer {
     const request = isOver ? withoutHosted(this.#request) : this.#request
     const published = await ResumableStream.begin(this.#composition, at, this.#pace)
     const events = await this.#composition.step('generate', { round: at }, async (signal) => {
-      const spoken = new Spoken()
+      const spoken = new OutputBuffer()
       for await (const event of this.#generate(request, { ...this.#context, signal })) {
         spoken.push(event)
         // Without `stream` the caller receives the whole answer at once, so nothing is published early.
-        if (request.stream) await published.hear(event)
+        if (request.stream) await published.receive(event)
       }
       // An engine that returns without an error when aborted has not completed its answer.
       signal.throwIfAborted()
@@ -164,13 +164,13 @@ class HostedAnswer {
     })
     const round = readRound(events, this.#tools, `${at}`)
     // Only the first round emits a start event.
-    const said = at === 0 ? round.said : round.said.filter(({ type }) => type !== 'start')
+    const said = at === 0 ? round.text : round.text.filter(({ type }) => type !== 'start')
     return { round, unpublished: published.rest(said) }
   }
 
   /** The calls to run, within the limits per round and per answer. Only these have an output item. */
   #take(calls: readonly HostedCall[]): Run[] {
-    const room = Math.min(this.#callsMax - this.#runs, CALLS_AT_ONCE)
+    const room = Math.min(this.#callsMax - this.#runs, CALLS_IN_FLIGHT_MAX)
     return calls.slice(0, room).map((call) => {
       return { call, run: this.#runs++, ...RUNNERS[call.tool].read(call.arguments) }
     })
@@ -195,7 +195,7 @@ class HostedAnswer {
   }
 
   /** Appends the calls and their results to the conversation of the next round. */
-  #goOn(round: Round, runs: readonly Run[], results: readonly HostedResult[]): void {
+  #continue(round: Round, runs: readonly Run[], results: readonly HostedResult[]): void {
     const calls = round.hosted.map(({ id, tool: name, arguments: text }) => {
       return { type: 'tool_call' as const, id, name, arguments: text }
     })
@@ -234,7 +234,7 @@ function resultEvent(run: number, { status, output }: HostedResult): GenerateEve
 }
 
 /** Buffers the output of one round, within the size of a recorded step. */
-export class Spoken {
+export class OutputBuffer {
   readonly #events = new EventBuffer(mergeGenerateEvents)
   #bytes = 0
 
@@ -272,7 +272,7 @@ interface HostedCall {
 /** Only the first round emits a start event. */
 interface Round {
   /** Text, refusals and reasoning; in the first round also the start event. */
-  readonly said: readonly GenerateEvent[]
+  readonly text: readonly GenerateEvent[]
   readonly hosted: readonly HostedCall[]
   /** Calls of the caller's own functions. */
   readonly functions: readonly GenerateEvent[]
@@ -310,7 +310,7 @@ function readRound(events: readonly GenerateEvent[], tools: readonly HostedTool[
   }
   if (!finish) throw new ServiceError('upstream_error', 'The model stopped without finishing its answer.')
   usage ??= { input_tokens: input, output_tokens: 0 }
-  return { said, hosted: [...hosted.values()], functions, finish, usage, parts: partsOf(said) }
+  return { text: said, hosted: [...hosted.values()], functions, finish, usage, parts: partsOf(said) }
 }
 
 /** The request of a round in which the model must call no hosted tool. */

@@ -61,8 +61,8 @@ export class ResumableStream {
   }
 
   /** Adds the next event of the model. Publishes the pending events if the next piece is due. */
-  async hear(event: GenerateEvent): Promise<void> {
-    if (isSaid(event) && !(event.type === 'start' && this.#at > 0)) this.#push(event)
+  async receive(event: GenerateEvent): Promise<void> {
+    if (wasSent(event) && !(event.type === 'start' && this.#at > 0)) this.#push(event)
     const hasText = this.#pending.some(({ type }) => type !== 'start')
     if (!hasText || this.#pace.pieces >= PIECES_MAX || performance.now() < this.#dueAt) return
     if (this.#isBehind) this.#catchUp()
@@ -117,7 +117,7 @@ interface Rest {
 }
 
 /** Whether an event is published while the model generates. Tool calls are published when they run, together with the end. */
-function isSaid({ type }: GenerateEvent): boolean {
+function wasSent({ type }: GenerateEvent): boolean {
   return type !== 'tool_call' && type !== 'tool_arguments' && type !== 'finish' && type !== 'usage'
 }
 

@@ -14,7 +14,7 @@ import {
 } from '#shared/jobs/dead-letters.ts'
 import { audit } from './audit.ts'
 
-const WHY: Readonly<Record<DeadLetterReason, string>> = {
+const REASON_TEXTS: Readonly<Record<DeadLetterReason, string>> = {
   not_understood:
     'Neither the worker that received the record nor this process can read it: not a job, or a job of another version.',
   unknown_kind: 'A call of a kind that no worker supports. The caller received an error, so a requeue has no use.',
@@ -44,7 +44,7 @@ export async function redriveDeadLetters(context: IngressContext, call: Call, bo
   const isWanted = (letter: DeadLetter) => letter.requeue !== undefined && isOf(pool, letter)
   const { letters, next } = await scanDeadLetters(context.broker, { before, max, isMatch: isWanted })
   for (const letter of dry_run ? [] : letters) {
-    if (call.reply.hasLeft) return
+    if (call.reply.isDisconnected) return
     await redriveOne(context, call, letter)
   }
   const last_id = (next ?? letters.at(-1)?.offset)?.toString() ?? null
@@ -62,7 +62,7 @@ export async function redriveDeadLetters(context: IngressContext, call: Call, bo
 export async function redriveDeadLetter(context: IngressContext, call: Call): Promise<void> {
   const letter = await findLetter(context, call)
   if (!letter.requeue)
-    throw new ServiceError('invalid_request', `The dead letter cannot run again. ${WHY[letter.reason]}`)
+    throw new ServiceError('invalid_request', `The dead letter cannot run again. ${REASON_TEXTS[letter.reason]}`)
   await redriveOne(context, call, letter)
   await call.reply.whole(letterObject(letter), 202)
 }
@@ -108,7 +108,7 @@ function letterObject({ offset, sentAtMs, pool, position, bytes, reason, job, re
     position: position ?? null,
     bytes,
     reason,
-    message: WHY[reason],
+    message: REASON_TEXTS[reason],
     job_id: job.id ?? null,
     kind: job.kind ?? null,
     model: job.model ?? null,

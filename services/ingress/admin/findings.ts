@@ -13,23 +13,23 @@ import { depthOf } from './pools.ts'
 /**
  * Cache lifetime of findings about the machine and the dead letters. Each check reads a disk, a database or a broker.
  */
-const KEPT_MS = 30_000
+const CACHE_TTL_MS = 30_000
 /** Maximum dead letters that are counted; beyond it, the count is a lower bound. */
 const DEAD_COUNTED_MAX = 100
 
-interface Kept<T> {
+interface Cached<T> {
   readonly atMs: number
   readonly value: Promise<T>
 }
 
-const machines = new WeakMap<object, Kept<readonly Finding[]>>()
-const deads = new WeakMap<object, Kept<FleetFacts['deadLetters']>>()
+const machineResults = new WeakMap<object, Cached<readonly Finding[]>>()
+const deadLetterCounts = new WeakMap<object, Cached<FleetFacts['deadLetters']>>()
 
 /** GET /v1/admin/findings: current problems with their remedies, the same as `sluice doctor` reports. */
 export async function listFindings(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListFindings, call.query)
   const { of } = parseBody(ListFindings, { ...call.query }, 'openai')
-  const machine = of === 'fleet' ? [] : await keptOr(machines, context.config, () => machineFindings(context))
+  const machine = of === 'fleet' ? [] : await cachedOr(machineResults, context.config, () => machineFindings(context))
   const fleet = of === 'machine' ? [] : fleetFindings(await factsOf(context))
   await call.reply.whole({ object: 'list', data: [...fleet, ...machine].map(findingObject), has_more: false })
 }
@@ -55,8 +55,8 @@ async function factsOf(context: IngressContext): Promise<FleetFacts> {
       max: context.config.durableJobsMax,
     },
     paused: pauses.all,
-    failing: failingOf(context),
-    deadLetters: await keptOr(deads, broker, () => countDead(context)),
+    failing: openCircuitsOf(context),
+    deadLetters: await cachedOr(deadLetterCounts, broker, () => countDead(context)),
   }
 }
 
@@ -89,7 +89,7 @@ function fullModels(peers: Iterable<Peer>, pool: PoolName): string[] {
   return [...new Set(waiting.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))]
 }
 
-function failingOf({ jobs }: IngressContext): FleetFacts['failing'] {
+function openCircuitsOf({ jobs }: IngressContext): FleetFacts['failing'] {
   const workers = new Map<string, number>()
   for (const { capacity } of jobs.presence.peers.values()) {
     for (const model of capacity?.openCircuits ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
@@ -107,9 +107,9 @@ async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLe
  * Returns the cached value if it is fresh. Otherwise the value is read again, and the previous one is returned
  * meanwhile.
  */
-async function keptOr<T>(kept: WeakMap<object, Kept<T>>, key: object, read: () => Promise<T>): Promise<T> {
+async function cachedOr<T>(kept: WeakMap<object, Cached<T>>, key: object, read: () => Promise<T>): Promise<T> {
   const known = kept.get(key)
-  if (known && Date.now() - known.atMs < KEPT_MS) return await known.value
+  if (known && Date.now() - known.atMs < CACHE_TTL_MS) return await known.value
   const value = read()
   // A slow read, such as a check of an unreachable database, delays only the first caller.
   kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })

@@ -15,7 +15,7 @@ import { ServiceError } from '#shared/error.ts'
 import { type Pauses, sentenceOf } from '#shared/jobs/pauses.ts'
 import type { Peers } from '#shared/jobs/peers.ts'
 import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
-import { EVERY_TENANT } from '#shared/store/store.ts'
+import { ALL_TENANTS } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 
 /** Filters of an operator on the jobs of all projects, from a query or a body. */
@@ -62,7 +62,7 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
 async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
   const { limit, after, states, tenant, pool, model, sinceMs = 0 } = query
   const page = { limit, parentId, ...(after !== undefined && { after }), ...(states && { states }) }
-  const { jobs, hasMore } = await requireJobs(context).list(EVERY_TENANT, page)
+  const { jobs, hasMore } = await requireJobs(context).list(ALL_TENANTS, page)
   const isAsked = (job: DurableJob) =>
     job.tenant === (tenant ?? job.tenant) &&
     job.pool === (pool ?? job.pool) &&
@@ -136,16 +136,16 @@ export async function redriveOne(context: IngressContext, call: Call, old: Durab
 }
 
 async function findAnyJob(context: IngressContext, call: Call): Promise<DurableJob> {
-  const job = await requireJobs(context).get(EVERY_TENANT, jobIdOf(call))
+  const job = await requireJobs(context).get(ALL_TENANTS, jobIdOf(call))
   call.facts.job_id = job.id
   return job
 }
 
 async function sendJob(context: IngressContext, call: Call, job: DurableJob): Promise<void> {
-  const { broker, jobs, pauses, places } = context
+  const { broker, jobs, pauses, concurrency: places } = context
   const isQueued = job.state === 'queued'
   const ahead = isQueued ? await requireOperator(context).countAhead(job) : 0
-  const taken = isQueued ? await places.takenOf(job.tenant) : undefined
+  const taken = isQueued ? await places.useOf(job.tenant) : undefined
   const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
   await call.reply.whole(operatorJob(job, pendingReason(job, fleet, ahead, taken), await childCountsOf(context, job)))
 }
@@ -157,7 +157,7 @@ async function sendJob(context: IngressContext, call: Call, job: DurableJob): Pr
  * @param waits Reason of its wait; null: it does not wait; undefined: not determined.
  * @param counts Progress of its child jobs; undefined: none, or not determined.
  */
-function operatorJob(job: DurableJob, waits?: Wait | null, counts?: ChildCounts): Record<string, unknown> {
+function operatorJob(job: DurableJob, waits?: PendingReason | null, counts?: ChildCounts): Record<string, unknown> {
   const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts })
   const url = `/v1/admin/jobs/${job.id}`
   return {
@@ -180,7 +180,7 @@ function numbersOf(progress: unknown): object | null {
   return progress ? { phase, percent } : null
 }
 
-interface Wait {
+interface PendingReason {
   readonly reason:
     | 'scheduled'
     | 'retry_backoff'
@@ -212,17 +212,17 @@ interface Fleet {
 /**
  * Reason why a durable job waits; null if it runs or has ended.
  *
- * @param ahead See {@link Wait}
+ * @param ahead See {@link PendingReason}
  */
-export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): Wait | null {
+export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): PendingReason | null {
   if (job.state === 'scheduled') return timed(job)
   if (job.state === 'waiting') return wait('children', 'The job waits for its child jobs.')
   if (job.state !== 'queued') return null
-  const [reason, message] = whyQueued(job, fleet, taken)
+  const [reason, message] = queuedReason(job, fleet, taken)
   return { ...wait(reason, `${message}${aheadOf(ahead)}`), ahead }
 }
 
-function timed({ attempt, run_at_ms }: DurableJob): Wait {
+function timed({ attempt, run_at_ms }: DurableJob): PendingReason {
   const until = Math.floor(run_at_ms / 1_000)
   const at = new Date(until * 1_000).toISOString().replace('.000', '')
   if (attempt === 0) return { ...wait('scheduled', `The job is scheduled for ${at}.`), until }
@@ -230,11 +230,11 @@ function timed({ attempt, run_at_ms }: DurableJob): Wait {
 }
 
 /** Returns the first reason that applies. Later ones may apply too. */
-function whyQueued(
+function queuedReason(
   job: DurableJob,
   { presence, pauses, isBrokerReachable }: Fleet,
   taken: Taken,
-): [Wait['reason'], string] {
+): [PendingReason['reason'], string] {
   const { pool, model, kind } = job
   const pause = pauses.of(job)
   if (pause) return [`${pause.target}_paused`, sentenceOf(pause)]
@@ -269,6 +269,6 @@ function aheadOf(ahead: number): string {
   return ` ${ahead === 1 ? '1 job' : `${ahead} jobs`} of its model and lane ${ahead === 1 ? 'is' : 'are'} older.`
 }
 
-function wait(reason: Wait['reason'], message: string): Wait {
+function wait(reason: PendingReason['reason'], message: string): PendingReason {
   return { reason, message, until: null, ahead: null }
 }

@@ -8,10 +8,10 @@ import type { Peer } from '#shared/jobs/peers.ts'
 import { audit } from './audit.ts'
 
 /** Time within which the heartbeats of a worker must confirm a drain. */
-const CONFIRM_MS = 4_000
+const CONFIRM_TIMEOUT_MS = 4_000
 const POLL_INTERVAL_MS = 100
 /** Interval at which the request is repeated, because a record may be lost. */
-const TELL_MS = 1_000
+const REPEAT_INTERVAL_MS = 1_000
 
 /**
  * GET /v1/admin/workers: every live process that this ingress knows from heartbeats. Processes other than workers have
@@ -46,8 +46,8 @@ async function setDrained(context: IngressContext, call: Call, drained: boolean)
   audit(context, call, drained ? 'drain_worker' : 'undrain_worker', { worker: boot })
   const startedAt = Date.now()
   for (let toldAt = 0; worker().draining !== drained; await delay(POLL_INTERVAL_MS)) {
-    if (Date.now() - startedAt > CONFIRM_MS) throw unconfirmed(boot, drained)
-    if (Date.now() - toldAt < TELL_MS) continue
+    if (Date.now() - startedAt > CONFIRM_TIMEOUT_MS) throw unconfirmed(boot, drained)
+    if (Date.now() - toldAt < REPEAT_INTERVAL_MS) continue
     toldAt = Date.now()
     presence.send({ type: 'drain', boot, drained })
   }
@@ -56,7 +56,7 @@ async function setDrained(context: IngressContext, call: Call, drained: boolean)
 
 function unconfirmed(boot: string, drained: boolean): ServiceError {
   const why = drained ? '' : ' A worker that is shutting down stays drained.'
-  const message = `The worker ${boot} did not confirm the change within ${CONFIRM_MS / 1_000} s.${why}`
+  const message = `The worker ${boot} did not confirm the change within ${CONFIRM_TIMEOUT_MS / 1_000} s.${why}`
   return new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
 }
 

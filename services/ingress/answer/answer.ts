@@ -16,7 +16,7 @@ import { readPreferences } from './prefer-header.ts'
 
 const CHAR_BYTES = 2
 /** Maximum memory of a body that stays in memory while its call runs; a larger one is written to a blob. */
-const HELD_BYTES_MAX = 1024 * 1024
+const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
 /**
  * Answers a call of an endpoint that creates jobs: validates, submits, then streams or collects the output. The job is
@@ -29,7 +29,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   const preferences = readPreferences(headers, body)
   const options = JobOptions.of(headers, call.jobFields)
   const isDurable =
-    preferences.isDurable || endpoint.isDurable === true || endpoint.isKept?.(context, body, call) === true
+    preferences.isDurable || endpoint.isDurable === true || endpoint.isStored?.(context, body, call) === true
   if (!isDurable) options.refuse(advice.durable)
   else if (!preferences.isAsync) options.refuseWaiting(advice.async)
   // Not an async function: while suspended, it would keep the body in memory until the answer is complete.
@@ -55,7 +55,7 @@ function answerInPlace(
   prepared: PreparedCall,
   admission?: Admission,
 ): Promise<void> {
-  const entering = context.places.enter(call.key)
+  const entering = context.concurrency.enter(call.key)
   if (!entering) return answerAttached(context, call, endpoint, prepared, admission)
   return entering.then(
     (leave) => answerAttached(context, call, endpoint, prepared, admission).finally(leave),
@@ -74,16 +74,16 @@ async function answerAttached(
   admission: Admission | undefined,
 ): Promise<void> {
   const { reply, facts, requestId } = call
-  if (reply.hasLeft) return admission?.release()
+  if (reply.isDisconnected) return admission?.release()
   const job = await submitJob(context, call, endpoint, prepared).catch((error: unknown) => {
     admission?.release()
     throw error
   })
   facts.job_id = job.id
   // SDKs cancel a call by closing its connection (docs/internals/protocol.md, Disconnects).
-  const cancel = () => context.jobs.cancel(job, refusalOf(reply.left)?.toBody())
-  reply.left.addEventListener('abort', cancel, { once: true })
-  if (reply.left.aborted) cancel()
+  const cancel = () => context.jobs.cancel(job, refusalOf(reply.disconnected)?.toBody())
+  reply.disconnected.addEventListener('abort', cancel, { once: true })
+  if (reply.disconnected.aborted) cancel()
   reply.accepted(job.id)
   const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
   const answer = endpoint.kind.answer(endpoint.path)
@@ -98,13 +98,13 @@ async function answerAttached(
     else {
       reply.open(prepared.isText ? 'text' : 'json')
       const events = await takeAll(job, see)
-      if (!reply.hasLeft)
+      if (!reply.isDisconnected)
         await reply.whole(await writeYielding(await (answer.write?.(events, encode) ?? answer.whole(events, encode))))
     }
     end = 'completed'
   } finally {
-    usage.end(reply.hasLeft ? 'cancelled' : end)
-    noteJob(context, call, job)
+    usage.end(reply.isDisconnected ? 'cancelled' : end)
+    recordJob(context, call, job)
     context.jobs.cancel(job)
   }
 }
@@ -123,7 +123,7 @@ async function submitJob(
   const { name, pool, merge, isOutput } = kind
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
   const tenant = projectIdOf(key)
-  const heldBytes = mayHold(context, held) ? held.bytes : undefined
+  const heldBytes = canKeepInMemory(context, held) ? held.bytes : undefined
   const stream = prepared.stream || prepared.isBytes === true
   const spec = {
     ...prepared,
@@ -139,8 +139,8 @@ async function submitJob(
     heldBytes,
   }
   const retryMsMax = retryMsMaxOf(headers['user-agent'])
-  context.pace.noteCall()
-  context.submits.noteCall(tenant)
+  context.batchThrottle.recordCall()
+  context.submitQueue.recordCall(tenant)
   const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
   held.shrink(bytesOf(job.stored))
   return job
@@ -150,8 +150,8 @@ async function submitJob(
  * Whether the body may stay in memory while its call runs. Bodies are kept only if they are small and less than half of
  * the budget is in use, because large ones would exhaust it.
  */
-function mayHold({ budget }: IngressContext, held: HeldBytes): boolean {
-  return held.bytes <= HELD_BYTES_MAX && budget.held <= budget.bytesMax / 2
+function canKeepInMemory({ budget }: IngressContext, held: HeldBytes): boolean {
+  return held.bytes <= IN_MEMORY_BYTES_MAX && budget.held <= budget.bytesMax / 2
 }
 
 function bytesOf(stored: AttachedJob['stored']): number {
@@ -170,7 +170,7 @@ async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Pro
   return all
 }
 
-function noteJob(context: IngressContext, { facts }: Call, job: AttachedJob): void {
+function recordJob(context: IngressContext, { facts }: Call, job: AttachedJob): void {
   const { created_at_ms, pool, model } = job.envelope
   facts.attempts = job.attempt
   if (job.startedAtMs !== undefined) {

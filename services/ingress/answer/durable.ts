@@ -19,7 +19,7 @@ import type { AwaitedJob } from '#shared/jobs/durable/wait.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import type { Created } from '#shared/store/store.ts'
 import { idempotencyOf, type Preferences, prefersAsync } from './prefer-header.ts'
-import { RecordedOutput, recordedStream, resultOf } from './recorded.ts'
+import { resultOf, StoredOutput, storedOutputStream } from './stored-output.ts'
 
 /** Minimum interval between two polls of a caller, in seconds. */
 export const RETRY_AFTER_SECONDS = 2
@@ -41,7 +41,7 @@ export function answerDurable(
 ): Promise<void> {
   boundMetadata(prepared.metadata)
   const { idempotencyKey, isAsync } = preferences
-  if (!isAsync) context.submits.noteCall(projectIdOf(call.key))
+  if (!isAsync) context.submitQueue.recordCall(projectIdOf(call.key))
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
   // Not an async function: while suspended, it would keep the body in memory until the answer is complete.
   return options
@@ -66,10 +66,10 @@ async function answerCreated(
   const cancel = () => cancelJob(context, call, jobs, job, true)
   reply.accepted(job.id, () => cancelJob(context, call, jobs, job, false))
   // Durable only because of its endpoint: the caller did not request that the job outlives the connection.
-  if (!isDurable) reply.left.addEventListener('abort', cancel, { once: true })
-  if (!isDurable && reply.left.aborted) cancel()
+  if (!isDurable) reply.disconnected.addEventListener('abort', cancel, { once: true })
+  if (!isDurable && reply.disconnected.aborted) cancel()
   if (isReplay) reply.setHeader('idempotency-replayed', 'true')
-  const kept = prefersAsync(call.headers) ? undefined : endpoint.kept
+  const kept = prefersAsync(call.headers) ? undefined : endpoint.stored
   if (isAsync && kept) {
     return await (prepared.stream ? kept.stream(context, call, job, true) : kept.accepted(context, call, job))
   }
@@ -117,7 +117,7 @@ export async function waitFor(
   waitMs: number,
   onWait?: () => void,
 ): Promise<AwaitedJob> {
-  const signal = AbortSignal.any([AbortSignal.timeout(waitMs), reply.leaving])
+  const signal = AbortSignal.any([AbortSignal.timeout(waitMs), reply.disconnectedOrDraining])
   const ended = await jobs.waitForResult(tenant, id, signal, { onWait })
   throwIfRefused(reply)
   return ended
@@ -150,17 +150,17 @@ async function sendResult(
   kept: StoredAnswers | undefined,
 ): Promise<void> {
   reply.open(prepared.isText ? 'text' : 'json')
-  const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.leaving)
+  const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.disconnectedOrDraining)
   throwIfRefused(reply)
   if (!TERMINAL.has(ended.state)) throw new ServiceError('overloaded', `The server shut down; job ${job.id} continues.`)
   const answer = result ?? (await resultOf(jobs, job.tenant, ended))
-  await reply.whole(kept ? kept.shown(answer, prepared.encode ?? {}) : answer)
+  await reply.whole(kept ? kept.formatted(answer, prepared.encode ?? {}) : answer)
 }
 
 /** Streams the recorded output of the job as a plain call would. */
 async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob): Promise<void> {
-  await using output = new RecordedOutput(jobs, job, reply.leaving)
-  await sendStream(reply, output, recordedStream(job.endpoint))
+  await using output = new StoredOutput(jobs, job, reply.disconnectedOrDraining)
+  await sendStream(reply, output, storedOutputStream(job.endpoint))
 }
 
 /**
@@ -195,7 +195,7 @@ export async function createJob(
   }
   const key = await idempotencyOf(idempotencyKey, call, body, context.config.jobRetentionMs)
   const created = await createWithUploads(call, prepared, async () => {
-    const first = await context.submits.take(spec.tenant, () => jobs.create(spec, key), call.reply.left)
+    const first = await context.submitQueue.run(spec.tenant, () => jobs.create(spec, key), call.reply.disconnected)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
     // A retryable failure has released the key, so a new job replaces the failed one (docs/internals/protocol.md, Idempotency).
     return await jobs.create(spec, { ...key, replaces: first.job.id })

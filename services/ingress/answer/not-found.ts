@@ -16,16 +16,16 @@ const DISTANCE_SHARE_MAX = 1 / 3
 const CHAT = "Send the whole conversation to POST /v1/chat/completions, or use 'conversation' of POST /v1/responses."
 
 /** Hint for a path that resembles no endpoint. */
-const SERVED = `Available endpoints: ${KEY_ENDPOINTS.join(', ')}, and the paths below them.`
+const ENDPOINTS_HINT = `Available endpoints: ${KEY_ENDPOINTS.join(', ')}, and the paths below them.`
 
 /** Hint for the path `/`, which people open in a browser. */
-const DOOR =
+const ROOT_HINT =
   'The API is below /v1: /v1/chat/completions, /v1/jobs and others, which /openapi.json describes and a browser shows at /docs. The console is at /console.'
 
 /**
  * Other APIs of the same SDKs, by the beginning of their path, with the alternative for each. The first match counts.
  */
-const KIN: readonly (readonly [RegExp, string])[] = [
+const RELATED_APIS: readonly (readonly [RegExp, string])[] = [
   [
     /^\/v1\/complete\b/,
     'This deprecated API is not supported. Use POST /v1/messages, or POST /v1/completions for raw prompts.',
@@ -39,7 +39,7 @@ const KIN: readonly (readonly [RegExp, string])[] = [
   ],
   [
     /^\/v1\/(audio\/voices|images|videos|fine_tuning|vector_stores|evals|containers|score)\b/,
-    `This API is not supported. ${SERVED}`,
+    `This API is not supported. ${ENDPOINTS_HINT}`,
   ],
 ]
 
@@ -49,21 +49,21 @@ const KIN: readonly (readonly [RegExp, string])[] = [
  * @param paths Paths of all endpoints, as in the route table
  */
 export function notFoundMessage(method: string, path: string, paths: readonly string[]): string {
-  if (path === '/') return `Invalid URL (${method} /). ${DOOR}`
+  if (path === '/') return `Invalid URL (${method} /). ${ROOT_HINT}`
   const shown = path.slice(0, PATH_MAX)
-  const tidy = tidied(shown)
-  const [, kin] = KIN.find(([known]) => known.test(tidy)) ?? []
-  const meant = kin === undefined ? meantBy(shown, tidy, paths) : undefined
-  return `Invalid URL (${method} ${shown}). ${kin ?? (meant ? `Did you mean ${meant}?` : SERVED)}`
+  const tidy = normalizedPath(shown)
+  const [, kin] = RELATED_APIS.find(([known]) => known.test(tidy)) ?? []
+  const meant = kin === undefined ? similarPath(shown, tidy, paths) : undefined
+  return `Invalid URL (${method} ${shown}). ${kin ?? (meant ? `Did you mean ${meant}?` : ENDPOINTS_HINT)}`
 }
 
 /** Normalized path: one slash between segments, none at the end, and the version exactly once. */
-function tidied(path: string): string {
+function normalizedPath(path: string): string {
   const segments = path.split('/').filter((segment) => segment !== '' && segment !== 'v1')
   return `/v1/${segments.join('/')}`
 }
 
-function meantBy(path: string, tidy: string, paths: readonly string[]): string | undefined {
+function similarPath(path: string, tidy: string, paths: readonly string[]): string | undefined {
   const isKnown = paths.some((known) => isLike(known, tidy))
   if (isKnown) return tidy === path ? undefined : tidy
   const [nearest] = similarNameOf(

@@ -46,11 +46,11 @@ export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
 }
 
 /** Paths whose calls only submit work. */
-const HANDS_IN = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
+const JOB_SUBMISSIONS = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
 
 /** Whether a call creates a durable job, judged by its path and headers, before its body is read. */
 export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
-  if (HANDS_IN.test(path)) return true
+  if (JOB_SUBMISSIONS.test(path)) return true
   return headers['idempotency-key'] !== undefined || prefersAsync(headers)
 }
 

@@ -4,8 +4,8 @@ const CALLS_MS = 10_000
 /** Maximum duration of a submission that is not followed by a pause, in milliseconds. */
 const FREE_RUN_MS = 2
 /** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
-const RESTS = 2
-const REST_MS_MAX = 500
+const PAUSE_FACTOR = 2
+const PAUSE_MS_MAX = 500
 
 /**
  * Slows down batch lines while interactive calls are answered (docs/internals/design.md, Composed jobs).
@@ -18,7 +18,7 @@ export class BatchThrottle {
   #calledAtMs = Number.NEGATIVE_INFINITY
   #nextAtMs = 0
 
-  noteCall(): void {
+  recordCall(): void {
     this.#calledAtMs = performance.now()
   }
 
@@ -28,25 +28,25 @@ export class BatchThrottle {
    * @throws the errors of `submit`; the reason of the signal
    */
   async line<T>(submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
-    for (let waitMs = this.#waitMs; waitMs > 0; waitMs = this.#waitMs) {
+    for (let waitMs = this.#delayMs; waitMs > 0; waitMs = this.#delayMs) {
       await abortable(new Promise((resolve) => setTimeout(resolve, waitMs)), signal)
     }
     const startedAt = performance.now()
     try {
       return await submit()
     } finally {
-      this.#rest(performance.now() - startedAt)
+      this.#pause(performance.now() - startedAt)
     }
   }
 
-  get #waitMs(): number {
+  get #delayMs(): number {
     const now = performance.now()
     return now - this.#calledAtMs > CALLS_MS ? 0 : Math.ceil(this.#nextAtMs - now)
   }
 
-  #rest(tookMs: number): void {
+  #pause(tookMs: number): void {
     const now = performance.now()
-    const restMs = RESTS * Math.max(0, tookMs - FREE_RUN_MS)
-    this.#nextAtMs = Math.min(now + REST_MS_MAX, Math.max(now, this.#nextAtMs) + restMs)
+    const restMs = PAUSE_FACTOR * Math.max(0, tookMs - FREE_RUN_MS)
+    this.#nextAtMs = Math.min(now + PAUSE_MS_MAX, Math.max(now, this.#nextAtMs) + restMs)
   }
 }

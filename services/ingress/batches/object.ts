@@ -15,7 +15,7 @@ export interface BatchDetails {
   readonly result: BatchResult | undefined
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
   /** Phase and counts in the last progress event of the job. */
-  readonly told: { readonly phase: string; readonly completed: number; readonly failed: number }
+  readonly reported: { readonly phase: string; readonly completed: number; readonly failed: number }
 }
 
 export async function batchDetails(context: IngressContext, job: DurableJob): Promise<BatchDetails> {
@@ -28,19 +28,20 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
     request: tolerant(BatchRequest).parse(readStored(content?.request).body),
     result: content?.result == null ? undefined : tolerant(BatchResult).parse(content.result),
     begun: validated && { atMs: validated.at_ms, requests: validated.cost.requests ?? 0 },
-    told: { phase: said?.phase ?? '', completed: said?.counts?.completed ?? 0, failed: said?.counts?.failed ?? 0 },
+    reported: { phase: said?.phase ?? '', completed: said?.counts?.completed ?? 0, failed: said?.counts?.failed ?? 0 },
   }
 }
 
 /** A batch in the form of the OpenAI API. Reads the store once per unfinished part, so that the counts are exact. */
 export async function currentBatchObject(context: IngressContext, job: DurableJob) {
   const details = await batchDetails(context, job)
-  if (TERMINAL.has(job.state) || !details.begun || details.told.phase === 'finalizing') return objectOf(job, details)
+  if (TERMINAL.has(job.state) || !details.begun || details.reported.phase === 'finalizing')
+    return objectOf(job, details)
   const [ended, waiting_for] = await Promise.all([
-    countEnded(context, job, details.told),
-    waitingFor(context, job, details.told),
+    countEnded(context, job, details.reported),
+    waitingFor(context, job, details.reported),
   ])
-  return { ...objectOf(job, { ...details, told: { ...details.told, ...ended } }), waiting_for }
+  return { ...objectOf(job, { ...details, reported: { ...details.reported, ...ended } }), waiting_for }
 }
 
 /** A batch with the counts in its last progress event. Used in lists, because {@link currentBatchObject} costs more. */
@@ -78,7 +79,7 @@ function objectOf(job: DurableJob, details: BatchDetails) {
   }
 }
 
-function statusOf(job: DurableJob, { result, begun, told }: BatchDetails): string {
+function statusOf(job: DurableJob, { result, begun, reported: told }: BatchDetails): string {
   if (result) return result.status
   if (TERMINAL.has(job.state)) return job.state
   if (job.cancel_requested_at_ms !== null) return 'cancelling'
@@ -86,7 +87,7 @@ function statusOf(job: DurableJob, { result, begun, told }: BatchDetails): strin
   return told.phase === 'finalizing' ? 'finalizing' : 'in_progress'
 }
 
-function countsOf({ result, begun, told }: BatchDetails) {
+function countsOf({ result, begun, reported: told }: BatchDetails) {
   const total = begun?.requests ?? 0
   if (result?.status === 'failed') return { total, completed: 0, failed: 0 }
   if (!result) return { total, completed: told.completed, failed: told.failed }

@@ -4,7 +4,7 @@ import { childJobId } from '#shared/store/job-id.ts'
 
 /** Maximum requests per part. A job may have at most 500 child jobs, so a batch of 50,000 requests has 500 parts. */
 export const PART_REQUESTS = 100
-export const PARTS_AT_ONCE = 20
+export const PARTS_IN_FLIGHT_MAX = 20
 
 /** Progress phase of a part whose next line waits for a rate limit or a budget. */
 export const LINES_WAIT = 'waiting'
@@ -53,5 +53,5 @@ export async function waitingFor(
 
 function partsUnderWay(id: string, { completed, failed }: EndedRequests): string[] {
   const first = Math.floor((completed + failed) / PART_REQUESTS)
-  return Array.from({ length: PARTS_AT_ONCE }, (_, nth) => childJobId(id, String(first + nth)))
+  return Array.from({ length: PARTS_IN_FLIGHT_MAX }, (_, nth) => childJobId(id, String(first + nth)))
 }

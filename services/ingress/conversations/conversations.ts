@@ -9,20 +9,20 @@ import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newConversationId, type StoredConversation } from '#shared/store/conversations.ts'
 import { runToEnd, runYielding } from '#shared/yielding.ts'
-import { changeConversation, getConversation, holdItems, requireConversations, requireRoom } from './held.ts'
-import { keptItems } from './item-form.ts'
+import { changeConversation, getConversation, requireCapacity, requireConversations, storeItems } from './changes.ts'
+import { storedItems } from './item-form.ts'
 
 const CONVERSATIONS_MAX = 10_000
 
 export async function createConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateConversation, body)
   const asked = parseBody(CreateConversation, body ?? {}, 'openai')
-  const items = await runYielding(keptItems(asked.items ?? [], 'items'))
+  const items = await runYielding(storedItems(asked.items ?? [], 'items'))
   requireUsable(context, [], items)
-  requireRoom(items, 'items')
+  requireCapacity(items, 'items')
   const metadata = boundMetadata(asked.metadata ?? undefined) ?? {}
   const [id, tenant] = [newConversationId(), projectIdOf(call.key)]
-  using holding = await holdItems(context, tenant, items)
+  using holding = await storeItems(context, tenant, items)
   const bounds = { keepMs: context.config.fileRetentionMs, most: CONVERSATIONS_MAX }
   if (!(await requireConversations(context).create({ id, tenant, metadata, items }, bounds))) {
     const message = `The project has ${CONVERSATIONS_MAX} conversations, the maximum. Delete some of them.`
@@ -53,7 +53,7 @@ export async function deleteConversation(context: IngressContext, call: Call): P
 export async function createItems(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateItems, body)
   const { items: asked } = parseBody(CreateItems, body, 'openai')
-  const added = await runYielding(keptItems(asked, 'items'))
+  const added = await runYielding(storedItems(asked, 'items'))
   await change(context, call, ({ items }) => {
     requireUsable(context, items, added)
     return { items: [...items, ...added] }

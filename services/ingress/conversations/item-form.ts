@@ -36,7 +36,7 @@ export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
  * @param param Field named in the error if the list is too long; default: `field`.
  * @throws ServiceError with the path of the first problem; `context_length_exceeded`
  */
-export function* keptItems(
+export function* storedItems(
   items: readonly unknown[],
   field: string,
   referenced: ReadonlyMap<string, AnyItem> = new Map(),
@@ -50,7 +50,7 @@ export function* keptItems(
       if (chars > CONVERSATION_CHARS_MAX) throw conversationFull(param)
       yield
     }
-    kept.push(keptItem(item, [field, index], referenced))
+    kept.push(storedItem(item, [field, index], referenced))
     yield
   }
   return kept
@@ -73,7 +73,7 @@ function meantBy(item: unknown, referenced: ReadonlyMap<string, AnyItem>): unkno
  * @param referenced Targets of item references, by id.
  * @throws ServiceError with the path of the first problem
  */
-function keptItem(
+function storedItem(
   item: unknown,
   path: readonly PropertyKey[],
   referenced: ReadonlyMap<string, AnyItem>,
@@ -82,10 +82,10 @@ function keptItem(
   const type = any.type ?? 'message'
   // An output may name its tool instead of its call. Only an upstream of this API understands that form.
   const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
-  if (isOutput && any.call_id == null && any.name != null) return asItCame(item, type)
+  if (isOutput && any.call_id == null && any.name != null) return nativeItem(item, type)
   switch (type) {
     case 'message':
-      return keptMessage(parseAt(ITEMS.message, item, path))
+      return storedMessage(parseAt(ITEMS.message, item, path))
     case 'function_call': {
       const { call_id, name, arguments: text, namespace } = parseAt(ITEMS.function_call, item, path)
       return { ...startOf(type), call_id, name, arguments: text, ...(namespace != null && { namespace }) }
@@ -126,20 +126,20 @@ function keptItem(
     case 'item_reference': {
       const { id } = parseAt(ITEMS.item_reference, item, path)
       const found = referenced.get(id)
-      if (found && found.type !== 'item_reference') return keptItem(found, path, referenced)
+      if (found && found.type !== 'item_reference') return storedItem(found, path, referenced)
       return refuse('invalid_value', 'items', `Item with id '${excerpt(id)}' not found. Send the item itself.`)
     }
     default:
-      return asItCame(item, type)
+      return nativeItem(item, type)
   }
 }
 
 /** Keeps an item of unknown form, including its id, for an upstream of the same API. */
-function asItCame(item: unknown, type: string): ConversationItem {
+function nativeItem(item: unknown, type: string): ConversationItem {
   return { ...(item as object), id: idIn(item) ?? newId('item_'), type }
 }
 
-function keptMessage({ role, content, phase }: ItemOf<'message'>): ConversationItem {
+function storedMessage({ role, content, phase }: ItemOf<'message'>): ConversationItem {
   const isOwn = role === 'assistant'
   const text = (said: string) =>
     isOwn ? { type: 'output_text', text: said, annotations: [], logprobs: [] } : { type: 'input_text', text: said }

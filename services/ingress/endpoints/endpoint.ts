@@ -53,7 +53,7 @@ export interface StoredAnswers {
   /** Sends the current state of a job that runs in the background. */
   accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
   /** Converts the stored result to the answer of a caller that waited for it. */
-  shown(result: unknown, encode: Partial<EncodeContext>): unknown
+  formatted(result: unknown, encode: Partial<EncodeContext>): unknown
   /**
    * Streams the output of the job.
    *
@@ -72,9 +72,9 @@ export interface JobEndpoint {
    */
   readonly isDurable?: boolean
   /** Whether this call becomes a durable job. Called before validation, so the body may have any shape. */
-  isKept?(context: IngressContext, body: unknown, caller: Caller): boolean
+  isStored?(context: IngressContext, body: unknown, caller: Caller): boolean
   /** How durable jobs are answered; default: the job object, and the recorded events as the stream. */
-  readonly kept?: StoredAnswers
+  readonly stored?: StoredAnswers
   /**
    * Checks that a caller may use a model for this endpoint. Default: any model of the kind's pool.
    *

@@ -9,7 +9,7 @@ import { decodeCompletions } from './completions/decode.ts'
 import type { DecodeContext } from './decode.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { decodeCount, decodeMessages, type MessagesContext } from './messages/decode.ts'
-import { parseVersion, parseWishesUpstream } from './messages/headers.ts'
+import { parseUpstreamHeaders, parseVersion } from './messages/headers.ts'
 import { searchesHere, withSearch } from './messages/web-search.ts'
 import { getModel } from './model.ts'
 import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
@@ -36,7 +36,7 @@ export const messages: JobEndpoint = {
   format: 'anthropic',
   kind: generate,
   canStream: () => true,
-  isKept: searchesHere,
+  isStored: searchesHere,
   async prepare(context, caller, body) {
     const call = await prepareMessages(context, caller, decodeMessages, withoutJobFields(body, 'anthropic'))
     return { ...call, body: withSearch(context, caller, call.body) }
@@ -77,7 +77,7 @@ async function prepareMessages(
   body: unknown,
 ): Promise<PreparedCall & { body: GenerateRequest }> {
   const version = parseVersion(caller.headers)
-  const anthropic = parseWishesUpstream(caller.headers)
+  const anthropic = parseUpstreamHeaders(caller.headers)
   const decodeFor: Decode = (given, decoding) => decode(given, { ...decoding, beta: anthropic.beta })
   const { body: request, ...call } = await prepareGenerate(context, caller, decodeFor, body)
   return { ...call, body: { ...request, anthropic }, encode: { include_usage: true, version } }

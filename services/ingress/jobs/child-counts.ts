@@ -21,7 +21,7 @@ export interface ChildCounts {
 /** Progress of the child jobs; undefined if there are none, or if their number is not known yet. */
 export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
-  const counts = toldOf(job) ?? (await plannedOf(context, job))
+  const counts = reportedCountsOf(job) ?? (await plannedOf(context, job))
   // The progress event counts only whole parts, so requests of unfinished parts are added here. A request that could
   // not be submitted has no job.
   if (!counts || counts.completed + counts.failed >= counts.total) return counts
@@ -46,12 +46,14 @@ export async function childCountsOfPage(
   const composed = jobs.filter(({ kind, children }) => children > 0 || kind === batch.name)
   const counted = new Set(composed.slice(0, COUNTED_MAX))
   const all = await Promise.all(
-    composed.map(async (job) => [job.id, counted.has(job) ? await childCountsOf(context, job) : toldOf(job)] as const),
+    composed.map(
+      async (job) => [job.id, counted.has(job) ? await childCountsOf(context, job) : reportedCountsOf(job)] as const,
+    ),
   )
   return new Map(all.flatMap(([id, counts]) => (counts ? [[id, counts] as const] : [])))
 }
 
-function toldOf({ kind, progress }: DurableJob): ChildCounts | undefined {
+function reportedCountsOf({ kind, progress }: DurableJob): ChildCounts | undefined {
   if (kind !== batch.name) return undefined
   const { progress: said } = (progress ?? {}) as { progress?: { counts?: ChildCounts } }
   return said?.counts && { total: said.counts.total, completed: said.counts.completed, failed: said.counts.failed }

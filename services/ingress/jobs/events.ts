@@ -7,7 +7,7 @@ import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { eventObject } from './object.ts'
 import { findJob, jobNotFound, queryNumber, requireJobs } from './paths.ts'
-import { wholeJob } from './read.ts'
+import { jobWithDetails } from './read.ts'
 
 /**
  * GET /v1/jobs/{id}/events (docs/guides/jobs.md, Follow it): every event after a position, until the job has ended. All
@@ -51,8 +51,8 @@ export async function followEvents(
 
 async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob, after: number): Promise<void> {
   const jobs = requireJobs(context)
-  const wholeNow = async () => await wholeJob(context, await jobs.get(job.tenant, job.id))
-  const { leaving } = reply
+  const wholeNow = async () => await jobWithDetails(context, await jobs.get(job.tenant, job.id))
+  const { disconnectedOrDraining: leaving } = reply
   let seq = after
   for await (const events of jobs.follow(job.tenant, job.id, after, leaving)) {
     // Events directly after the position were deleted, so a snapshot of the job replaces them.
@@ -62,7 +62,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
       const whole = isLast(event) ? await wholeNow() : undefined
       const position = event.type === 'job.queued' ? await positionNow(jobs, job, event) : null
       await reply.frames([frameOf(eventObject(event, job.pool, whole, position), event.seq)])
-      if (whole || reply.hasLeft) return
+      if (whole || reply.isDisconnected) return
       seq = event.seq
     }
   }

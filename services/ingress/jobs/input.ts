@@ -7,14 +7,14 @@ import { findJob, jobNotFound, requireJobs } from './paths.ts'
 
 /** Maximum bytes of JSON in the answer. A longer input is cut to its beginning. */
 export const INPUT_BYTES_MAX = 256 * 1024
-const BEGINNING_CHARS = 16 * 1024
+const EXCERPT_CHARS = 16 * 1024
 /** Maximum UTF-8 bytes per UTF-16 code unit. */
 const BYTES_PER_CHAR = 3
 
 /** Fields that Sluice added to the body. The answer does not contain them. */
 const OWN_FIELDS: ReadonlySet<string> = new Set(['rights'])
 
-interface ShownInput {
+interface InputView {
   readonly input: unknown
   readonly input_cut: { readonly beginning: string; readonly length: number } | null
 }
@@ -35,18 +35,18 @@ export async function getInput(context: IngressContext, call: Call): Promise<voi
 }
 
 /** Reads the input, or only its beginning if it is a large blob. */
-async function inputOf(blobs: Blobs, request: StoredRequest): Promise<ShownInput> {
+async function inputOf(blobs: Blobs, request: StoredRequest): Promise<InputView> {
   const length = await bytesOfBody(request, blobs)
   const blob = request.history?.segments[0]?.blob ?? request.blob
   if (blob === undefined || length <= INPUT_BYTES_MAX) {
     return { input: withoutOwn(await fetchBody(request, blobs)), input_cut: null }
   }
   const pieces: Buffer[] = []
-  for await (const piece of await blobs.open(blob, { start: 0, end: BEGINNING_CHARS * BYTES_PER_CHAR })) {
+  for await (const piece of await blobs.open(blob, { start: 0, end: EXCERPT_CHARS * BYTES_PER_CHAR })) {
     pieces.push(piece as Buffer)
   }
   // Cut by characters, because a cut between bytes could split a character.
-  const beginning = Buffer.concat(pieces).toString().slice(0, BEGINNING_CHARS).toWellFormed()
+  const beginning = Buffer.concat(pieces).toString().slice(0, EXCERPT_CHARS).toWellFormed()
   return { input: null, input_cut: { beginning, length } }
 }
 

@@ -21,14 +21,14 @@ const PARTS_MAX = 500
 const LAST = '~'
 
 /** Maximum jobs that are scanned for one page if no index of the store supports the filter. */
-const LOOKED_MAX = 2_000
-const LOOKED_AT_ONCE = 200
+const SCANNED_MAX = 2_000
+const SCANNED_PER_READ = 200
 /**
  * Maximum jobs and time of the search for the first job of a page. Longer than for other jobs, because SDKs stop at an
  * empty page, so only the last page may be empty.
  */
-const LOOKED_UNTIL_FOUND_MAX = 100_000
-const LOOK_MS_MAX = 10_000
+const SCANNED_UNTIL_MATCH_MAX = 100_000
+const SCAN_MS_MAX = 10_000
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
 const PAIRS_MAX = 16
 
@@ -52,11 +52,11 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
     (statuses?.includes(statusOf(job)) ?? true) &&
     (group?.has(job) ?? true) &&
     pairs.every(([name, value]) => job.metadata[name] === value)
-  const needsLook = group !== undefined || pairs.length > 0
+  const needsScan = group !== undefined || pairs.length > 0
   const page = await pageOf(jobs, projectIdOf(call.key), storeQuery(query, statuses, group), {
     matches,
     group,
-    needsLook,
+    needsScan: needsScan,
   })
   const shown = await show(context, page.jobs, query.include === 'result')
   const isCut = shown.length < page.jobs.length
@@ -78,10 +78,10 @@ function storeQuery(query: ListJobs, statuses: readonly string[] | undefined, gr
   }
 }
 
-interface Look {
+interface JobScan {
   readonly matches: Matches
   readonly group: Group | undefined
-  readonly needsLook: boolean
+  readonly needsScan: boolean
 }
 
 interface Page {
@@ -95,13 +95,13 @@ interface Page {
  *
  * @throws ServiceError `invalid_request` if no job is found within the limit, with a cursor to continue
  */
-export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
-  const { matches, group, needsLook } = look
+export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: JobScan): Promise<Page> {
+  const { matches, group, needsScan } = look
   const startedAt = performance.now()
   const found: DurableJob[] = []
   let lastId: string | null = null
   for (let looked = 0; ; ) {
-    const limit = needsLook || looked > 0 ? LOOKED_AT_ONCE : query.limit
+    const limit = needsScan || looked > 0 ? SCANNED_PER_READ : query.limit
     const page = await jobs.list(tenant, { ...query, limit, ...(lastId !== null && { after: lastId }) })
     looked += page.jobs.length
     for (const job of page.jobs) {
@@ -110,10 +110,10 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       lastId = job.id
       if (matches(job)) found.push(job)
     }
-    if (!page.hasMore || (found.length > 0 && (!needsLook || looked >= LOOKED_MAX))) {
+    if (!page.hasMore || (found.length > 0 && (!needsScan || looked >= SCANNED_MAX))) {
       return { jobs: found, lastId, hasMore: page.hasMore }
     }
-    if (looked >= LOOKED_UNTIL_FOUND_MAX || performance.now() - startedAt > LOOK_MS_MAX) throw noneFound(lastId)
+    if (looked >= SCANNED_UNTIL_MATCH_MAX || performance.now() - startedAt > SCAN_MS_MAX) throw noneFound(lastId)
     // An embedded store answers synchronously, so the loop yields to the event loop here.
     await nextTurn()
   }
@@ -132,7 +132,7 @@ export async function firstPage<Item>(
   for (let cursor = after; ; ) {
     const found = await read(cursor)
     if (found.page.length > 0 || found.next === null) return found
-    if (performance.now() - startedAt > LOOK_MS_MAX) throw noneFound(found.next)
+    if (performance.now() - startedAt > SCAN_MS_MAX) throw noneFound(found.next)
     cursor = found.next
     await nextTurn()
   }

@@ -48,7 +48,7 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     cancelled_at: endedAt('cancelled'),
     expired_at: endedAt('expired'),
     expires_at: seconds(job.deadline_ms),
-    result_expires_at: seconds(keptUntilMs(job)),
+    result_expires_at: seconds(retainedUntilMs(job)),
     attempt: job.attempt,
     max_attempts: DURABLE_POLICY.triesMax,
     queue: { pool: job.pool, position: details.position ?? null },
@@ -81,7 +81,7 @@ function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {
 }
 
 /** Time at which the job is deleted with its result. Until the job has ended, this is the earliest possible time. */
-function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
+function retainedUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
 

@@ -2,13 +2,13 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
 import { acceptedOf, RETRY_AFTER_SECONDS, sendAccepted, waitFor } from '#services/ingress/answer/durable.ts'
 import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/prefer-header.ts'
-import { resultOf } from '#services/ingress/answer/recorded.ts'
+import { resultOf } from '#services/ingress/answer/stored-output.ts'
 import { usageOf } from '#services/ingress/batches/pool/sums.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { requireHosted } from '#services/ingress/endpoints/responses/hosted-tools.ts'
-import { RESPONSES_PATH, readKept } from '#services/ingress/endpoints/responses/kept.ts'
+import { RESPONSES_PATH, readStoredResponse } from '#services/ingress/endpoints/responses/stored-response.ts'
 import { formatOf } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
@@ -33,9 +33,9 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
   const { job, result } =
     waitSeconds > 0 ? await waitForJob(context, call, jobs, waitSeconds) : { job: await findJob(jobs, call) }
-  if (call.reply.hasLeft) return
+  if (call.reply.isDisconnected) return
   if (!TERMINAL.has(job.state)) call.reply.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
-  await call.reply.whole(await wholeJob(context, job, result))
+  await call.reply.whole(await jobWithDetails(context, job, result))
 }
 
 /**
@@ -85,7 +85,7 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
   const jobs = requireJobs(context)
   const { id, tenant } = await findJob(jobs, call)
   const job = await jobs.cancel(tenant, id)
-  await call.reply.whole(await wholeJob(context, job))
+  await call.reply.whole(await jobWithDetails(context, job))
 }
 
 /**
@@ -114,7 +114,7 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   // Since the first run, the key may have lost a right, or the catalogue the model.
   requireEndpoint(call.key, endpoint)
   if (endpoint === RESPONSES_PATH) {
-    const { encode } = await readKept(context, job)
+    const { encode } = await readStoredResponse(context, job)
     const { tools } = (encode.responses?.shown ?? {}) as { readonly tools?: readonly { readonly type: string }[] }
     requireHosted(call.key, tools ?? [])
   }
@@ -144,7 +144,7 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
  *
  * @param known Result, if already loaded
  */
-export async function wholeJob(
+export async function jobWithDetails(
   context: IngressContext,
   job: DurableJob,
   known?: unknown,

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ManyJobs, RedriveDeadLetters } from '#schemas/admin/admin.ts'
+import { BulkJobs, RedriveDeadLetters } from '#schemas/admin/admin.ts'
 import { ChangeProject, CreateKey, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
 import * as admin from '#schemas/answers/admin.ts'
 import * as batches from '#schemas/answers/batches.ts'
@@ -66,7 +66,7 @@ export const REQUESTS = {
   FileForm,
   CreateBatchRequest: CreateBatch,
   CreateMessageBatchRequest: batches.CreateMessageBatch,
-  ManyJobsRequest: ManyJobs,
+  ManyJobsRequest: BulkJobs,
   RedriveDeadLettersRequest: RedriveDeadLetters,
   CreateKeyRequest: CreateKey,
   UpdateKeyRequest: UpdateKey,
@@ -125,7 +125,7 @@ export const ANSWERS = {
   MessageBatchDeleted: batches.MessageBatchDeletedAnswer,
   OperatorJob: jobs.OperatorJobAnswer,
   OperatorJobList: jobs.OperatorJobListAnswer,
-  ManyJobs: jobs.ManyJobsAnswer,
+  ManyJobs: jobs.BulkJobsAnswer,
   DeadLetter: admin.DeadLetterAnswer,
   DeadLetterDeleted: admin.DeadLetterDeletedAnswer,
   DeadLetterList: admin.DeadLetterListAnswer,

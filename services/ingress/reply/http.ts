@@ -29,9 +29,9 @@ const EARLY_HEAD_MS = 240_000
 /** Maximum characters of an answer that is written in one piece. */
 const SMALL_BODY = 16 * 1024
 /** Time that a slow reader has to read the final error before its connection is cut. */
-const SLOW_LAST_WORDS_MS = 1_000
+const SLOW_END_TIMEOUT_MS = 1_000
 /** Time that a caller with a revoked key has to read the error before its connection is cut. */
-const REVOKED_LAST_WORDS_MS = 2_000
+const REVOKED_END_TIMEOUT_MS = 2_000
 const RECONNECT_MS = 3_000
 
 const JSON_TYPE = 'application/json'
@@ -68,7 +68,7 @@ export class HttpReply implements Reply {
   readonly #res: ServerResponse
   readonly #context: IngressContext
   readonly #left = new AbortController()
-  readonly left = this.#left.signal
+  readonly disconnected = this.#left.signal
   readonly #slowReaderMs: number
   #unwatch: (() => void) | undefined
   #form: ReplyForm | undefined
@@ -92,22 +92,22 @@ export class HttpReply implements Reply {
     res.once('close', () => this.#onClose())
   }
 
-  get leaving(): AbortSignal {
-    return AbortSignal.any([this.left, this.#context.closing])
+  get disconnectedOrDraining(): AbortSignal {
+    return AbortSignal.any([this.disconnected, this.#context.closing])
   }
 
-  get hasLeft(): boolean {
+  get isDisconnected(): boolean {
     return this.#res.destroyed
   }
 
   /**
    * Ends the call with an error when its key is revoked. If the connection is still open after {@link
-   * REVOKED_LAST_WORDS_MS}, then it is cut.
+   * REVOKED_END_TIMEOUT_MS}, then it is cut.
    */
   watch(key: ApiKey): void {
     this.#unwatch = this.#context.keys.watch(key, (error) => {
       this.#left.abort(error)
-      setTimeout(() => this.#res.destroy(), REVOKED_LAST_WORDS_MS).unref()
+      setTimeout(() => this.#res.destroy(), REVOKED_END_TIMEOUT_MS).unref()
     })
   }
 
@@ -202,23 +202,23 @@ export class HttpReply implements Reply {
     if (res.destroyed || res.writableEnded) return
     log.failed(error, statusOf(error, format), res.headersSent ? res.statusCode : undefined)
     if (!res.headersSent) return sendError(res, error, keptAs ?? format, log.requestId, keptAs !== undefined)
-    const words = this.#lastWords(error)
+    const words = this.#endWithError(error)
     if (words === undefined) return void res.destroy()
-    endWithin(res, error.code === 'slow_reader' ? SLOW_LAST_WORDS_MS : this.#slowReaderMs, words)
+    endWithin(res, error.code === 'slow_reader' ? SLOW_END_TIMEOUT_MS : this.#slowReaderMs, words)
   }
 
   /**
    * Final bytes of a response that fails after its head was sent. Undefined if the only possible signal is a cut
    * connection.
    */
-  #lastWords(error: ServiceError): string | undefined {
+  #endWithError(error: ServiceError): string | undefined {
     const { requestId } = this.log
     if (this.#form === 'stream') {
       return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
     }
     // A client of an event history reconnects at its last position and then receives the error. A client with a revoked
     // key cannot, so an error frame is sent.
-    if (this.#form === 'events') return refusalOf(this.left) && sseText(historyFailureFrame(error))
+    if (this.#form === 'events') return refusalOf(this.disconnected) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
 

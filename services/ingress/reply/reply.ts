@@ -27,13 +27,13 @@ export interface Reply {
    * Aborts when the answer is no longer needed: the caller disconnected or cancelled, or its key was revoked. {@link
    * refusalOf} identifies a revoked key.
    */
-  readonly left: AbortSignal
+  readonly disconnected: AbortSignal
   /**
-   * Aborts with {@link left}, and also when this process drains. For waits on work that continues without the caller.
+   * Aborts with {@link disconnected}, and also when this process drains. For waits on work that continues without the caller.
    */
-  readonly leaving: AbortSignal
+  readonly disconnectedOrDraining: AbortSignal
   /** True if the client is no longer connected. */
-  readonly hasLeft: boolean
+  readonly isDisconnected: boolean
   setHeader(name: string, value: string): void
   /**
    * Sets the job that runs the call.
@@ -83,7 +83,7 @@ export function refusalOf({ reason }: AbortSignal): ServiceError | undefined {
 }
 
 /** @throws ServiceError if the key of the caller was revoked */
-export function throwIfRefused({ left }: Reply): void {
+export function throwIfRefused({ disconnected: left }: Reply): void {
   const refusal = refusalOf(left)
   if (refusal) throw refusal
 }
@@ -112,7 +112,7 @@ export async function sendStream(
   reply.open('stream', stream.failed?.bind(stream))
   for (;;) {
     const events = await output.next()
-    if (reply.hasLeft) return
+    if (reply.isDisconnected) return
     if (!events) break
     const frames: Frame[] = []
     for (const event of events) {
@@ -144,7 +144,7 @@ export async function sendBytes(
       return of(event) ?? []
     })
   const first = pieces((await output.next()) ?? [])
-  if (reply.hasLeft) return
+  if (reply.isDisconnected) return
   async function* rest() {
     yield* first
     for (let events = await output.next(); events; events = await output.next()) yield* pieces(events)

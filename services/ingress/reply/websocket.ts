@@ -35,7 +35,7 @@ export class SocketReply implements Reply {
   isAttached = false
   readonly #options: SocketReplyOptions
   readonly #left = new AbortController()
-  readonly left = this.#left.signal
+  readonly disconnected = this.#left.signal
   /** True if the client cancelled before the job was accepted. A durable job is then cancelled when it is accepted. */
   #isCancelled = false
   #hasLeft = false
@@ -54,12 +54,12 @@ export class SocketReply implements Reply {
   }
 
   /** A drain does not abort this: the connection stays open until its calls had time to end. */
-  get leaving(): AbortSignal {
-    return this.left
+  get disconnectedOrDraining(): AbortSignal {
+    return this.disconnected
   }
 
-  get hasLeft(): boolean {
-    return this.left.aborted
+  get isDisconnected(): boolean {
+    return this.disconnected.aborted
   }
 
   cancel(): void {
@@ -85,7 +85,7 @@ export class SocketReply implements Reply {
     this.#askToCancel = cancel
     this.isAttached = cancel === undefined
     const { id, outbox } = this.#options
-    if (!this.hasLeft) outbox.reply(frameText({ type: 'request.accepted', id, job_id: jobId }))
+    if (!this.isDisconnected) outbox.reply(frameText({ type: 'request.accepted', id, job_id: jobId }))
   }
 
   /** Has no effect: WebSocket pings are the keep-alives. */
@@ -95,7 +95,7 @@ export class SocketReply implements Reply {
     const { outbox } = this.#options
     for (const [index, { data }] of frames.entries()) {
       if (outbox.isFull) return this.#framesInTime(frames.slice(index))
-      if (this.hasLeft) return undefined
+      if (this.isDisconnected) return undefined
       this.#send(data)
     }
     return undefined
@@ -104,7 +104,7 @@ export class SocketReply implements Reply {
   /** Stores the body, which is sent with `request.completed`. A large body waits for buffer space like other output. */
   async whole(value: unknown, status = 200): Promise<void> {
     this.#body = { status, text: jsonTextOf(value) }
-    await this.#options.outbox.room(this.left)
+    await this.#options.outbox.waitForSpace(this.disconnected)
   }
 
   /** Destroys the source and throws, because a WebSocket call cannot have a binary answer. */
@@ -122,7 +122,7 @@ export class SocketReply implements Reply {
     const { id, held, outbox, path, route, sessionId } = this.#options
     held.release()
     const error = outcome.type === 'failed' ? this.log.classify(outcome.thrown) : undefined
-    const isCancelled = this.hasLeft || error?.code === 'job_cancelled'
+    const isCancelled = this.isDisconnected || error?.code === 'job_cancelled'
     const { status, text } = this.#body
     if (!this.#hasLeft) {
       if (isCancelled) outbox.reply(frameText({ type: 'request.cancelled', id }))
@@ -136,8 +136,8 @@ export class SocketReply implements Reply {
   async #framesInTime(frames: readonly Frame[]): Promise<void> {
     const { outbox } = this.#options
     for (const { data } of frames) {
-      if (outbox.isFull) await outbox.room(this.left)
-      if (this.hasLeft) return
+      if (outbox.isFull) await outbox.waitForSpace(this.disconnected)
+      if (this.isDisconnected) return
       this.#send(data)
     }
   }

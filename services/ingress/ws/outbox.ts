@@ -29,7 +29,7 @@ export class Outbox {
     return this.#ws.bufferedAmount > this.#bounds.bufferedBytesMax
   }
 
-  /** Sends output of a request, after {@link room} has resolved. Has no effect on a closing connection. */
+  /** Sends output of a request, after {@link waitForSpace} has resolved. Has no effect on a closing connection. */
   send(text: string): void {
     this.#send(text, () => this.#onFlushed())
   }
@@ -45,7 +45,7 @@ export class Outbox {
   }
 
   /** Resolves when output can be sent, when `signal` aborts, or when the connection closes. */
-  async room(signal: AbortSignal): Promise<void> {
+  async waitForSpace(signal: AbortSignal): Promise<void> {
     while (this.isFull && this.#isOpen && !signal.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()
       const wake = () => resolve()

@@ -18,7 +18,7 @@ const ADVICE = {
   async: 'Add "background": true to the body.',
 }
 
-export interface Asking {
+export interface RequestOrigin {
   readonly key: Call['key']
   readonly headers: IncomingHttpHeaders
   readonly held: HeldBytes
@@ -31,7 +31,7 @@ export interface Asking {
  */
 export async function runRequest(
   context: IngressContext,
-  asking: Asking,
+  asking: RequestOrigin,
   reply: SocketReply,
   frame: CreateRequest,
 ): Promise<void> {
@@ -59,7 +59,7 @@ export async function runRequest(
  */
 export async function runSubscription(
   context: IngressContext,
-  { key }: Asking,
+  { key }: RequestOrigin,
   reply: SocketReply,
   frame: SubscribeJob,
 ): Promise<void> {
@@ -78,7 +78,7 @@ export async function runSubscription(
  */
 function callOf(
   { storage }: IngressContext,
-  { key, headers, held }: Asking,
+  { key, headers, held }: RequestOrigin,
   reply: SocketReply,
   frame: CreateRequest,
   { path, format }: JobEndpoint,

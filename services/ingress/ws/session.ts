@@ -14,7 +14,7 @@ import type { SocketBounds } from './bounds.ts'
 import { errorFrame, frameText, type ReadFrame, readFrame } from './frames.ts'
 import { Outbox, ReadPause } from './outbox.ts'
 import { PartialMessage } from './partial.ts'
-import { type Asking, runRequest, runSubscription } from './perform.ts'
+import { type RequestOrigin, runRequest, runSubscription } from './perform.ts'
 
 /** Messages above this size, in bytes, are parsed with event-loop yields. */
 const LARGE_BYTES = 64 * 1024
@@ -55,7 +55,7 @@ export class Session {
   #reading: Promise<void> | undefined
   #malformed = 0
   #bytesRead = 0
-  #heardAt = performance.now()
+  #receivedAt = performance.now()
   #isClosing = false
   #linger: NodeJS.Timeout | undefined
 
@@ -183,7 +183,7 @@ export class Session {
     kind: SocketReply['kind'],
     path: string,
     held: HeldBytes,
-    work: (asking: Asking, reply: SocketReply) => Promise<void>,
+    work: (asking: RequestOrigin, reply: SocketReply) => Promise<void>,
   ): void {
     const isInUse = this.#replies.has(id)
     if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is already in use.')
@@ -224,8 +224,8 @@ export class Session {
     // Any received bytes show that the client is alive: during a large frame, no pong can arrive.
     if (socket.bytesRead !== this.#bytesRead) {
       this.#bytesRead = socket.bytesRead
-      this.#heardAt = now
-    } else if (now - this.#heardAt >= bounds.idleMs) {
+      this.#receivedAt = now
+    } else if (now - this.#receivedAt >= bounds.idleMs) {
       return this.close(WS_CLOSE.idle, 'No data arrived from the client.')
     }
     ws.ping()

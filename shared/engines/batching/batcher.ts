@@ -9,7 +9,7 @@ export interface BatcherOptions extends BatchBounds {
 }
 
 /** Minimum number of jobs that may share a call. */
-const COMPANY_MIN = 8
+const BATCH_TEXTS_MIN = 8
 
 /** Statuses that concern a text: in a batch of many jobs only one of them is at fault. */
 const REFUSED = new Set([400, 413])
@@ -96,7 +96,7 @@ export class Batcher {
   #pump(): void {
     clearTimeout(this.#timer)
     while (this.#calls.size < this.#options.callsMax) {
-      const jobs = [...this.#ring].filter((job) => this.#maySend(job))
+      const jobs = [...this.#ring].filter((job) => this.#canSend(job))
       if (jobs.length === 0) return
       const waitMs = this.#waitMs(jobs)
       if (waitMs > 0) {
@@ -108,7 +108,7 @@ export class Batcher {
   }
 
   /** The last free call is reserved for jobs without a running call, unless there is only one call at all. */
-  #maySend(job: EmbedJob): boolean {
+  #canSend(job: EmbedJob): boolean {
     const isLast = this.#calls.size > 0 && this.#calls.size === this.#options.callsMax - 1
     return !isLast || job.underWay === 0
   }
@@ -136,7 +136,7 @@ export class Batcher {
    */
   #fill(jobs: ReadonlySet<EmbedJob>): Batch {
     const batch = new Batch()
-    const company = this.#options.callsMax === 1 ? this.#jobs : Math.max(COMPANY_MIN, Math.ceil(this.#jobs / 2))
+    const company = this.#options.callsMax === 1 ? this.#jobs : Math.max(BATCH_TEXTS_MIN, Math.ceil(this.#jobs / 2))
     for (const job of this.#ring) {
       if (!jobs.has(job)) continue
       if (batch.jobs.size >= company && !batch.jobs.has(job)) continue

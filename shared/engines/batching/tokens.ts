@@ -18,7 +18,7 @@ const WORD_BYTES = 6
 const SAMPLE_CHARS = 4_096
 
 /** Estimates the tokens of a text, at least 1, without a vocabulary. Used to divide inputs among calls and costs among inputs. */
-export function guessTokens(text: string): number {
+export function estimateTokens(text: string): number {
   const sample = text.slice(0, SAMPLE_CHARS)
   let tokens = 0
   for (const [word] of sample.matchAll(WORDS)) tokens += Math.ceil(Buffer.byteLength(word) / WORD_BYTES)

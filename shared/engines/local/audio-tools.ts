@@ -11,7 +11,7 @@ import { localConfig } from './local.ts'
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024
 const NAME = 'local-audio'
 
-const Probed = z.object({ duration: z.number().min(0) })
+const ProbeResult = z.object({ duration: z.number().min(0) })
 
 const Diarized = z.object({ turns: z.array(Turn) })
 
@@ -31,7 +31,7 @@ export class LocalAudioTools implements AudioTools {
     const headers = { 'content-type': 'application/octet-stream', 'content-length': String(audio.bytes) }
     const path = `/audio/probe?seconds_max=${Math.ceil(secondsMax)}`
     try {
-      return Probed.parse(await this.#call({ path, headers, body, isStream: false, signal })).duration
+      return ProbeResult.parse(await this.#call({ path, headers, body, isStream: false, signal })).duration
     } finally {
       body.destroy()
     }

@@ -17,7 +17,7 @@ const Answer = z.object({
     }),
   ),
 })
-type Judged = z.infer<typeof Answer>['results'][number]
+type ModerationAnswer = z.infer<typeof Answer>['results'][number]
 
 /**
  * Opens a moderation engine for a server with POST /moderations: OpenAI, LocalAI, guard models behind this API.
@@ -52,7 +52,12 @@ function resultsOf(model: string, body: unknown, count: number): ModerationResul
 }
 
 /** Every category, with null if the server does not report it. */
-function resultOf({ flagged, categories, category_scores, category_applied_input_types }: Judged): ModerationResult {
+function resultOf({
+  flagged,
+  categories,
+  category_scores,
+  category_applied_input_types,
+}: ModerationAnswer): ModerationResult {
   return {
     flagged,
     categories: eachCategory((category) => categories[category] ?? null),

@@ -4,7 +4,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { HasFiles } from '#shared/store/files.ts'
 import { isFileId } from '#shared/store/files.ts'
 import { ownerOfBlob } from '#shared/store/job-id.ts'
-import { EVERY_TENANT, type JobReads } from '#shared/store/store.ts'
+import { ALL_TENANTS, type JobReads } from '#shared/store/store.ts'
 
 /**
  * Lifetime of blobs. A durable job keeps its blobs until it is erased or purged, a call until it is answered. The code that ends a
@@ -56,6 +56,6 @@ async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, 
   if (id !== key && ageMs < callMs) return false
   if (id === undefined && key.startsWith('job_')) return true
   if (id === undefined || !store) return ageMs > UNKNOWN_MS
-  const job = await store.find(EVERY_TENANT, id)
+  const job = await store.find(ALL_TENANTS, id)
   return !job || job.erased_at_ms !== null
 }

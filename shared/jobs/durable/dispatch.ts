@@ -7,7 +7,7 @@ import { readStored } from '#shared/jobs/records.ts'
 import { EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.ts'
 import { isSmall } from '#shared/json/write.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Moved, QueuedOf } from '#shared/store/store.ts'
+import type { QueuedOf, TransitionResult } from '#shared/store/store.ts'
 import { TERMINAL } from './follow.ts'
 import { type NotifierPresence, QueueNotifier } from './queue-notifier.ts'
 
@@ -82,7 +82,7 @@ export class Dispatcher {
    *
    * @param result Stored result of a completed job
    */
-  publishMoved({ job, events }: Moved, result: unknown = null): void {
+  publishMoved({ job, events }: TransitionResult, result: unknown = null): void {
     const last = events.at(-1)
     if (!last) return
     const end: DurableEnd | undefined = TERMINAL.has(job.state) && isSmall(result) ? { job, result } : undefined

@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { StoreView } from '#shared/store/store.ts'
-import type { QueuedPlace } from '#shared/store/tenants.ts'
+import type { QueuedPosition } from '#shared/store/tenants.ts'
 
 /** Maximum age of cached positions. Jobs of a short queue may start within that time. */
 const CACHE_TTL_MS_MIN = 100
@@ -26,7 +26,7 @@ export class Positions {
   readonly #store: StoreView
   readonly #callsWaiting: (pool: PoolName) => number
   readonly #tenants = new Map<string, CachedRead<Map<string, number>>>()
-  readonly #places = new Map<string, CachedRead<QueuedPlace[]>>()
+  readonly #places = new Map<string, CachedRead<QueuedPosition[]>>()
 
   /** @param callsWaiting Calls that wait for a pool in all ingresses, as of their last reports */
   constructor(store: StoreView, callsWaiting: (pool: PoolName) => number) {
@@ -40,7 +40,7 @@ export class Positions {
     try {
       const [tenants, places] = await Promise.all([
         cachedRead(this.#tenants, queueOf(job), () => this.#readTenants(job)),
-        cachedRead(this.#places, `${queueOf(job)} ${job.tenant}`, () => this.#store.tenants.places(job, job.tenant)),
+        cachedRead(this.#places, `${queueOf(job)} ${job.tenant}`, () => this.#store.tenants.positions(job, job.tenant)),
       ])
       return this.#count(job, tenants, places)
     } catch {
@@ -61,7 +61,7 @@ export class Positions {
     places.splice(at, after.length, { id: job.id, nth: (places[at - 1]?.nth ?? 0) + 1 }, ...after)
   }
 
-  #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPlace[]): number {
+  #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPosition[]): number {
     // Ids are ordered by time, so a job that was not among the cached ones still has a position.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
@@ -75,7 +75,7 @@ export class Positions {
   }
 }
 
-function indexOf(id: string, places: readonly QueuedPlace[]): number {
+function indexOf(id: string, places: readonly QueuedPosition[]): number {
   let [from, to] = [0, places.length]
   while (from < to) {
     const middle = (from + to) >>> 1

@@ -11,7 +11,7 @@ import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Moved, NewEvent, Store } from '#shared/store/store.ts'
+import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
 import { type Metered, meteredOf, NOTHING } from '#shared/usage/meter.ts'
 import { Composing, wrapUpMsOf } from './compose/compose.ts'
 import { Replaying } from './compose/replay.ts'
@@ -89,7 +89,7 @@ export class DurableRun implements AttemptSink {
   readonly #ending = new AbortController()
 
   /** @param moved The claim */
-  constructor(job: JobEnvelope, kind: Kind, moved: Moved, boot: string, options: RunOptions) {
+  constructor(job: JobEnvelope, kind: Kind, moved: TransitionResult, boot: string, options: RunOptions) {
     this.#job = job
     this.#claimed = moved.job
     this.#writes = new OwnerWrites({ id: job.id, attempt: job.attempt, boot }, options, () => this.onStop('lost'))
@@ -103,7 +103,7 @@ export class DurableRun implements AttemptSink {
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
-  publishSoon(claimed: Moved): void {
+  publishSoon(claimed: TransitionResult): void {
     this.#writes.publishSoon(claimed)
   }
 
@@ -227,7 +227,7 @@ export class DurableRun implements AttemptSink {
   }
 
   /** Publishes the job if it is queued again. */
-  async #queued(moved: Moved | undefined): Promise<void> {
+  async #queued(moved: TransitionResult | undefined): Promise<void> {
     if (moved?.job.state !== 'queued') return
     const { store, dispatcher } = this.#options
     const content = await store.findContent(moved.job.tenant, moved.job.id)
@@ -274,7 +274,7 @@ export class DurableRun implements AttemptSink {
     }
   }
 
-  #writeSome(): Promise<Moved | undefined> {
+  #writeSome(): Promise<TransitionResult | undefined> {
     return this.#writes.write(() => {
       const output = this.#takeOutput(undefined, WRITE_MESSAGES_MAX)
       return output.length > 0 ? (run) => this.#options.store.append(run, output) : undefined

@@ -9,7 +9,7 @@ import { workKey } from '#shared/jobs/peers.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OwnedJob } from '#shared/store/leases.ts'
-import type { Dispatch, Moved, QueuedOf, Store } from '#shared/store/store.ts'
+import type { Dispatch, QueuedOf, Store, TransitionResult } from '#shared/store/store.ts'
 import { DurableRun } from './durable-run.ts'
 
 /** Maximum number of queues whose last served tenant is remembered; the oldest are dropped first. */
@@ -149,12 +149,12 @@ export class DurableRuns {
     this.giveUp()
     await this.#renewing
     await this.#reconciling
-    await this.#options.store.goodbye(this.#options.boot).catch((error: unknown) => {
+    await this.#options.store.deregister(this.#options.boot).catch((error: unknown) => {
       this.#options.log.info({ err: error }, 'deregistration failed; the lease expires')
     })
   }
 
-  #hold(moved: Moved, envelope: JobEnvelope, kind: Kind): ClaimedJob {
+  #hold(moved: TransitionResult, envelope: JobEnvelope, kind: Kind): ClaimedJob {
     const { store, blobs, boot, log } = this.#options
     this.#budget.earn()
     const { attempt, deadline_ms } = moved.job

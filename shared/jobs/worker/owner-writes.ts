@@ -2,13 +2,13 @@ import { ServiceError } from '#shared/error.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import type { Family } from '#shared/jobs/durable/family.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { HeldAttempt, Moved } from '#shared/store/store.ts'
+import type { HeldAttempt, TransitionResult } from '#shared/store/store.ts'
 
 /** Time for which the event of a claim waits for the first write. For a short job, all events then travel in one record. */
 const PUBLISH_DELAY_MS = 20
 const REWRITE_MS = { min: 100, max: 2_000 }
 
-export type OwnerWrite = (run: HeldAttempt) => Promise<Moved | undefined>
+export type OwnerWrite = (run: HeldAttempt) => Promise<TransitionResult | undefined>
 
 export interface OwnerWritesOptions {
   readonly dispatcher: Dispatcher
@@ -29,7 +29,7 @@ export class OwnerWrites {
   readonly #options: OwnerWritesOptions
   readonly #onLost: () => void
   readonly #lost = new AbortController()
-  #unpublished: Moved | undefined
+  #unpublished: TransitionResult | undefined
   #timer: NodeJS.Timeout | undefined
   #last: Promise<unknown> = Promise.resolve()
   #count = 0
@@ -42,7 +42,7 @@ export class OwnerWrites {
   }
 
   /** Publishes the claim together with the first write, or 20 ms later if none follows. Call at most once, before any write. */
-  publishSoon(claimed: Moved): void {
+  publishSoon(claimed: TransitionResult): void {
     this.#unpublished = claimed
     this.#timer = setTimeout(() => this.#publish(), PUBLISH_DELAY_MS)
   }
@@ -65,7 +65,7 @@ export class OwnerWrites {
    * @param prepare Called when all earlier writes are done; may return undefined if there is nothing to write
    * @param result The result of the job, for callers that wait for its end
    */
-  write(prepare: () => OwnerWrite | undefined, result?: unknown): Promise<Moved | undefined> {
+  write(prepare: () => OwnerWrite | undefined, result?: unknown): Promise<TransitionResult | undefined> {
     const written = this.#last.then(() => this.#writeNext(prepare, result))
     this.#last = written.catch(() => {
       // The caller receives the error; later writes continue.
@@ -85,7 +85,7 @@ export class OwnerWrites {
     this.#onLost()
   }
 
-  async #writeNext(prepare: () => OwnerWrite | undefined, result: unknown): Promise<Moved | undefined> {
+  async #writeNext(prepare: () => OwnerWrite | undefined, result: unknown): Promise<TransitionResult | undefined> {
     const write = this.isLost ? undefined : prepare()
     if (!write) return undefined
     const run = { ...this.#run, chunk: this.#count }
@@ -102,7 +102,7 @@ export class OwnerWrites {
     return undefined
   }
 
-  #publish(moved?: Moved, result?: unknown): void {
+  #publish(moved?: TransitionResult, result?: unknown): void {
     clearTimeout(this.#timer)
     const [first, last] = [this.#unpublished ?? moved, moved ?? this.#unpublished]
     this.#unpublished = undefined

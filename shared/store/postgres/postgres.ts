@@ -13,13 +13,20 @@ import {
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { FIND, type Statement } from '#shared/store/sql/statements.ts'
-import type { Move } from '#shared/store/sql/transitions.ts'
+import type { Transition } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import { PostgresConnection } from './connection.ts'
 import { Groups, type Item } from './groups.ts'
 import { migrate, type OnProgress } from './migrate.ts'
-import { ERASE, findStatement, insertOneStatement, insertStatement, moveStatement, sweepStatement } from './move.ts'
 import { addPartitions, dropPartitions } from './schema.ts'
+import {
+  ERASE,
+  findStatement,
+  insertOneStatement,
+  insertStatement,
+  sweepStatement,
+  transitionStatement,
+} from './transition.ts'
 
 /** `check_violation`: the code for a row without a matching partition. */
 const NO_PARTITION = '23514'
@@ -84,9 +91,9 @@ class PostgresDatabase implements SqlDatabase {
     return await this.#connection.run(statement, (compiled) => valuesOf(compiled, params))
   }
 
-  async move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]> {
+  async transition(move: Transition, params: Params, output: WrittenOutput): Promise<TransitionRow[]> {
     if (isSweep(move)) return (await this.run(sweepStatement(move), params)) as TransitionRow[]
-    return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output })
+    return await this.#groupsOf(move, transitionStatement).add({ id: String(params.id), params, output })
   }
 
   async insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]> {

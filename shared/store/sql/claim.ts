@@ -1,14 +1,14 @@
 import type { Dispatch, QueuedOf } from '#shared/store/store.ts'
 import type { Params, SqlDatabase, TransitionRow } from './sql.ts'
 import { CLAIM_NEXT } from './transitions.ts'
-import { LOOKED_MAX, lastLooked, TENANTS_AHEAD } from './turns.ts'
+import { lastScanned, SCANNED_MAX, TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf } from './writes.ts'
 
 /** Maximum statements per claim that skip tenants at their limits: together they read 20,000 tenants. */
 const WAYS_MAX = 20
 
-/** Claims queued jobs round robin over tenants (see `JobMoves.claimNext`). */
-export async function claimInTurn(
+/** Claims queued jobs round robin over tenants (see `JobTransitions.claimNext`). */
+export async function claimFair(
   db: SqlDatabase,
   of: QueuedOf,
   boot: string,
@@ -18,10 +18,10 @@ export async function claimInTurn(
   const { pool, kind, model, priority } = of
   const lane = { pool, kind, model, priority }
   const claimed: Dispatch[] = []
-  const way = new Way(after)
+  const way = new ClaimPosition(after)
   for (let each = 1, rest = limit; rest > 0; rest = limit - claimed.length) {
     const turns = { after: way.from, tenants: rest + TENANTS_AHEAD }
-    const rows = await db.move(CLAIM_NEXT, { ...lane, ...turns, owner: boot, each, limit: rest }, [])
+    const rows = await db.transition(CLAIM_NEXT, { ...lane, ...turns, owner: boot, each, limit: rest }, [])
     if (rows.length === 0) {
       if (claimed.length > 0 || !(await way.goesOn(db, { ...lane, ...turns }))) break
       continue
@@ -43,7 +43,7 @@ function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknow
 }
 
 /** Start of the next statement in the round: after the tenants that earlier statements read in vain. */
-class Way {
+class ClaimPosition {
   from: string
   readonly #after: string
   #nth = 0
@@ -56,8 +56,8 @@ class Way {
 
   /** Whether there are tenants after those of the last statement. */
   async goesOn(db: SqlDatabase, params: Params): Promise<boolean> {
-    const [last] = await db.run({ name: 'last_looked', sql: lastLooked(db.isShared) }, params)
-    if (!last || Number(last.step) < LOOKED_MAX || ++this.#nth === WAYS_MAX) return false
+    const [last] = await db.run({ name: 'last_looked', sql: lastScanned(db.isShared) }, params)
+    if (!last || Number(last.step) < SCANNED_MAX || ++this.#nth === WAYS_MAX) return false
     const to = String(last.tenant)
     this.#isRound ||= to <= this.from
     this.from = to

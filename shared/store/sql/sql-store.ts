@@ -5,14 +5,13 @@ import type { CancelHow, CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
 import {
+  ALL_TENANTS,
   type Created,
   type Depth,
   type Dispatch,
-  EVERY_TENANT,
   type HeldAttempt,
   type IdempotencyKey,
   type ListQuery,
-  type Moved,
   type NewJob,
   type Output,
   type Purged,
@@ -20,14 +19,15 @@ import {
   type ReapPolicy,
   type Scope,
   type Store,
+  type TransitionResult,
 } from '#shared/store/store.ts'
 import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
-import { claimInTurn } from './claim.ts'
+import { claimFair } from './claim.ts'
 import { SqlConversations } from './conversations.ts'
-import { createJob, findMade } from './create/create.ts'
+import { createJob, findByKey } from './create/create.ts'
 import { REDRIVE } from './create/inserts.ts'
 import * as family from './family/family.ts'
-import * as familyMoves from './family/moves.ts'
+import * as familyMoves from './family/transitions.ts'
 import { SqlFiles } from './files.ts'
 import { listJobs } from './list-jobs.ts'
 import { SqlOperator } from './operator/operator.ts'
@@ -40,7 +40,7 @@ import { SqlStoredBytes } from './stored-bytes.ts'
 import { tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
 import { SqlUsage } from './usage.ts'
-import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
+import { dispatchOf, JOBS_MAX, resultOf, sweep, transitionOne, writeAsOwner } from './writes.ts'
 
 /** Due messages per statement, and maximum statements per call that postpone blocked messages. */
 const LOOK = 100
@@ -100,15 +100,15 @@ export class SqlStore implements Store {
     return await createJob(this.#db, job, key)
   }
 
-  async claim(id: string, boot: string): Promise<Moved | undefined> {
-    return await moveOne(this.#db, moves.CLAIM, { id, owner: boot })
+  async claim(id: string, boot: string): Promise<TransitionResult | undefined> {
+    return await transitionOne(this.#db, moves.CLAIM, { id, owner: boot })
   }
 
   async claimNext(of: QueuedOf, boot: string, limit: number, after = ''): Promise<Dispatch[]> {
-    return await claimInTurn(this.#db, of, boot, limit, after)
+    return await claimFair(this.#db, of, boot, limit, after)
   }
 
-  async append(run: HeldAttempt, output: Output): Promise<Moved | undefined> {
+  async append(run: HeldAttempt, output: Output): Promise<TransitionResult | undefined> {
     return await writeAsOwner(this.#db, moves.APPEND, run, {}, output)
   }
 
@@ -137,7 +137,7 @@ export class SqlStore implements Store {
   }
 
   async cancel(scope: Scope, id: string, how: CancelHow = 'again'): Promise<Dispatch | undefined> {
-    const [row] = await this.#db.move(moves.CANCEL, { id, tenant: tenantOf(scope), how }, [])
+    const [row] = await this.#db.transition(moves.CANCEL, { id, tenant: tenantOf(scope), how }, [])
     return row && dispatchOf(row)
   }
 
@@ -166,8 +166,8 @@ export class SqlStore implements Store {
     return (await sweep(this.#db, moves.TAKE_UNPUBLISHED, { pool, older_ms: olderThanMs }, limit)).map(dispatchOf)
   }
 
-  async expire(limit: number): Promise<Moved[]> {
-    return (await sweep(this.#db, moves.EXPIRE, {}, limit)).map((row) => movedOf(row))
+  async expire(limit: number): Promise<TransitionResult[]> {
+    return (await sweep(this.#db, moves.EXPIRE, {}, limit)).map((row) => resultOf(row))
   }
 
   async reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]> {
@@ -182,11 +182,11 @@ export class SqlStore implements Store {
     return (await sweep(this.#db, moves.REAP, params, limit)).map(dispatchOf)
   }
 
-  async addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<Moved | undefined> {
+  async addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<TransitionResult | undefined> {
     return await family.addStep(this.#db, run, step, output)
   }
 
-  async submitChild(run: HeldAttempt, child: NewChild): Promise<Moved | undefined> {
+  async submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined> {
     return await family.submitChild(this.#db, run, child)
   }
 
@@ -196,11 +196,11 @@ export class SqlStore implements Store {
   }
 
   async wake(id: string): Promise<Dispatch | undefined> {
-    const [row] = await this.#db.move(familyMoves.WAKE, { id }, [])
+    const [row] = await this.#db.transition(familyMoves.WAKE, { id }, [])
     return row && dispatchOf(row)
   }
 
-  async cancelChildren(id: string, limit: number): Promise<Moved[]> {
+  async cancelChildren(id: string, limit: number): Promise<TransitionResult[]> {
     return (await sweep(this.#db, familyMoves.CANCEL_CHILDREN, { id, how: 'final' }, limit)).map(dispatchOf)
   }
 
@@ -212,12 +212,12 @@ export class SqlStore implements Store {
     return (await sweep(this.#db, familyMoves.WAKE_DUE, {}, limit)).map(dispatchOf)
   }
 
-  async timeOutWaiting(limit: number): Promise<Moved[]> {
+  async timeOutWaiting(limit: number): Promise<TransitionResult[]> {
     return (await sweep(this.#db, familyMoves.TIME_OUT, { timeout_error: jsonText(TIMED_OUT) }, limit)).map(dispatchOf)
   }
 
   async findMade(tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
-    return await findMade(this.#db, tenant, key)
+    return await findByKey(this.#db, tenant, key)
   }
 
   async findStep(id: string, key: string) {
@@ -288,8 +288,8 @@ export class SqlStore implements Store {
     return await renew(this.#db, process)
   }
 
-  async goodbye(boot: string): Promise<void> {
-    await this.#db.run(statements.GOODBYE, { boot })
+  async deregister(boot: string): Promise<void> {
+    await this.#db.run(statements.DEREGISTER, { boot })
   }
 
   async holdLease(name: string, boot: string, leaseMs: number): Promise<boolean> {
@@ -325,7 +325,7 @@ export class SqlStore implements Store {
 }
 
 function tenantOf(scope: Scope): string | null {
-  return scope === EVERY_TENANT ? null : scope
+  return scope === ALL_TENANTS ? null : scope
 }
 
 /** Renews the lease of a process and takes back its counted crashes. Returns the jobs that it owns. */

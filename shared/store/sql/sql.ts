@@ -2,8 +2,8 @@ import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import type { Insert } from './create/inserts.ts'
 import type { Statement } from './statements.ts'
-import type { Move } from './transitions.ts'
-import { pickInTurn } from './turns.ts'
+import type { Transition } from './transitions.ts'
+import { pickFair } from './turns.ts'
 
 export type Params = Record<string, string | number | boolean | null>
 
@@ -36,7 +36,7 @@ export interface SqlDatabase {
   readonly isIdle: boolean
   untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
-  move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]>
+  transition(move: Transition, params: Params, output: WrittenOutput): Promise<TransitionRow[]>
   /** Inserts a job with its event. With `hasKey`, only if its idempotency key is free. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   erase(params: Params): Promise<boolean>
@@ -75,7 +75,7 @@ export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: b
  * @param picked Selects the ids of a sweep.
  * @param from Tables joined to the jobs.
  */
-export function updateOf(move: Move, picked: string, from?: string): string {
+export function updateOf(move: Transition, picked: string, from?: string): string {
   const count = [...(move.isOwners ? ['CAST(:count AS int)'] : []), ...(move.event ? ['1'] : [])]
   const numbered = count.length > 0 ? `, last_seq = last_seq + ${count.join(' + ')}` : ''
   const where = isSweep(move) ? `id IN (${picked})` : move.where
@@ -83,13 +83,13 @@ export function updateOf(move: Move, picked: string, from?: string): string {
 }
 
 /** Whether a transition selects its jobs itself. */
-export function isSweep({ pick, pickInTurn: inTurn }: Move): boolean {
+export function isSweep({ pick, pickFair: inTurn }: Transition): boolean {
   return pick !== undefined || inTurn !== undefined
 }
 
 /** Selects the jobs of a sweep. @param isLocking Whether statements run concurrently: each skips locked rows */
-export function pickOf(move: Move, isLocking: boolean): string {
-  if (move.pickInTurn !== undefined) return pickInTurn(move.pickInTurn, isLocking)
+export function pickOf(move: Transition, isLocking: boolean): string {
+  if (move.pickFair !== undefined) return pickFair(move.pickFair, isLocking)
   if (!move.pick) return ''
   const { from, where, order, lock } = move.pick
   const locked = isLocking ? `FOR UPDATE OF ${lock} SKIP LOCKED` : ''

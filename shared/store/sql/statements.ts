@@ -186,7 +186,7 @@ export const OWNED: Statement = {
 }
 
 /** Ends the lease of a stopping process, so that the reaper need not wait. */
-export const GOODBYE: Statement = {
+export const DEREGISTER: Statement = {
   name: 'goodbye',
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
@@ -242,7 +242,7 @@ export const takeDeliveries = (lock: string): Statement => ({
 
 /** Delay until the next check of a message whose earlier one is in progress or due soon. */
 const SOON_MS = 30_000
-const LOOK_AGAIN_MS = 2_000
+const RETRY_DELAY_MS = 2_000
 
 /**
  * Postpones due messages until the earlier message of their job is due. `recordDelivery` makes the next one due earlier. Without this, each would be
@@ -256,7 +256,7 @@ export const putOffDeliveries = (lock: string): Statement => ({
             WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND ${IS_PENDING('earlier')}) AS until_ms
           FROM due)
         UPDATE deliveries SET next_at_ms =
-          CASE WHEN until_ms > now_ms() + ${SOON_MS} THEN until_ms ELSE now_ms() + ${LOOK_AGAIN_MS} END
+          CASE WHEN until_ms > now_ms() + ${SOON_MS} THEN until_ms ELSE now_ms() + ${RETRY_DELAY_MS} END
         FROM blocked WHERE id = blocked_id AND until_ms IS NOT NULL
         RETURNING id`,
 })

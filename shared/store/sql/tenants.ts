@@ -1,9 +1,9 @@
 import type { QueuedOf } from '#shared/store/store.ts'
 import {
-  EXACT_PLACES,
-  PLACES_MAX,
-  PLACES_STEP,
-  type QueuedPlace,
+  EXACT_POSITIONS,
+  POSITIONS_MAX,
+  POSITIONS_STEP,
+  type QueuedPosition,
   type TenantDepth,
   type TenantReads,
 } from '#shared/store/tenants.ts'
@@ -22,12 +22,12 @@ export const QUEUED_TENANTS: Statement = {
   sql: `SELECT tenant, count(*) AS count FROM jobs WHERE ${OF} GROUP BY tenant`,
 }
 
-export const QUEUED_PLACES: Statement = {
+export const QUEUED_POSITIONS: Statement = {
   name: 'queued_places',
   sql: `SELECT id, nth FROM (
           SELECT id, row_number() OVER (ORDER BY id) AS nth FROM (
-            SELECT id FROM jobs WHERE ${OF} AND tenant = :tenant ORDER BY id LIMIT ${PLACES_MAX}) AS oldest) AS placed
-        WHERE nth <= ${EXACT_PLACES} OR nth % ${PLACES_STEP} = 0 ORDER BY nth`,
+            SELECT id FROM jobs WHERE ${OF} AND tenant = :tenant ORDER BY id LIMIT ${POSITIONS_MAX}) AS oldest) AS placed
+        WHERE nth <= ${EXACT_POSITIONS} OR nth % ${POSITIONS_STEP} = 0 ORDER BY nth`,
 }
 
 export const TENANT_RUNNING: Statement = {
@@ -50,9 +50,9 @@ export function tenantReads(db: SqlDatabase): TenantReads {
         tenant: String(tenant),
         count: Number(count),
       })),
-    places: async (of, tenant) =>
-      (await db.run(QUEUED_PLACES, { ...paramsOf(of), tenant })).map(
-        ({ id, nth }): QueuedPlace => ({ id: String(id), nth: Number(nth) }),
+    positions: async (of, tenant) =>
+      (await db.run(QUEUED_POSITIONS, { ...paramsOf(of), tenant })).map(
+        ({ id, nth }): QueuedPosition => ({ id: String(id), nth: Number(nth) }),
       ),
     running: async (tenant) => Number((await db.run(TENANT_RUNNING, { tenant }))[0]?.count),
     waitingOfKey: async (keyId) => {

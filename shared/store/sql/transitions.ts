@@ -2,19 +2,19 @@
  * State transitions of durable jobs in SQL, each with its guard (docs/internals/protocol.md, State transitions).
  *
  * The SQL is shared by Postgres and SQLite, so the adapters cannot diverge. Each adapter makes a transition atomic with its event, output and webhook
- * message (shared/store/postgres/move.ts, shared/store/sqlite/sqlite.ts). `now_ms()` is the clock of the database in Unix milliseconds. In `set`,
+ * message (shared/store/postgres/transition.ts, shared/store/sqlite/sqlite.ts). `now_ms()` is the clock of the database in Unix milliseconds. In `set`,
  * column names mean the row before the transition; in `event` and `data`, the row after it. A requested cancel wins over every transition back to
  * queued.
  */
-export interface Move {
+export interface Transition {
   /** Unique; names the prepared statement. */
   readonly name: string
   readonly set: string
   readonly where?: string
   /** For a sweep: the jobs to change, at most `:limit`, each locked until the commit. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
-  /** For a round robin sweep over tenants ({@link pickInTurn}): condition for the jobs. */
-  readonly pickInTurn?: string
+  /** For a round robin sweep over tenants ({@link pickFair}): condition for the jobs. */
+  readonly pickFair?: string
   readonly event?: string
   readonly data?: string
   /** A write of the owner: numbered by `:chunk`, with optional output. */
@@ -54,7 +54,7 @@ const MAY_CLAIM = `expires_at_ms > now_ms()
   AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
 
 /** A worker claims a queued job before its expiry: the boot id becomes the owner, and the attempt increases. */
-export const CLAIM: Move = {
+export const CLAIM: Transition = {
   name: 'claim',
   set: CLAIMED,
   where: `id = :id AND ${STATE} = 'queued' AND ${MAY_CLAIM}`,
@@ -62,11 +62,11 @@ export const CLAIM: Move = {
 }
 
 /** Claims queued jobs of one model, round robin over tenants. */
-export const CLAIM_NEXT: Move = {
+export const CLAIM_NEXT: Transition = {
   name: 'claim_next',
   givesRequest: true,
   set: CLAIMED,
-  pickInTurn: MAY_CLAIM,
+  pickFair: MAY_CLAIM,
   event: `'job.started'`,
 }
 
@@ -78,14 +78,14 @@ export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_
   progress = coalesce(:progress, progress), output_bytes = output_bytes + CAST(:bytes AS bigint)`
 
 /** Output and progress, fenced like the end of an attempt: a lost attempt adds nothing. */
-export const APPEND: Move = {
+export const APPEND: Transition = {
   name: 'append',
   isOwners: true,
   set: WRITTEN,
   where: OWNED,
 }
 
-export const COMPLETE: Move = {
+export const COMPLETE: Transition = {
   name: 'complete',
   isOwners: true,
   set: `${WRITTEN}, state = 'completed', result = :result, usage = :usage, metered = :metered, ${END}`,
@@ -93,7 +93,7 @@ export const COMPLETE: Move = {
   event: `'job.completed'`,
 }
 
-export const FAIL: Move = {
+export const FAIL: Transition = {
   name: 'fail',
   isOwners: true,
   set: `${WRITTEN}, state = 'failed', error = :error, metered = :metered, ${END}`,
@@ -105,7 +105,7 @@ export const FAIL: Move = {
  * The owner returns a job for a delayed retry. A requested cancel ends the job here, because no owner remains to honour
  * it.
  */
-export const RETRY: Move = {
+export const RETRY: Transition = {
   name: 'retry',
   isOwners: true,
   set: `${WRITTEN}, tries = tries + CAST(:used AS integer), run_at_ms = now_ms() + CAST(:delay_ms AS bigint),
@@ -118,7 +118,7 @@ export const RETRY: Move = {
 }
 
 /** A draining worker returns a job: the attempt is never decreased, and no try is used up. */
-export const HAND_BACK: Move = {
+export const HAND_BACK: Transition = {
   name: 'hand_back',
   isOwners: true,
   set: `${WRITTEN}, published_at_ms = now_ms(),
@@ -130,7 +130,7 @@ export const HAND_BACK: Move = {
 }
 
 /** The owner ends a job after a cancel request, without a partial result. */
-export const HONOUR_CANCEL: Move = {
+export const HONOUR_CANCEL: Transition = {
   name: 'honour_cancel',
   isOwners: true,
   set: `${WRITTEN}, state = 'cancelled', metered = :metered, ${END}`,
@@ -149,7 +149,7 @@ const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms
  * A caller cancels a queued job, or requests the cancel of a running one, once. A job that may write a partial result gets a grace period, and is
  * queued if it has no owner. The next cancel, or the end of that period, ends the job.
  */
-export const CANCEL: Move = {
+export const CANCEL: Transition = {
   name: 'cancel',
   givesRequest: true,
   set: `cancel_requested_at_ms = now_ms(),
@@ -166,7 +166,7 @@ export const CANCEL: Move = {
 }
 
 /** Sweep: `scheduled` jobs whose `run_at` has passed become `queued`. */
-export const START_DUE: Move = {
+export const START_DUE: Transition = {
   name: 'start_due',
   givesRequest: true,
   set: `state = 'queued', published_at_ms = now_ms()`,
@@ -179,7 +179,7 @@ export const START_DUE: Move = {
 }
 
 /** Republishes jobs that were published long ago and are still queued: Kafka may have lost them. */
-export const TAKE_UNPUBLISHED: Move = {
+export const TAKE_UNPUBLISHED: Transition = {
   name: 'take_unpublished',
   givesRequest: true,
   set: 'published_at_ms = now_ms()',
@@ -192,7 +192,7 @@ export const TAKE_UNPUBLISHED: Move = {
 }
 
 /** Sweep: jobs whose maximum wait has passed expire. Cancelled jobs whose grace period has passed end as cancelled. */
-export const EXPIRE: Move = {
+export const EXPIRE: Transition = {
   name: 'expire',
   set: `state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'expired' END, ${END}`,
   pick: { from: 'jobs', where: `${WAITING} AND expires_at_ms <= now_ms()`, order: 'expires_at_ms', lock: 'jobs' },
@@ -218,7 +218,7 @@ const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
  * join again with the new owner and skips the row. A subquery would use the old snapshot, in which a new owner may not exist. The owner's lease row
  * is locked too, so that no renewal intervenes.
  */
-export const REAP: Move = {
+export const REAP: Transition = {
   name: 'reap',
   givesRequest: true,
   pick: {

@@ -7,7 +7,7 @@
 export const TENANTS_AHEAD = 8
 
 /** Maximum tenants read per statement, including those at their limits; the claim continues after them in another statement. */
-export const LOOKED_MAX = 1_000
+export const SCANNED_MAX = 1_000
 
 /** Condition for jobs of the same slots. */
 const LANE = `jobs.pool = :pool AND jobs.kind = :kind AND jobs.model = :model AND jobs.priority = :priority`
@@ -32,7 +32,7 @@ const way = (isLocking: boolean) => `
       SELECT coalesce(${FOLLOWING}, ${FIRST}), CASE WHEN ${FOLLOWING} IS NULL THEN lap + 1 ELSE lap END,
         CASE WHEN step = 0 OR coalesce(${room('turn.tenant', isLocking)}, 1) > 0 THEN nth + 1 ELSE nth END, step + 1
       FROM turn
-      WHERE nth <= CAST(:tenants AS bigint) AND step < ${LOOKED_MAX} AND (lap = 0 OR (lap = 1 AND tenant < :after))
+      WHERE nth <= CAST(:tenants AS bigint) AND step < ${SCANNED_MAX} AND (lap = 0 OR (lap = 1 AND tenant < :after))
     )`
 
 /** Jobs per tenant: an equal share of the limit, and at least `:each`. */
@@ -47,7 +47,7 @@ const eachOf = (greatest: string) =>
  * @param may Condition for jobs that may be picked.
  * @param isLocking Whether statements run concurrently: then each skips locked rows, and tenants with a limit for which another statement is picking.
  */
-export function pickInTurn(may: string, isLocking: boolean): string {
+export function pickFair(may: string, isLocking: boolean): string {
   const own = `SELECT jobs.id FROM jobs WHERE ${WAITS} AND jobs.tenant = fair.tenant AND ${may} ORDER BY jobs.id`
   // SQLite has no LATERAL, and needs no locks. Both variants join in the order of `fair`; only the LIMIT makes SQLite preserve that order.
   const jobs = isLocking
@@ -68,6 +68,6 @@ export function pickInTurn(may: string, isLocking: boolean): string {
 }
 
 /** Selects the last tenant of the same walk, and the number of tenants read. */
-export function lastLooked(isLocking: boolean): string {
+export function lastScanned(isLocking: boolean): string {
   return `WITH ${way(isLocking)} SELECT tenant, step FROM turn ORDER BY step DESC LIMIT 1`
 }

@@ -1,25 +1,34 @@
-import type { Dispatch, HeldAttempt, Moved, Output } from '#shared/store/store.ts'
+import type { Dispatch, HeldAttempt, Output, TransitionResult } from '#shared/store/store.ts'
 import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
 import { eventRows, type Params, type Row, type SqlDatabase, type TransitionRow, type WrittenOutput } from './sql.ts'
 import { FIND, FIND_CHUNK } from './statements.ts'
-import type { Move } from './transitions.ts'
+import type { Transition } from './transitions.ts'
 
 /** State transitions of one job, of many, and of an owner that may repeat a write. */
 
 /** Maximum jobs per statement: SQLite blocks the event loop meanwhile, and a job has entries in ten indexes. */
 export const JOBS_MAX = 50
 
-export async function moveOne(db: SqlDatabase, move: Move, params: Params): Promise<Moved | undefined> {
-  const [row] = await db.move(move, params, [])
-  return row && movedOf(row)
+export async function transitionOne(
+  db: SqlDatabase,
+  move: Transition,
+  params: Params,
+): Promise<TransitionResult | undefined> {
+  const [row] = await db.transition(move, params, [])
+  return row && resultOf(row)
 }
 
 /** Changes up to `limit` jobs, a few at a time. If a later part fails, then the jobs changed before are returned. */
-export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: number): Promise<TransitionRow[]> {
+export async function sweep(
+  db: SqlDatabase,
+  move: Transition,
+  params: Params,
+  limit: number,
+): Promise<TransitionRow[]> {
   const rows: TransitionRow[] = []
   for (let isMore = true; isMore && rows.length < limit; ) {
     const most = Math.min(JOBS_MAX, limit - rows.length)
-    const moved = await db.move(move, { ...params, limit: most }, []).catch((error: unknown) => {
+    const moved = await db.transition(move, { ...params, limit: most }, []).catch((error: unknown) => {
       if (rows.length === 0) throw error
       return []
     })
@@ -32,28 +41,28 @@ export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: 
 /** A write of the owner, which may be repeated if its answer was lost. @param moreBytes Stored bytes in addition to the output */
 export async function writeAsOwner(
   db: SqlDatabase,
-  move: Move,
+  move: Transition,
   run: HeldAttempt,
   more: Params,
   output: Output = [],
   moreBytes = 0,
-): Promise<Moved | undefined> {
+): Promise<TransitionResult | undefined> {
   const { id, attempt, boot: owner, chunk } = run
   const has_output = output.some(({ type }) => type === 'job.output.delta')
   const progress = jsonText(output.findLast(({ type }) => type === 'job.progress')?.data)
   const written = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
   const bytes = written.reduce((sum, { data }) => sum + Buffer.byteLength(data), moreBytes)
   const params = { id, attempt, owner, chunk, has_output, progress, count: output.length, bytes, ...more }
-  const [row] = await db.move(move, params, written)
+  const [row] = await db.transition(move, params, written)
   return row ? writtenOf(row, output, written) : await findWritten(db, move, run, output)
 }
 
 async function findWritten(
   db: SqlDatabase,
-  move: Move,
+  move: Transition,
   { id, attempt, boot: owner, chunk }: HeldAttempt,
   output: Output,
-): Promise<Moved | undefined> {
+): Promise<TransitionResult | undefined> {
   const events = (await db.run(FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
   const own = events.slice(output.length)
   const isSame =
@@ -65,17 +74,17 @@ async function findWritten(
   return row && { job: jobOf(row), events }
 }
 
-export function movedOf(row: TransitionRow): Moved {
+export function resultOf(row: TransitionRow): TransitionResult {
   return { job: jobOf(row), events: eventRows(row, [], false).map(eventOf) }
 }
 
 /** The job and events of a row that its owner changed. @param written The output as JSON text, which is not parsed again */
-function writtenOf(row: TransitionRow, output: Output, written: WrittenOutput): Moved {
+function writtenOf(row: TransitionRow, output: Output, written: WrittenOutput): TransitionResult {
   const rows = eventRows(row, written, true)
   const events = output.map(({ data }, index) => ({ ...eventOf({ ...rows[index], data: null } as Row), data }))
   return { job: jobOf(row), events: [...events, ...rows.slice(output.length).map(eventOf)] }
 }
 
 export function dispatchOf(row: TransitionRow): Dispatch {
-  return { ...movedOf(row), request: jsonOf(row.request) }
+  return { ...resultOf(row), request: jsonOf(row.request) }
 }

@@ -29,7 +29,7 @@ import {
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'
-import type { Move } from '#shared/store/sql/transitions.ts'
+import type { Transition } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
@@ -177,7 +177,7 @@ class SqliteDatabase implements SqlDatabase {
     }
   }
 
-  async move(move: Move, params: Params, output: WrittenOutput): Promise<TransitionRow[]> {
+  async transition(move: Transition, params: Params, output: WrittenOutput): Promise<TransitionRow[]> {
     const { reads, also = [] } = move
     const read = reads ? `WITH ${reads.name} AS (${reads.sql('jobs')}) ` : ''
     const sql = read + updateOf(move, pickOf(move, false)) + returning(move)
@@ -228,7 +228,7 @@ class SqliteDatabase implements SqlDatabase {
   async close(): Promise<void> {
     if (!this.#db.isOpen) return
     this.#writes.flush()
-    this.#tellWritten()
+    this.#notifyWritten()
     this.#prepared.clear()
     // In this order: after the close, another process may own the file.
     this.#unlock()
@@ -255,7 +255,7 @@ class SqliteDatabase implements SqlDatabase {
   #write<T>(work: () => T, isTransient?: boolean): Promise<T> {
     this.#refuseWhenClosed()
     if (this.#written === undefined) return this.#writes.run(work, isTransient)
-    return this.#writes.run(work, isTransient).finally(() => this.#tellWritten())
+    return this.#writes.run(work, isTransient).finally(() => this.#notifyWritten())
   }
 
   async #untilWritten(signal: AbortSignal): Promise<void> {
@@ -263,7 +263,7 @@ class SqliteDatabase implements SqlDatabase {
     await abortable(this.#written.promise, signal).catch(() => {})
   }
 
-  #tellWritten(): void {
+  #notifyWritten(): void {
     this.#written?.resolve()
     this.#written = undefined
   }
@@ -274,7 +274,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 }
 
-function returning({ event, data, givesRequest }: Pick<Move, 'event' | 'data' | 'givesRequest'>): string {
+function returning({ event, data, givesRequest }: Pick<Transition, 'event' | 'data' | 'givesRequest'>): string {
   const request = givesRequest ? ', request' : ''
   return ` RETURNING ${JOB_COLUMNS}${request}, ${event ?? 'NULL'} AS event_type, ${data ?? 'NULL'} AS event_data,
     now_ms() AS event_at_ms`

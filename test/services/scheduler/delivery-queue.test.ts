@@ -41,7 +41,7 @@ describe('the queue of webhook deliveries', () => {
     const all = added(queue, 10, 'a', 'a.example')
     const sent = sendable(queue)
     while (sent.length < 10) {
-      queue.done(sent.at(-4) as Taken, 5)
+      queue.release(sent.at(-4) as Taken, 5)
       sent.push(...sendable(queue))
     }
     expect(sent).toEqual(all)
@@ -61,7 +61,7 @@ describe('the queue of webhook deliveries', () => {
     for (const one of sendable(queue)) {
       added(queue, 1, 'a', 'slow.example')
       for (let i = 0; i < 10; i++) {
-        queue.done(one, 15_000)
+        queue.release(one, 15_000)
         queue.next()
       }
     }

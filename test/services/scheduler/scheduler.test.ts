@@ -18,7 +18,7 @@ import { Metrics } from '#shared/metrics.ts'
 import { openPorts, type Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/leases.ts'
-import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type NewJob, type Store } from '#shared/store/store.ts'
 import { openBroker, silentLog } from '../../support/jobs/jobs.ts'
 import { alive, claimed, newJob, openSqliteDatabase, running, type TestDatabase } from '../../support/jobs/stores.ts'
 import { until } from '../../support/stack.ts'
@@ -136,9 +136,9 @@ describe('the scheduler', () => {
     expect(taken).toEqual([])
     await database.advance(61_000)
     await until(() => taken.length > 0)
-    await until(async () => (await store.find(EVERY_TENANT, id))?.state === 'queued')
+    await until(async () => (await store.find(ALL_TENANTS, id))?.state === 'queued')
     expect(taken).toMatchObject([{ id, attempt: 0, kind: 'generate', body: { text: 'hello' } }])
-    expect(await store.find(EVERY_TENANT, other)).toMatchObject({ state: 'scheduled' })
+    expect(await store.find(ALL_TENANTS, other)).toMatchObject({ state: 'scheduled' })
   })
 
   it('ends jobs that waited too long and notifies their followers', async () => {
@@ -147,7 +147,7 @@ describe('the scheduler', () => {
     const { ports } = await start()
     await database.advance(61_000)
     await until(() => events.some(({ type }) => type === 'job.expired'))
-    expect(await store.find(EVERY_TENANT, id)).toMatchObject({ state: 'expired' })
+    expect(await store.find(ALL_TENANTS, id)).toMatchObject({ state: 'expired' })
     expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_expired_total{pool="inference"} 1')
   })
 
@@ -160,9 +160,9 @@ describe('the scheduler', () => {
       const worker = await alive(store, `wrk_${attempt}`, LEASE_MS)
       await claimed(store, id, worker)
       // No process renews the lease.
-      await until(async () => (await store.find(EVERY_TENANT, id))?.state !== 'in_progress')
+      await until(async () => (await store.find(ALL_TENANTS, id))?.state !== 'in_progress')
     }
-    expect(await store.find(EVERY_TENANT, id)).toMatchObject({
+    expect(await store.find(ALL_TENANTS, id)).toMatchObject({
       state: 'failed',
       attempt: 3,
       error: { code: 'worker_lost' },
@@ -180,19 +180,19 @@ describe('the scheduler', () => {
     const worker = await alive(store, 'wrk_1', 3_600_000)
     const late = await running(store, { request: REQUEST, deadlineInMs: 60_000 }, worker)
     const cancelled = await running(store, { request: REQUEST }, worker)
-    await store.cancel(EVERY_TENANT, cancelled.id)
+    await store.cancel(ALL_TENANTS, cancelled.id)
     await start()
     await database.advance(71_000)
     // The owner is alive; the sweep waits for one whole lease, because the store may have been down.
     await alive(store, worker, LEASE_MS)
     const renewing = setInterval(() => void alive(store, worker, LEASE_MS), 20)
     try {
-      await until(async () => (await store.find(EVERY_TENANT, late.id))?.state === 'failed')
-      await until(async () => (await store.find(EVERY_TENANT, cancelled.id))?.state === 'cancelled')
+      await until(async () => (await store.find(ALL_TENANTS, late.id))?.state === 'failed')
+      await until(async () => (await store.find(ALL_TENANTS, cancelled.id))?.state === 'cancelled')
     } finally {
       clearInterval(renewing)
     }
-    expect(await store.find(EVERY_TENANT, late.id)).toMatchObject({ error: { code: 'timeout' } })
+    expect(await store.find(ALL_TENANTS, late.id)).toMatchObject({ error: { code: 'timeout' } })
   })
 
   it('republishes every queued job once when the broker lost all records', { timeout: 60_000 }, async () => {
@@ -225,8 +225,8 @@ describe('the scheduler', () => {
     const expiring = await create({ startInMs: 1_000 })
     await start({ broker: away })
     await database.advance(2_000)
-    await until(async () => (await store.find(EVERY_TENANT, expiring))?.state === 'expired')
-    expect(await store.find(EVERY_TENANT, id)).toMatchObject({ state: 'scheduled' })
+    await until(async () => (await store.find(ALL_TENANTS, expiring))?.state === 'expired')
+    expect(await store.find(ALL_TENANTS, id)).toMatchObject({ state: 'scheduled' })
     isReachable = true
     await until(() => taken.some((envelope) => envelope.id === id))
   })
@@ -240,7 +240,7 @@ describe('the scheduler', () => {
     const id = await create({ startInMs: 1_000 })
     await database.advance(2_000)
     fragile.isDown = false
-    await until(async () => (await store.find(EVERY_TENANT, id))?.state === 'expired')
+    await until(async () => (await store.find(ALL_TENANTS, id))?.state === 'expired')
     expect(scheduler.problems()).toEqual([])
   })
 
@@ -262,7 +262,7 @@ describe('the scheduler', () => {
     await start()
     const id = await create({ startInMs: 1_000 })
     await database.advance(2_000)
-    await until(async () => (await store.find(EVERY_TENANT, id))?.state === 'expired')
+    await until(async () => (await store.find(ALL_TENANTS, id))?.state === 'expired')
     expect(calls).toEqual([])
   })
 
@@ -286,7 +286,7 @@ describe('the scheduler', () => {
       await store.create({ ...job, request: requestOf(job.id) })
       for (const key of [job.id, `${job.id}-audio000`]) await put(key)
     }
-    await store.cancel(EVERY_TENANT, past.id)
+    await store.cancel(ALL_TENANTS, past.id)
     const left = newJob().id
     await put(left)
     const hourAgo = Date.now() / 1_000 - 3_600

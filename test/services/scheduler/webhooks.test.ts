@@ -13,7 +13,7 @@ import { openFileKeys } from '#shared/keys/file.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
 import { newWebhookSecret, webhookKeyOf, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { Metrics } from '#shared/metrics.ts'
-import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type NewJob, type Store } from '#shared/store/store.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 import { alive, claimed, newJob, openSqliteDatabase, running, type TestDatabase } from '../../support/jobs/stores.ts'
 import { until } from '../../support/stack.ts'
@@ -364,7 +364,7 @@ describe('webhook deliveries', () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
-    expect(await setup.store.erase(EVERY_TENANT, id)).toBe(true)
+    expect(await setup.store.erase(ALL_TENANTS, id)).toBe(true)
     expect(await setup.deliver(id)).toMatchObject([{ state: 'failed', error: 'The job is gone.' }])
     expect(receiver.received).toHaveLength(0)
   })

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import type { TranscribeEvent } from '#schemas/transcription/transcription.ts'
 import { withSpeakers } from '#services/transcription/diarize.ts'
-import { tellProgress } from '#services/transcription/transcribe.ts'
+import { reportProgress } from '#services/transcription/transcribe.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
 import { sizeOf } from '#shared/event-size.ts'
@@ -91,7 +91,7 @@ describe('transcription progress', () => {
     [30.7, undefined, null, '30 seconds'],
   ])('after %d s of %s s is %s percent', (seconds, duration, percent, message) => {
     const told: Progress[] = []
-    tellProgress((each) => void told.push(each), duration)(seconds)
+    reportProgress((each) => void told.push(each), duration)(seconds)
     expect(told).toEqual([{ phase: 'transcribing', percent, message }])
   })
 })

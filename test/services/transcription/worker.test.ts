@@ -232,9 +232,9 @@ describe('the share of a key', () => {
   test('is the whole amount for its only file, and the remainder otherwise', () => {
     const files = share()
     const one = files.enter('key_1')
-    expect(one.room).toBe(1_000)
+    expect(one.waitForTurn).toBe(1_000)
     one.take(30)
-    expect([files.enter('key_1').room, files.enter('key_2').room]).toEqual([70, 1_000])
+    expect([files.enter('key_1').waitForTurn, files.enter('key_2').waitForTurn]).toEqual([70, 1_000])
   })
 
   test('is never less than a minute, and is released when the work has ended', () => {
@@ -242,13 +242,13 @@ describe('the share of a key', () => {
     const one = files.enter('key_1')
     one.take(900)
     const other = files.enter('key_1')
-    expect(other.room).toBe(60)
+    expect(other.waitForTurn).toBe(60)
     expect(() => other.take(61)).toThrow(
       'This key has 900 s of audio in progress on this worker; the maximum is 100 s at once.',
     )
     one.leave()
     other.leave()
-    expect(files.enter('key_1').room).toBe(1_000)
+    expect(files.enter('key_1').waitForTurn).toBe(1_000)
   })
 
   test('is not granted twice to files that are decoded concurrently', () => {

@@ -150,7 +150,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const run = await running(store)
-    await store.goodbye(run.boot)
+    await store.deregister(run.boot)
     await store.holdLease('reaper', 'scheduler', 5_000)
     const policy = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 5_000 }
     await database.query('BEGIN')

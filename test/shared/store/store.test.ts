@@ -10,7 +10,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { childJobId, newJobId } from '#shared/store/job-id.ts'
 import { REAPER_LEASE } from '#shared/store/leases.ts'
-import { EVERY_TENANT, type HeldAttempt, type IdempotencyKey, type NewJob, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type HeldAttempt, type IdempotencyKey, type NewJob, type Store } from '#shared/store/store.ts'
 import {
   alive,
   claimed,
@@ -83,7 +83,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   }
   /** Loses the worker of a run and takes its job. */
   async function lose(run: HeldAttempt) {
-    await store.goodbye(run.boot)
+    await store.deregister(run.boot)
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
     return (await reap()).find(({ job: { id } }) => id === run.id)
   }
@@ -822,10 +822,10 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         expect(await store.cancel('key_b', id)).toBeUndefined()
         expect(await store.erase('key_b', id)).toBe(false)
         expect(await store.redrive('key_b', id, newJobId())).toBeUndefined()
-        expect(await store.find(EVERY_TENANT, id)).toBeDefined()
+        expect(await store.find(ALL_TENANTS, id)).toBeDefined()
       }
       expect((await store.list('key_b', { limit: 10 })).jobs).toEqual([])
-      expect((await store.list(EVERY_TENANT, { limit: 10 })).jobs).toHaveLength(2)
+      expect((await store.list(ALL_TENANTS, { limit: 10 })).jobs).toHaveLength(2)
       expect(await store.create(newJob({ tenant: 'key_b', id: mine.id }))).toMatchObject({ outcome: 'conflict' })
     })
 
@@ -896,8 +896,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         { tenant: 'key_b', count: 1 },
       ])
       // The order of two ids of one millisecond is random.
-      expect(await store.tenants.places(of, TENANT)).toEqual(ids.toSorted().map((id, i) => ({ id, nth: i + 1 })))
-      expect(await store.tenants.places(of, 'key_c')).toEqual([])
+      expect(await store.tenants.positions(of, TENANT)).toEqual(ids.toSorted().map((id, i) => ({ id, nth: i + 1 })))
+      expect(await store.tenants.positions(of, 'key_c')).toEqual([])
     })
   })
 
@@ -954,7 +954,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.find(TENANT, run.id)).toBeUndefined()
       expect(await store.listEvents(TENANT, run.id, 0, 10)).toEqual([])
       expect(await store.find(TENANT, open.id)).toBeDefined()
-      const asked = [TENANT, 'key_other', EVERY_TENANT] as const
+      const asked = [TENANT, 'key_other', ALL_TENANTS] as const
       expect(await Promise.all(asked.map((scope) => store.isPast(scope, run.id)))).toEqual([true, false, true])
       expect(await store.isPast(TENANT, open.id)).toBe(false)
       await store.cancel(TENANT, open.id)

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
 import { newJobId } from '#shared/store/job-id.ts'
-import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
 import type { UsageEntry } from '#shared/store/usage.ts'
 import { dayOf } from '#shared/usage/cost.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
@@ -179,7 +179,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     const run = await running(store, { tenant: 'proj', keyId: 'key_a' })
     await store.fail(run, { error: { code: 'internal_error', message: 'x', param: null } })
     const again = newJobId()
-    await store.redrive(EVERY_TENANT, run.id, again)
+    await store.redrive(ALL_TENANTS, run.id, again)
     await store.complete(await claimed(store, again, await alive(store)), { result: {} })
     await enterAll()
     expect(await sum('key')).toMatchObject([{ group: 'key_a', calls: 2, failed: 1 }])

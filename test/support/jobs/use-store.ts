@@ -1,7 +1,7 @@
 import { newId } from '#shared/id.ts'
 import { childJobId } from '#shared/store/job-id.ts'
 import { REAPER_LEASE } from '#shared/store/leases.ts'
-import { EVERY_TENANT, type HeldAttempt, type ListQuery, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type HeldAttempt, type ListQuery, type Store } from '#shared/store/store.ts'
 import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
 import { alive, claimed, HOUR_MS, newJob } from './stores.ts'
 
@@ -55,7 +55,7 @@ async function moveJobs(store: Store): Promise<void> {
     owner,
     10,
   )
-  await store.goodbye(owner)
+  await store.deregister(owner)
 }
 
 async function moveFamilies(store: Store): Promise<void> {
@@ -85,7 +85,7 @@ async function moveFamilies(store: Store): Promise<void> {
   await store.cancelChildren(job.id, 100)
   await store.settle(job.id)
   await store.forgetChildren(job.id)
-  await store.goodbye(owner)
+  await store.deregister(owner)
 }
 
 async function sweep(store: Store): Promise<void> {
@@ -103,7 +103,7 @@ async function sweep(store: Store): Promise<void> {
 async function read(store: Store, layout: Layout): Promise<void> {
   const middle = manyId(layout, Math.floor(layout.jobs / 2))
   await store.find(MANY_TENANT, middle)
-  await store.find(EVERY_TENANT, middle)
+  await store.find(ALL_TENANTS, middle)
   await store.findContent(MANY_TENANT, middle)
   await store.findResultText(MANY_TENANT, middle)
   await store.listEvents(MANY_TENANT, middle, 0, 100)
@@ -112,7 +112,7 @@ async function read(store: Store, layout: Layout): Promise<void> {
   const { pool, kind, model } = newJob()
   await store.tenants.depth()
   await store.tenants.queued({ pool, kind, model, priority: 'normal' })
-  await store.tenants.places({ pool, kind, model, priority: 'normal' }, MANY_TENANT)
+  await store.tenants.positions({ pool, kind, model, priority: 'normal' }, MANY_TENANT)
   await store.tenants.running(MANY_TENANT)
   await store.tenants.waitingOfKey('key_b')
   await store.tenants.isWaiting({ pool, kind, model, priority: 'normal' })

@@ -56,7 +56,7 @@ export async function createAnyKey(context: IngressContext, call: Call, body: un
   const { project: asked, ...fields } = parseBody(CreateKey, body, 'openai')
   const known = await context.keys.fresh()
   const rights = keyChangeOf(context, fields)
-  requireGivable(call, rights)
+  requireDelegable(call, rights)
   const project = typeof asked === 'string' ? requireProject(known, asked) : undefined
   requireQuota(known.keys.length, KEYS_MAX, 'keys')
   const options = { ...rights, project }
@@ -71,7 +71,7 @@ export async function updateKey(context: IngressContext, call: Call, body: unkno
   const before = await findStoredKey(context, call)
   const change = keyChangeOf(context, fields, before.limits)
   if (Object.keys(change).length === 0) throw nothingAsked()
-  requireGivable(call, { ...before, ...change }, before)
+  requireDelegable(call, { ...before, ...change }, before)
   const key = await context.keys.change((store) => store.update(before.id, change, authorOf(call)))
   if (!key) throw noSuchKey(before.id)
   audit(context, call, 'update_key', { of_key: key.id, of_project: projectIdOf(key) })
@@ -89,7 +89,7 @@ export async function rotateAnyKey(context: IngressContext, call: Call, body: un
   const old = await findStoredKey(context, call)
   requireRotatable(old, expires_at !== undefined)
   const expiresAt = endOf(expires_at)
-  requireGivable(call, { ...old, expires_at: expiresAt })
+  requireDelegable(call, { ...old, expires_at: expiresAt })
   requireQuota(context.keys.known.keys.length, KEYS_MAX, 'keys')
   const rotated = await context.keys.change((store) => {
     return rotateKey(store, old, { expiresAt, gracePeriodSeconds: gracePeriodSeconds }, authorOf(call))
@@ -187,7 +187,7 @@ function endOf(expiresAt: number | null | undefined): number | undefined {
  * @param before Rights that the key has already and may keep.
  * @throws ServiceError `permission_denied`
  */
-function requireGivable({ key }: Call, given: Permissions, before?: Permissions): void {
+function requireDelegable({ key }: Call, given: Permissions, before?: Permissions): void {
   const missing = missingPermission(key, given, before)
   if (!missing) return
   const { what, param } = missing

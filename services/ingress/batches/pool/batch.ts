@@ -9,7 +9,7 @@ import type {
 import { LineChecker } from '#services/ingress/batches/check.ts'
 import { dropInput } from '#services/ingress/batches/input.ts'
 import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
-import { PART_REQUESTS, PARTS_AT_ONCE } from '#services/ingress/batches/parts.ts'
+import { PART_REQUESTS, PARTS_IN_FLIGHT_MAX } from '#services/ingress/batches/parts.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { FILES_MAX } from '#services/ingress/files/upload.ts'
@@ -51,7 +51,12 @@ export async function* runBatch(
 ): AsyncGenerator<BatchEvent> {
   if (!composition) throw new ServiceError('internal_error', 'A batch needs a durable job.')
   const [id = ''] = idempotencyKey.split(':')
-  const run = new BatchRun(tools, request, { id, tenant, composition, tell: (progress) => onProgress?.(progress) })
+  const run = new BatchRun(tools, request, {
+    id,
+    tenant,
+    composition,
+    onProgress: (progress) => onProgress?.(progress),
+  })
   yield { type: 'batch', result: await run.result() }
 }
 
@@ -59,7 +64,7 @@ interface RunOptions {
   readonly id: string
   readonly tenant: string
   readonly composition: Composition
-  readonly tell: (progress: Progress) => void
+  readonly onProgress: (progress: Progress) => void
 }
 
 class BatchRun {
@@ -115,7 +120,7 @@ class BatchRun {
     if (this.#isOver) return undefined
     const ids: string[] = []
     // The next groups are submitted, too, so that a slow part does not delay the parts after it.
-    for (let nth = first; nth < Math.min(first + PARTS_AT_ONCE, plan.parts.length); nth++) {
+    for (let nth = first; nth < Math.min(first + PARTS_IN_FLIGHT_MAX, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
     const own = ids.slice(0, GROUP)
@@ -191,7 +196,7 @@ class BatchRun {
     const done = completed + failed + cancelled + expired
     const counts = { total: requests, completed, failed: done - completed }
     const message = `${done} of ${requests} requests have ended.`
-    this.#options.tell({ phase, percent: Math.floor((100 * done) / requests), message, counts })
+    this.#options.onProgress({ phase, percent: Math.floor((100 * done) / requests), message, counts })
   }
 
   get #undone(): Outcome {

@@ -22,11 +22,11 @@ const ASK_MS_MAX = 250
 /**
  * Maximum cached budgets, which exceeds the number of active keys and projects. At the maximum, the cache is emptied.
  */
-const KNOWN_MAX = 20_000
+const CACHED_MAX = 20_000
 /** Part of the remaining budget that all ingresses together may reserve without synchronizing; see `limits.ts`. */
 const UNASKED_SHARE = 1 / 4
 /** Retry-After of a call whose budget is reserved by other calls. Some of those calls have likely ended by then. */
-const HELD_RETRY_MS = 2_000
+const RESERVED_RETRY_AFTER_MS = 2_000
 
 export interface BudgetOptions {
   /** Undefined if costs are not recorded; then no budget applies. */
@@ -47,7 +47,7 @@ interface Budget extends Spender {
   readonly usd: number
 }
 
-interface HeldPart {
+interface ReservedPart {
   readonly budget: Budget
   readonly of: HeldBudget
   readonly nanos: number
@@ -136,7 +136,7 @@ export class Budgets {
       this.#publish(held)
     }
     try {
-      await this.#agree(held)
+      await this.#synchronize(held)
     } catch (error) {
       release()
       throw error
@@ -172,10 +172,10 @@ export class Budgets {
     for (const budget of budgets) {
       const known = this.#known(budget, month)
       const nowMs = this.#clock()
-      if (nowMs - known.askedAtMs > CACHE_TTL_MS) this.#startRead(budget, month, known)
-      if (nowMs - known.heardAtMs > STALE_MS) {
-        await Promise.all([inTime(known.reading), this.#options.fleet?.ask([known.running])])
-        known.heardAtMs = this.#clock()
+      if (nowMs - known.requestedAtMs > CACHE_TTL_MS) this.#startRead(budget, month, known)
+      if (nowMs - known.readAtMs > STALE_MS) {
+        await Promise.all([inTime(known.reading), this.#options.fleet?.synchronize([known.running])])
+        known.readAtMs = this.#clock()
       } else this.#options.fleet?.refresh(known.running, nowMs)
       if (known.known >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
     }
@@ -196,17 +196,17 @@ export class Budgets {
    *
    * @throws ServiceError if the reservations of all ingresses exceed a budget
    */
-  async #agree(all: readonly HeldPart[]): Promise<void> {
+  async #synchronize(all: readonly ReservedPart[]): Promise<void> {
     const { fleet, ingresses } = this.#options
     if (!fleet) return
     const nowMs = this.#clock()
     const share = UNASKED_SHARE / Math.max(1, ingresses?.() ?? 1)
     const isSure = all.every(({ budget, of }) => {
-      const { here, told } = of.running
-      return nowMs - of.running.heardAtMs <= STALE_MS && here - told <= this.#leftOf(budget, of) * share
+      const { local: here, published: told } = of.running
+      return nowMs - of.running.syncedAtMs <= STALE_MS && here - told <= this.#leftOf(budget, of) * share
     })
-    if (isSure || !fleet.isThere) return this.#publish(all)
-    await fleet.ask(all.map(({ of }) => of.running))
+    if (isSure || !fleet.isReachable) return this.#publish(all)
+    await fleet.synchronize(all.map(({ of }) => of.running))
     const month = monthOf(this.#now())
     for (const { budget, of, nanos } of all) {
       const isAlone = of.underWay(this.#clock()) <= nanos
@@ -214,7 +214,7 @@ export class Budgets {
     }
   }
 
-  #settle(held: readonly HeldPart[], cost: number, entered: Promise<unknown>): void {
+  #settle(held: readonly ReservedPart[], cost: number, entered: Promise<unknown>): void {
     for (const { of, nanos } of held) of.settle(nanos, cost)
     this.#publish(held)
     void entered.then(() => {
@@ -223,21 +223,21 @@ export class Budgets {
     })
   }
 
-  #handOver(held: readonly HeldPart[]): void {
+  #handOver(held: readonly ReservedPart[]): void {
     for (const { of, nanos } of held) of.handOver(nanos)
     this.#publish(held)
     this.#readLater(held)
   }
 
-  #publish(all: readonly HeldPart[]): void {
-    for (const { of } of all) this.#options.fleet?.note(of.running)
+  #publish(all: readonly ReservedPart[]): void {
+    for (const { of } of all) this.#options.fleet?.markChanged(of.running)
   }
 
   /**
    * Schedules a read of the ledger. The read ends the publication of amounts that the ledger now contains, even if no
    * further call arrives.
    */
-  #readLater(held: readonly HeldPart[]): void {
+  #readLater(held: readonly ReservedPart[]): void {
     if (!this.#options.fleet) return
     for (const { budget, of } of held) {
       setTimeout(() => {
@@ -251,7 +251,7 @@ export class Budgets {
     const budgetName = `${owner} ${id}`
     const before = this.#held.get(budgetName)
     if (before?.month === month) return before
-    if (this.#held.size >= KNOWN_MAX) this.#held.clear()
+    if (this.#held.size >= CACHED_MAX) this.#held.clear()
     const known = new HeldBudget(`budget ${month} ${budgetName}`, month)
     this.#held.set(budgetName, known)
     return known
@@ -266,12 +266,12 @@ export class Budgets {
 
   /** Never rejects. */
   async #read(budget: Budget, month: Month, held: HeldBudget): Promise<void> {
-    held.askedAtMs = this.#clock()
+    held.requestedAtMs = this.#clock()
     const { ledger, log, fleet } = this.#options
     const none = { costNanos: 0, reservedNanos: 0 }
     const ask = async () => (await ledger?.spent([budget], month.from, month.to))?.[0] ?? none
     try {
-      await held.read(ask, () => fleet?.note(held.running))
+      await held.read(ask, () => fleet?.markChanged(held.running))
       if (this.#isFailing) log.info({}, 'budgets readable again')
       this.#isFailing = false
     } catch (error) {
@@ -279,7 +279,7 @@ export class Budgets {
       if (!this.#isFailing) log.warn({ err: error }, 'budgets not readable; using the last known values')
       this.#isFailing = true
     }
-    held.heardAtMs = this.#clock()
+    held.readAtMs = this.#clock()
   }
 }
 
@@ -304,5 +304,5 @@ function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceErr
 
 function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
   const message = `Calls and jobs under way may spend the rest of the budget of this ${owner}, $${usd} for ${name}. A lower max_tokens reserves less.`
-  return refusal(message, HELD_RETRY_MS)
+  return refusal(message, RESERVED_RETRY_AFTER_MS)
 }

@@ -6,7 +6,7 @@ import type { Fleet } from './fleet.ts'
 import { limitIsZero, refusal } from './refusals.ts'
 import { Running } from './running.ts'
 
-export interface PlacesOptions {
+export interface ConcurrencyOptions {
   /** Maximum concurrent calls and durable jobs of a project; undefined: no limit. */
   mostOf(project: string): number | undefined
   /** Undefined if the deployment has no durable jobs. */
@@ -16,7 +16,7 @@ export interface PlacesOptions {
   readonly clock: () => number
 }
 
-export interface SlotsTaken {
+export interface ConcurrencyUse {
   readonly most: number
   readonly calls: number
   readonly jobs: number
@@ -33,10 +33,10 @@ export interface SlotsTaken {
  * Only attached calls are counted here. A durable job that exceeds the limit waits in the store.
  */
 export class ConcurrencyLimits implements RunningLimits {
-  readonly #options: PlacesOptions
+  readonly #options: ConcurrencyOptions
   readonly #running = new Map<string, Running>()
 
-  constructor(options: PlacesOptions) {
+  constructor(options: ConcurrencyOptions) {
     this.#options = options
   }
 
@@ -57,11 +57,11 @@ export class ConcurrencyLimits implements RunningLimits {
   }
 
   callsOf(project: string): number {
-    return this.#running.get(project)?.here ?? 0
+    return this.#running.get(project)?.local ?? 0
   }
 
   /** Running calls and jobs of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
-  async takenOf(project: string): Promise<SlotsTaken | undefined> {
+  async useOf(project: string): Promise<ConcurrencyUse | undefined> {
     const most = this.#options.mostOf(project)
     return most === undefined ? undefined : { most, ...(await this.#synchronize(this.#runningOf(project), project)) }
   }
@@ -69,10 +69,10 @@ export class ConcurrencyLimits implements RunningLimits {
   async #enter(project: string, most: number): Promise<() => void> {
     if (most === 0) throw limitIsZero('project', 'concurrent calls and jobs')
     const running = this.#runningOf(project)
-    running.here++
+    running.local++
     const leave = () => {
-      running.here--
-      this.#options.fleet?.note(running)
+      running.local--
+      this.#options.fleet?.markChanged(running)
     }
     try {
       const { calls, jobs } = await this.#synchronize(running, project)
@@ -86,9 +86,9 @@ export class ConcurrencyLimits implements RunningLimits {
 
   async #synchronize(running: Running, project: string): Promise<{ calls: number; jobs: number }> {
     const { clock, fleet, tenants } = this.#options
-    if (!fleet) return { jobs: (await tenants?.running(project)) ?? 0, calls: running.here }
-    if (fleet.isThere) await fleet.ask([running])
-    else fleet.note(running)
+    if (!fleet) return { jobs: (await tenants?.running(project)) ?? 0, calls: running.local }
+    if (fleet.isReachable) await fleet.synchronize([running])
+    else fleet.markChanged(running)
     return { calls: running.all(clock()), jobs: running.jobs(clock()) }
   }
 
@@ -102,7 +102,7 @@ export class ConcurrencyLimits implements RunningLimits {
   }
 }
 
-function full({ most, calls, jobs }: SlotsTaken) {
+function full({ most, calls, jobs }: ConcurrencyUse) {
   return refusal(
     `This project is at its limit of ${most} concurrent calls and jobs: ${calls} calls and ${jobs} jobs are running.`,
     1_000,

@@ -3,14 +3,14 @@ import type { Log } from '#shared/log/log.ts'
 import { MinuteWindow } from './minute-window.ts'
 import { Running } from './running.ts'
 
-const TELL_MS = 100
+const PUBLISH_DELAY_MS = 100
 /**
  * Maximum time that a call waits for the counts of the fleet, in milliseconds. After that, the last known counts are
  * used.
  */
 const ASK_MS_MAX = 250
 /** Retry interval while the store is unreachable, in milliseconds. */
-const AWAY_MS = 1_000
+const RECONNECT_INTERVAL_MS = 1_000
 /** Maximum age of the counts in use, in milliseconds. */
 const CACHE_TTL_MS = 1_000
 
@@ -26,7 +26,7 @@ export interface FleetOptions {
 /**
  * Synchronizes the counts of this ingress with the other ingresses through the store.
  *
- * All changed counts are written in one statement. A statement runs at most every {@link TELL_MS}, or at once if a call
+ * All changed counts are written in one statement. A statement runs at most every {@link PUBLISH_DELAY_MS}, or at once if a call
  * must have the current total. While the store is unreachable, calls do not wait, and each ingress counts alone. When
  * the store is reachable again, the ingress publishes its usage of the current minute.
  */
@@ -38,7 +38,7 @@ export class Fleet {
   #renewal: NodeJS.Timeout | undefined
   #current: Promise<void> | undefined
   #next: Promise<void> | undefined
-  #isAway = false
+  #isUnreachable = false
   #isClosed = false
 
   constructor(options: FleetOptions) {
@@ -46,23 +46,26 @@ export class Fleet {
   }
 
   /** Whether the store was reachable at the last attempt. */
-  get isThere(): boolean {
-    return !this.#isAway && !this.#isClosed
+  get isReachable(): boolean {
+    return !this.#isUnreachable && !this.#isClosed
   }
 
-  note(count: Count): void {
+  markChanged(count: Count): void {
     this.#changed.add(count)
     if (count instanceof Running) this.#renewed.add(count)
-    this.#timer ??= setTimeout(() => void this.#publish(), this.#isAway ? AWAY_MS : TELL_MS).unref()
+    this.#timer ??= setTimeout(
+      () => void this.#publish(),
+      this.#isUnreachable ? RECONNECT_INTERVAL_MS : PUBLISH_DELAY_MS,
+    ).unref()
   }
 
   /** Schedules a read of a count if its value is older than {@link CACHE_TTL_MS}. */
   refresh(count: Count, nowMs: number): void {
-    if (nowMs - count.heardAtMs > CACHE_TTL_MS) this.note(count)
+    if (nowMs - count.syncedAtMs > CACHE_TTL_MS) this.markChanged(count)
   }
 
   /** Publishes counts now. Resolves when the totals have been read, or after {@link ASK_MS_MAX}. Never rejects. */
-  async ask(counts: readonly Count[]): Promise<void> {
+  async synchronize(counts: readonly Count[]): Promise<void> {
     for (const count of counts) this.#changed.add(count)
     const answered = this.#publish()
     let timer: NodeJS.Timeout | undefined
@@ -113,7 +116,7 @@ export class Fleet {
       this.#lose(error)
     }
     const [left] = this.#changed
-    if (left) this.note(left)
+    if (left) this.markChanged(left)
     this.#renewLater()
   }
 
@@ -126,37 +129,37 @@ export class Fleet {
       throw error
     })
     const byName = new Map(windows.map((window) => [window.name, window]))
-    for (const { name, used, remainingMs } of answers) byName.get(name)?.hear(used, remainingMs, clock())
+    for (const { name, used, remainingMs } of answers) byName.get(name)?.confirm(used, remainingMs, clock())
   }
 
   async #settleRunning(running: readonly Running[]): Promise<void> {
     if (running.length === 0) return
-    for (const count of running) count.told = count.here
+    for (const count of running) count.published = count.local
     const { counts, boot, clock } = this.#options
-    const published = running.map(({ name, told }) => ({ name, count: told }))
+    const published = running.map(({ name, published: told }) => ({ name, count: told }))
     const byName = new Map(running.map((count) => [count.name, count]))
-    for (const total of await counts.setRunning(boot, published)) byName.get(total.name)?.hear(total, clock())
+    for (const total of await counts.setRunning(boot, published)) byName.get(total.name)?.update(total, clock())
   }
 
   /** Schedules the renewal of published counts of running calls, which expire in the store. */
   #renewLater(): void {
-    for (const count of this.#renewed) if (count.here === 0) this.#renewed.delete(count)
+    for (const count of this.#renewed) if (count.local === 0) this.#renewed.delete(count)
     if (this.#renewed.size === 0 || this.#renewal || this.#isClosed) return
     this.#renewal = setTimeout(() => {
       this.#renewal = undefined
-      for (const count of this.#renewed) this.note(count)
+      for (const count of this.#renewed) this.markChanged(count)
     }, RUNNING_MS / 3).unref()
   }
 
   /** Logged once, because an outage may last for hours. */
   #lose(error: unknown): void {
-    if (!this.#isAway && !this.#isClosed)
+    if (!this.#isUnreachable && !this.#isClosed)
       this.#options.log.warn({ err: error }, 'fleet limits not readable; counting locally')
-    this.#isAway = true
+    this.#isUnreachable = true
   }
 
   #found(): void {
-    if (this.#isAway) this.#options.log.info({}, 'fleet limits readable again')
-    this.#isAway = false
+    if (this.#isUnreachable) this.#options.log.info({}, 'fleet limits readable again')
+    this.#isUnreachable = false
   }
 }

@@ -1,10 +1,10 @@
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 
-export interface Headed {
+export interface HeaderTarget {
   setHeader(name: string, value: string): unknown
 }
 
-export interface Left {
+export interface RemainingLimit {
   readonly kind: 'requests' | 'tokens'
   readonly limit: number
   readonly remaining: number
@@ -15,16 +15,20 @@ export interface Left {
  * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of one kind apply, then the
  * headers show the one with the least remaining.
  */
-export function tell(res: Headed, format: WireFormat, all: readonly Left[]): void {
+export function setLimitHeaders(res: HeaderTarget, format: WireFormat, all: readonly RemainingLimit[]): void {
   for (const kind of ['tokens', 'requests'] as const) {
     const [tightest] = all
       .filter((left) => left.kind === kind)
       .toSorted((a, b) => a.remaining - b.remaining || b.resetMs - a.resetMs)
-    if (tightest) tellOne(res, format, tightest)
+    if (tightest) setLimitHeader(res, format, tightest)
   }
 }
 
-function tellOne(res: Headed, format: WireFormat, { kind, limit, remaining, resetMs }: Left): void {
+function setLimitHeader(
+  res: HeaderTarget,
+  format: WireFormat,
+  { kind, limit, remaining, resetMs }: RemainingLimit,
+): void {
   if (format === 'anthropic') {
     res.setHeader(`anthropic-ratelimit-${kind}-limit`, String(limit))
     res.setHeader(`anthropic-ratelimit-${kind}-remaining`, String(remaining))

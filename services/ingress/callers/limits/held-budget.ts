@@ -22,9 +22,9 @@ interface LedgerAnswer {
  */
 export class HeldBudget {
   readonly month: string
-  askedAtMs = Number.NEGATIVE_INFINITY
+  requestedAtMs = Number.NEGATIVE_INFINITY
   /** Time of the last read of the ledger, successful or failed. */
-  heardAtMs = Number.NEGATIVE_INFINITY
+  readAtMs = Number.NEGATIVE_INFINITY
   reading: Promise<void> | undefined
   /** Amounts that this ingress publishes, and the sum that the other ingresses published. */
   readonly running: Running
@@ -56,18 +56,18 @@ export class HeldBudget {
 
   reserve(nanos: number): void {
     this.#reserved += nanos
-    this.running.here += nanos
+    this.running.local += nanos
   }
 
   release(nanos: number): void {
     this.#reserved -= nanos
-    this.running.here -= nanos
+    this.running.local -= nanos
   }
 
   settle(nanos: number, cost: number): void {
     this.release(nanos)
     this.#costs += cost
-    this.running.here += cost
+    this.running.local += cost
   }
 
   enter(cost: number): void {
@@ -95,7 +95,7 @@ export class HeldBudget {
     this.#unread.holds -= holds
     if (costs + holds === 0) return
     setTimeout(() => {
-      this.running.here -= costs + holds
+      this.running.local -= costs + holds
       onLess()
     }, PUBLISHED_MS).unref()
   }

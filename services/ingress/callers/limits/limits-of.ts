@@ -50,7 +50,7 @@ export function limitsOfKey(
  *
  * @param ofProject Returns the limits of a project; undefined if it has none
  */
-export function limitsThatHold(
+export function effectiveLimits(
   key: Pick<ApiKey, 'id' | 'project' | 'limits'>,
   settings: LimitSettings,
   ofProject: (project: string) => Limits | undefined,

@@ -5,10 +5,10 @@ import type { Limits } from '#shared/keys/project.ts'
 import { WINDOW_MS } from '#shared/limits/fleet-counts.ts'
 import { Counts } from './counts.ts'
 import type { Fleet } from './fleet.ts'
-import { type Headed, tell } from './headers.ts'
+import { type HeaderTarget, setLimitHeaders } from './headers.ts'
 import { type LimitSettings, limitsOfKey, type Owner } from './limits-of.ts'
 import type { MinuteWindow } from './minute-window.ts'
-import { exceeded, limitIsZero, refusal, tooMany } from './refusals.ts'
+import { concurrencyExceeded, exceeded, limitIsZero, refusal } from './refusals.ts'
 import type { Running } from './running.ts'
 
 /**
@@ -91,17 +91,17 @@ export class RateLimits {
    * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
    * `permission_denied` if the limit is 0
    */
-  async enter(key: KeyOf, format: WireFormat, res: Headed, isJob = false): Promise<() => void> {
+  async enter(key: KeyOf, format: WireFormat, res: HeaderTarget, isJob = false): Promise<() => void> {
     const uses = this.#usesOf(key)
     const slots = this.#slotsOf(key).filter(({ countsJobs }) => !(isJob && countsJobs))
     const leave = () => {
-      for (const { running } of slots) running.here--
-      for (const { running } of slots) this.#fleet?.note(running)
+      for (const { running } of slots) running.local--
+      for (const { running } of slots) this.#fleet?.markChanged(running)
     }
     try {
       this.#refuse(uses, slots, 1)
       for (const { kind, window } of uses) if (kind === 'requests') window.add(1, this.#clock())
-      for (const { running } of slots) running.here++
+      for (const { running } of slots) running.local++
       if (this.#fleet && uses.length + slots.length > 0) {
         await this.#settle(this.#fleet, uses, slots)
         this.#recheck(uses, slots, leave)
@@ -121,7 +121,7 @@ export class RateLimits {
   beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
     const count = this.#following.get(id) ?? 0
     const most = this.#config.followsMaxPerKey
-    if (count >= (most || Infinity)) throw tooMany('key', most, 'open waits and event streams')
+    if (count >= (most || Infinity)) throw concurrencyExceeded('key', most, 'open waits and event streams')
     this.#following.set(id, count + 1)
     return () => {
       const left = (this.#following.get(id) ?? 1) - 1
@@ -135,7 +135,7 @@ export class RateLimits {
   }
 
   /** Sets the rate-limit headers of a key without counting a call. */
-  show(key: KeyOf, format: WireFormat, res: Headed): void {
+  show(key: KeyOf, format: WireFormat, res: HeaderTarget): void {
     this.#setHeaders(this.#usesOf(key), format, res)
   }
 
@@ -183,7 +183,7 @@ export class RateLimits {
     const refuse = (more: number, others: number) => {
       const now = this.#clock()
       const full = uses.find(({ window, limit }) => window.used(now) + more > limit && window.reservations > others)
-      if (full) throw exceeded('tokens', full.limit, full.owner, full.window.leftMs(now) || WINDOW_MS)
+      if (full) throw exceeded('tokens', full.limit, full.owner, full.window.remainingMs(now) || WINDOW_MS)
     }
     this.#refuse(uses, [], 1)
     refuse(tokens, 0)
@@ -210,7 +210,7 @@ export class RateLimits {
 
   #add(window: MinuteWindow, amount: number): void {
     window.add(amount, this.#clock())
-    this.#fleet?.note(window)
+    this.#fleet?.markChanged(window)
   }
 
   /**
@@ -224,7 +224,7 @@ export class RateLimits {
     if (full?.limit === 0) throw limitIsZero(full.owner, 'calls at once')
     if (full) {
       this.#fleet?.refresh(full.running, now)
-      throw tooMany(full.owner, full.limit, 'concurrent requests')
+      throw concurrencyExceeded(full.owner, full.limit, 'concurrent requests')
     }
     for (const { kind, limit, owner, window } of uses) {
       const used = window.used(now)
@@ -232,7 +232,7 @@ export class RateLimits {
       if (!isOver) continue
       if (limit === 0) throw limitIsZero(owner, `${kind} per minute`)
       this.#fleet?.refresh(window, now)
-      throw exceeded(kind, limit, owner, window.leftMs(now) || WINDOW_MS)
+      throw exceeded(kind, limit, owner, window.remainingMs(now) || WINDOW_MS)
     }
   }
 
@@ -251,26 +251,26 @@ export class RateLimits {
   async #settle(fleet: Fleet, uses: readonly Use[], slots: readonly SlotUse[]): Promise<void> {
     const now = this.#clock()
     const isSure = uses.every((use) => this.#isSure(use, now)) && slots.every((slot) => this.#isSlotSure(slot, now))
-    if (!isSure && fleet.isThere) {
-      return await fleet.ask([...uses.map(({ window }) => window), ...slots.map(({ running }) => running)])
+    if (!isSure && fleet.isReachable) {
+      return await fleet.synchronize([...uses.map(({ window }) => window), ...slots.map(({ running }) => running)])
     }
     for (const { window } of uses) {
       if (window.unsettled === 0) fleet.refresh(window, now)
-      else fleet.note(window)
+      else fleet.markChanged(window)
     }
-    for (const { running } of slots) fleet.note(running)
+    for (const { running } of slots) fleet.markChanged(running)
   }
 
   #isSure({ limit, window }: Use, nowMs: number): boolean {
     if (!window.isKnown(nowMs)) return false
     const { unsettled } = window
     if (unsettled === 0) return true
-    return unsettled <= this.#unasked(limit - (window.used(nowMs) - unsettled))
+    return unsettled <= this.#unsynced(limit - (window.used(nowMs) - unsettled))
   }
 
   #isSlotSure({ limit, running }: SlotUse, nowMs: number): boolean {
-    const { here, told } = running
-    return running.isFresh(nowMs) && here - told <= this.#unasked(limit - told - running.elsewhere(nowMs))
+    const { local: here, published: told } = running
+    return running.isFresh(nowMs) && here - told <= this.#unsynced(limit - told - running.elsewhere(nowMs))
   }
 
   /**
@@ -278,10 +278,10 @@ export class RateLimits {
    * ones will be read.
    */
   #runningOf(running: Running, nowMs: number): number {
-    return this.#fleet?.isThere && !running.isFresh(nowMs) ? running.here : running.all(nowMs)
+    return this.#fleet?.isReachable && !running.isFresh(nowMs) ? running.local : running.all(nowMs)
   }
 
-  #unasked(left: number): number {
+  #unsynced(left: number): number {
     return Math.floor((left * UNASKED_SHARE) / this.#ingresses())
   }
 
@@ -304,12 +304,12 @@ export class RateLimits {
     )
   }
 
-  #setHeaders(uses: readonly Use[], format: WireFormat, res: Headed): void {
+  #setHeaders(uses: readonly Use[], format: WireFormat, res: HeaderTarget): void {
     const now = this.#clock()
     const left = uses.map(({ kind, limit, window }) => {
       const remaining = Math.max(0, limit - window.used(now))
-      return { kind, limit, remaining, resetMs: window.leftMs(now) }
+      return { kind, limit, remaining, resetMs: window.remainingMs(now) }
     })
-    tell(res, format, left)
+    setLimitHeaders(res, format, left)
   }
 }

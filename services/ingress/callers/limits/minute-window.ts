@@ -10,7 +10,7 @@ import { WINDOW_MS } from '#shared/limits/fleet-counts.ts'
 export class MinuteWindow {
   readonly name: string
   /** Time of the last synchronization. */
-  heardAtMs = -Infinity
+  syncedAtMs = -Infinity
   /** Number of running calls of this ingress that have reserved a part of the minute. */
   reservations = 0
   #minute = 0
@@ -48,7 +48,7 @@ export class MinuteWindow {
   }
 
   /** Milliseconds until the current minute ends; 0 if it has no usage. */
-  leftMs(nowMs: number): number {
+  remainingMs(nowMs: number): number {
     return Math.max(0, Math.ceil(this.#endsAtMs - nowMs))
   }
 
@@ -67,12 +67,12 @@ export class MinuteWindow {
   }
 
   /** Confirms the sent usage, which the total of the fleet now contains. */
-  hear(used: number, leftMs: number, nowMs: number): void {
+  confirm(used: number, leftMs: number, nowMs: number): void {
     this.#settled = used
     this.#sent = 0
     this.#endsAtMs = nowMs + leftMs
     this.#isKnown = true
-    this.heardAtMs = nowMs
+    this.syncedAtMs = nowMs
   }
 
   /** Marks the sent usage as pending again, because its statement may have failed. */

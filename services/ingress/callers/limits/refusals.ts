@@ -8,7 +8,7 @@ export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owne
   return refusal(`Rate limit reached: ${limit} ${kind} per minute${whose}.`, leftMs, code)
 }
 
-export function tooMany(owner: Owner, limit: number, what: string): ServiceError {
+export function concurrencyExceeded(owner: Owner, limit: number, what: string): ServiceError {
   return refusal(`This ${owner} is at its limit of ${limit} ${what}.`, 1_000)
 }
 

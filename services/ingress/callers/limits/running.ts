@@ -8,9 +8,9 @@ const CACHE_TTL_MS = 1_000
  */
 export class Running {
   readonly name: string
-  here = 0
-  told = 0
-  heardAtMs = -Infinity
+  local = 0
+  published = 0
+  syncedAtMs = -Infinity
   #elsewhere = 0
   #jobs = 0
 
@@ -23,25 +23,25 @@ export class Running {
    * no slots during an outage.
    */
   elsewhere(nowMs: number): number {
-    return nowMs - this.heardAtMs < RUNNING_MS ? this.#elsewhere : 0
+    return nowMs - this.syncedAtMs < RUNNING_MS ? this.#elsewhere : 0
   }
 
   /** Number of running durable jobs of the project, with the same expiry. */
   jobs(nowMs: number): number {
-    return nowMs - this.heardAtMs < RUNNING_MS ? this.#jobs : 0
+    return nowMs - this.syncedAtMs < RUNNING_MS ? this.#jobs : 0
   }
 
   all(nowMs: number): number {
-    return this.here + this.elsewhere(nowMs)
+    return this.local + this.elsewhere(nowMs)
   }
 
   isFresh(nowMs: number): boolean {
-    return nowMs - this.heardAtMs < CACHE_TTL_MS
+    return nowMs - this.syncedAtMs < CACHE_TTL_MS
   }
 
-  hear({ elsewhere, jobs }: Pick<FleetRunning, 'elsewhere' | 'jobs'>, nowMs: number): void {
+  update({ elsewhere, jobs }: Pick<FleetRunning, 'elsewhere' | 'jobs'>, nowMs: number): void {
     this.#elsewhere = elsewhere
     this.#jobs = jobs
-    this.heardAtMs = nowMs
+    this.syncedAtMs = nowMs
   }
 }

@@ -53,7 +53,7 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
     (model === undefined || job.model === model) && pairs.every(([key, value]) => job.metadata[key] === value)
   const from = after === undefined ? {} : { after: jobIdOf(after) ?? throwNotFound(after, 'after') }
   const query = { limit, order, endpoint: CHAT_PATH, states: ['completed' as const], isOwn: true, ...from }
-  const look = { matches, group: undefined, needsLook: model !== undefined || pairs.length > 0 }
+  const look = { matches, group: undefined, needsScan: model !== undefined || pairs.length > 0 }
   const data: ShownItem[] = []
   let hasMore = true
   // Completions that are deleted during the request are left out. Clients stop at an empty page, so an empty one is

@@ -29,7 +29,7 @@ const BETA_CHARS_MAX = 2_000
  *
  * @throws ServiceError as {@link parseVersion}, and for an invalid list of beta features
  */
-export function parseWishesUpstream(headers: IncomingHttpHeaders): NonNullable<GenerateRequest['anthropic']> {
+export function parseUpstreamHeaders(headers: IncomingHttpHeaders): NonNullable<GenerateRequest['anthropic']> {
   const isNamed = headers['anthropic-version'] !== undefined || headers['vendor-version'] !== undefined
   const beta = headers['anthropic-beta']?.toString().trim() || undefined
   if (beta !== undefined && (beta.length > BETA_CHARS_MAX || !/^[\w.:-]+( *, *[\w.:-]+)*$/.test(beta))) {

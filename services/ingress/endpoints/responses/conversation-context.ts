@@ -4,14 +4,14 @@ import type { AnyItem, ResponsesRequest } from '#schemas/responses/request.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { getConversation } from '#services/ingress/conversations/held.ts'
+import { getConversation } from '#services/ingress/conversations/changes.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'
 import { RESPONSE_PREFIX } from '#shared/protocols/responses/response.ts'
 import type { StoredConversation } from '#shared/store/conversations.ts'
 import type { ConversationContext } from './decode.ts'
-import { failureOf, findResponse, hasEnded, readKept, turnsOf } from './kept.ts'
-import { conversationIdOf } from './shown.ts'
+import { conversationIdOf } from './response-form.ts'
+import { failureOf, findResponse, hasEnded, readStoredResponse, turnsOf } from './stored-response.ts'
 
 /** Maximum number of stored responses whose items one request may reference. */
 const REFERRED_MAX = 100
@@ -28,7 +28,7 @@ const ITEM_ID = /^[a-z]{2,3}_([0-9A-Za-z]{8,64})_\d{1,6}$/
  *
  * @throws ServiceError for a response that does not exist, failed, was cancelled or has not ended
  */
-export async function readBefore(
+export async function readContext(
   context: IngressContext,
   tenant: string,
   asked: Pick<ResponsesRequest, 'previous_response_id' | 'conversation' | 'input'>,
@@ -70,7 +70,7 @@ async function readPrevious(
     if (ServiceError.from(error).code !== 'not_found') throw error
     return refuse('invalid_value', param, `Previous response with id '${excerpt(id)}' not found.`)
   })
-  const kept = await readKept(context, job)
+  const kept = await readStoredResponse(context, job)
   if (!kept.result) {
     const why = !hasEnded(job)
       ? 'has not ended yet'
@@ -133,7 +133,7 @@ async function readReferences(
 async function outputOf(context: IngressContext, tenant: string, callId: string): Promise<ResponseObject['output']> {
   try {
     const job = await findResponse(context, tenant, RESPONSE_PREFIX + callId)
-    return (await readKept(context, job)).result?.output ?? []
+    return (await readStoredResponse(context, job)).result?.output ?? []
   } catch (error) {
     if (['not_found', 'jobs_unavailable'].includes(ServiceError.from(error).code)) return []
     throw error

@@ -7,8 +7,15 @@ import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
 import { runYielding } from '#shared/yielding.ts'
-import { findResponse, hasEnded, keptObject, readKept, responseIdOf, turnsOf } from './kept.ts'
-import { streamKept } from './recorded.ts'
+import {
+  findResponse,
+  hasEnded,
+  readStoredResponse,
+  responseIdOf,
+  storedResponseObject,
+  turnsOf,
+} from './stored-response.ts'
+import { streamStored } from './stored-stream.ts'
 import { itemsOfTurns } from './turn-items.ts'
 
 /** Maximum time that a cancel request waits for the response to end, so that the answer shows the terminal state. */
@@ -23,12 +30,12 @@ export async function getResponse(context: IngressContext, call: Call): Promise<
   const { reply, query, method } = call
   const job = await find(context, call)
   const after = queryNumber(call, 'starting_after', Number.MAX_SAFE_INTEGER)
-  if (!readFlag(query.stream)) return await reply.whole(keptObject(await readKept(context, job)))
+  if (!readFlag(query.stream)) return await reply.whole(storedResponseObject(await readStoredResponse(context, job)))
   requireStreamable(job, after)
   if (method === 'HEAD') return reply.open('events')
   const end = context.limits.beginFollow(call.key)
-  const kept = await readKept(context, job)
-  await streamKept(context, call, kept, { after: after ?? -1, isBackground: true }).finally(end)
+  const kept = await readStoredResponse(context, job)
+  await streamStored(context, call, kept, { after: after ?? -1, isBackground: true }).finally(end)
 }
 
 /**
@@ -48,7 +55,7 @@ export async function deleteResponse(context: IngressContext, call: Call): Promi
 export async function cancelResponse(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const job = await find(context, call)
-  const { encode } = await readKept(context, job)
+  const { encode } = await readStoredResponse(context, job)
   if (encode.responses?.shown.background !== true) {
     const message =
       'Only responses that run in the background can be cancelled. To cancel another response, close its connection.'
@@ -58,7 +65,7 @@ export async function cancelResponse(context: IngressContext, call: Call): Promi
     if (ServiceError.from(error).code !== 'job_already_finished') throw error
   })
   const { job: ended } = await waitFor(call, jobs, job, CANCEL_WAIT_MS)
-  await call.reply.whole(keptObject(await readKept(context, ended)))
+  await call.reply.whole(storedResponseObject(await readStoredResponse(context, ended)))
 }
 
 /** GET /v1/responses/{id}/input_items: items of the prompt except instructions, newest first by default. */
@@ -69,7 +76,7 @@ export async function listInputItems(context: IngressContext, call: Call): Promi
   if (order !== 'asc' && order !== 'desc') {
     throw new ServiceError('invalid_value', "'order' must be 'asc' or 'desc'.", { param: 'order' })
   }
-  const kept = await readKept(context, await find(context, call))
+  const kept = await readStoredResponse(context, await find(context, call))
   const turns = turnsOf(kept, await kept.fetchRequest())
   const items = await runYielding(itemsOfTurns(turns, kept.encode.call_id))
   if (order === 'desc') items.reverse()

@@ -7,8 +7,8 @@ import { CodeInterpreterTool, InputTokensRequest, ITEMS_MAX, ResponsesRequest } 
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import { beginResponse, holdItems, requireRoom } from '#services/ingress/conversations/held.ts'
-import { keptItems } from '#services/ingress/conversations/item-form.ts'
+import { beginResponse, requireCapacity, storeItems } from '#services/ingress/conversations/changes.ts'
+import { storedItems } from '#services/ingress/conversations/item-form.ts'
 import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
@@ -20,12 +20,12 @@ import { dialectOf } from '#shared/engines/adapt.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { runYielding } from '#shared/yielding.ts'
-import { readBefore } from './conversation-context.ts'
+import { readContext } from './conversation-context.ts'
 import { decodeResponses } from './decode.ts'
 import { hostedTools } from './hosted-tools.ts'
-import { RESPONSES_PATH } from './kept.ts'
-import { keptAnswers } from './recorded.ts'
-import { formOf } from './shown.ts'
+import { formOf } from './response-form.ts'
+import { RESPONSES_PATH } from './stored-response.ts'
+import { storedAnswers } from './stored-stream.ts'
 
 /**
  * Maximum bytes of a file name with its extension. File systems allow 255; the rest is for a number that makes the name
@@ -50,8 +50,8 @@ export const responses: JobEndpoint = {
   format: 'openai',
   kind: generate,
   canStream: () => true,
-  isKept,
-  kept: keptAnswers,
+  isStored: isKept,
+  stored: storedAnswers,
   async prepare(context, caller, body) {
     const asked = parse(ResponsesRequest, body)
     const { request, conversation, input, history } = await decode(context, caller, asked, isKept(context, body))
@@ -111,7 +111,7 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   requireGrantable(asked, model)
   const hosted = keeps ? hostedTools(context, caller, asked, dialectOf({}, model) === 'responses') : undefined
   if (asked.conversation) requireEndpoint(caller.key, '/v1/conversations')
-  const before = await readBefore(context, projectIdOf(caller.key), asked)
+  const before = await readContext(context, projectIdOf(caller.key), asked)
   const decoding = decodeResponses(asked, before, {
     getModel: (id) => getModel(context, caller, id, 'inference'),
     strictTurns: false,
@@ -125,17 +125,17 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   await requireNativeUrls(request, context.config.remoteImages)
   const { conversation } = before
   if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }
-  const input = await runYielding(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
-  requireRoom([...conversation.items, ...input], 'conversation')
+  const input = await runYielding(storedItems(inputOf(asked), 'input', before.referenced, 'conversation'))
+  requireCapacity([...conversation.items, ...input], 'conversation')
   // Checks the storage quota before the job is created, and releases the space. `beginResponse` reserves it again.
-  using _held = await holdItems(context, projectIdOf(caller.key), input)
+  using _held = await storeItems(context, projectIdOf(caller.key), input)
   return { request, conversation, input }
 }
 
 /** Stored segments with which the prompt begins. None, if decoding changed the turns of the previous response. */
 function sharedOf(
   { previous_response_id: id, instructions }: ResponsesRequest,
-  { turns, segments = [] }: Awaited<ReturnType<typeof readBefore>>,
+  { turns, segments = [] }: Awaited<ReturnType<typeof readContext>>,
   partsBefore: readonly number[],
   request: GenerateRequest,
 ): SharedHistory | undefined {

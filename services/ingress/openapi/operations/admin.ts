@@ -31,13 +31,13 @@ export const ADMIN: Operations = {
     failures: [409, 410, 422],
   },
   'POST /v1/admin/jobs/cancel': {
-    ...{ id: 'cancelManyJobs', tag, guide, summary: 'Cancel jobs in bulk' },
+    ...{ id: 'bulkCancelJobs', tag, guide, summary: 'Cancel jobs in bulk' },
     description: `Cancels the jobs that match all filters. ${DRY_RUN}`,
     body: 'ManyJobsRequest',
     answers: ok('The outcome per job.', 'ManyJobs'),
   },
   'POST /v1/admin/jobs/redrive': {
-    ...{ id: 'redriveManyJobs', tag, guide, summary: 'Redrive jobs in bulk' },
+    ...{ id: 'bulkRedriveJobs', tag, guide, summary: 'Redrive jobs in bulk' },
     description: `Runs the jobs that match all filters again, each as a new job. ${DRY_RUN}`,
     body: 'ManyJobsRequest',
     answers: ok('The outcome per job.', 'ManyJobs'),

@@ -29,7 +29,7 @@ const SPLIT_POLL_MS = 100
 /** Poll time with fewer slots than leaders: the slots rotate from leader to leader. */
 const ROTATING_POLL_MS = 25
 
-interface Taker {
+interface PendingTake {
   readonly max: number
   readonly wake: () => void
 }
@@ -47,7 +47,7 @@ export class ShareConsumer implements QueueConsumer {
   readonly #requests = new Set<Promise<void>>()
   #assigned: readonly AssignedTopic[] = []
   #kept: AcquiredRecord[] = []
-  #taker: Taker | undefined
+  #taker: PendingTake | undefined
   /** Consecutive fetches without records, over all sessions. */
   #emptyFetches = 0
   #keepTimer: NodeJS.Timeout | undefined

@@ -15,7 +15,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/leases.ts'
-import type { Dispatch, Moved, Store, StoreView } from '#shared/store/store.ts'
+import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
 
 /** Maximum jobs per sweep. Their bodies (up to 64 KiB each) stay in memory until they are published. */
@@ -179,7 +179,7 @@ export class Sweeps {
   }
 }
 
-function countStates(moved: readonly Moved[]): Record<string, number> {
+function countStates(moved: readonly TransitionResult[]): Record<string, number> {
   const counts: Record<string, number> = {}
   for (const { job } of moved) counts[job.state] = (counts[job.state] ?? 0) + 1
   return counts
@@ -306,6 +306,6 @@ async function publish({ broker, dispatcher }: SweepContext, moved: readonly Dis
   }
 }
 
-function publishEvents(dispatcher: Dispatcher, moved: readonly Moved[]): void {
+function publishEvents(dispatcher: Dispatcher, moved: readonly TransitionResult[]): void {
   for (const one of moved) dispatcher.publishMoved(one)
 }

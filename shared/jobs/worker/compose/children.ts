@@ -10,7 +10,7 @@ import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import type { Log } from '#shared/log/log.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import { EVERY_TENANT, type QueuedOf, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type QueuedOf, type Store } from '#shared/store/store.ts'
 import { lost, tooMuch } from './steps.ts'
 
 /** Maximum levels of child jobs below a job that a caller submitted. */
@@ -72,14 +72,14 @@ export class Children {
 
   /** Reads all children in one query and caches those that have ended. */
   async #list(): Promise<DurableJob[]> {
-    const children = (await this.#read((store) => store.listChildren(EVERY_TENANT, this.#options.job.id))) ?? []
+    const children = (await this.#read((store) => store.listChildren(ALL_TENANTS, this.#options.job.id))) ?? []
     for (const child of children) if (TERMINAL.has(child.state)) this.#ended.set(child.id, child)
     return children
   }
 
   /** The end of a child, or of a grandchild if `parent` is a child. Undefined if it has not ended or does not exist. */
   async findEnd(id: string, parent: string = this.#options.job.id): Promise<ChildEnd | undefined> {
-    const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(EVERY_TENANT, id)))
+    const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(ALL_TENANTS, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === parent
     // Child ids are derived from the id of the parent, so a job of another family never matches.
     return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
@@ -88,7 +88,7 @@ export class Children {
   async endOf(child: DurableJob): Promise<ChildEnd | undefined> {
     const { id, state, usage } = child
     if (state === 'completed') {
-      const content = await this.#read((store) => store.findContent(EVERY_TENANT, id))
+      const content = await this.#read((store) => store.findContent(ALL_TENANTS, id))
       return { id, state, result: content?.result ?? null, usage }
     }
     if (state !== 'failed' && state !== 'cancelled' && state !== 'expired') return undefined
@@ -97,7 +97,7 @@ export class Children {
 
   async #once(id: string, child: ChildJob): Promise<string> {
     const { job, signal, store, writes } = this.#options
-    if (job.children > 0 && (await this.#read((reads) => reads.find(EVERY_TENANT, id)))) return id
+    if (job.children > 0 && (await this.#read((reads) => reads.find(ALL_TENANTS, id)))) return id
     await this.#requireRoom()
     signal.throwIfAborted()
     const { pool, kind, endpoint, model, deadlineInMs, metadata, reservedNanos } = child
@@ -117,7 +117,7 @@ export class Children {
   async #publish(of: QueuedOf & { readonly id: string }, request: unknown): Promise<void> {
     const { dispatcher, log } = this.#options
     const find = async () => {
-      const row = await this.#read((reads) => reads.find(EVERY_TENANT, of.id))
+      const row = await this.#read((reads) => reads.find(ALL_TENANTS, of.id))
       return row?.state === 'queued' ? row : undefined
     }
     try {
@@ -137,7 +137,7 @@ export class Children {
   }
 
   async #find(id: string): Promise<DurableJob> {
-    const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(EVERY_TENANT, id)))
+    const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(ALL_TENANTS, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === this.#options.job.id
     if (isOurs && TERMINAL.has(child.state)) this.#ended.set(id, child)
     if (isOurs) return child

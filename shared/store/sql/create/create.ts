@@ -1,15 +1,15 @@
 import { jobOf } from '#shared/store/sql/rows.ts'
 import type { Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import { FIND, FIND_KEY, type Statement } from '#shared/store/sql/statements.ts'
-import { movedOf } from '#shared/store/sql/writes.ts'
+import { resultOf } from '#shared/store/sql/writes.ts'
 import type { Created, IdempotencyKey, NewJob } from '#shared/store/store.ts'
 import { CREATE } from './inserts.ts'
 
-/** Accepts a job, or finds the accepted one (see `JobMoves.create`). */
+/** Accepts a job, or finds the accepted one (see `JobTransitions.create`). */
 export async function createJob(db: SqlDatabase, job: NewJob, key: IdempotencyKey | undefined): Promise<Created> {
   const params = { ...newJobParams(job), ...keyParams(key) }
   const [row] = await db.insert(CREATE, params, key !== undefined)
-  if (row) return { outcome: 'created', ...movedOf(row) }
+  if (row) return { outcome: 'created', ...resultOf(row) }
   return await findCreated(db, job, params, key)
 }
 
@@ -19,7 +19,7 @@ const FIND_HELD: Statement = {
 }
 
 /** The job that an equal call created with an unexpired key (see `JobReads.findMade`). */
-export async function findMade(db: SqlDatabase, tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
+export async function findByKey(db: SqlDatabase, tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
   const [held] = await db.run(FIND_HELD, { tenant, key_scope: key.scope, key: key.key })
   return held && (await heldJob(db, tenant, held, key))
 }

@@ -3,16 +3,16 @@ import { eventOf, jobOf, jsonOf } from '#shared/store/sql/rows.ts'
 import type { Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import { FIND, FIND_CHUNK, FIND_STEP } from '#shared/store/sql/statements.ts'
 import { writeAsOwner } from '#shared/store/sql/writes.ts'
-import type { HeldAttempt, Moved, Output } from '#shared/store/store.ts'
-import { STEP, SUBMIT } from './moves.ts'
+import type { HeldAttempt, Output, TransitionResult } from '#shared/store/store.ts'
+import { STEP, SUBMIT } from './transitions.ts'
 
-/** See {@link FamilyMoves.addStep}. A step with the same attempt and number is a repetition of this write. */
+/** See {@link FamilyTransitions.addStep}. A step with the same attempt and number is a repetition of this write. */
 export async function addStep(
   db: SqlDatabase,
   run: HeldAttempt,
   step: NewStep,
   output: Output,
-): Promise<Moved | undefined> {
+): Promise<TransitionResult | undefined> {
   const { id, attempt, boot: owner, chunk } = run
   const params: Params = {
     step_key: step.key,
@@ -30,8 +30,12 @@ export async function addStep(
   return await parentOf(db, run, events)
 }
 
-/** See {@link FamilyMoves.submitChild}. An existing child was created by this write. */
-export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewChild): Promise<Moved | undefined> {
+/** See {@link FamilyTransitions.submitChild}. An existing child was created by this write. */
+export async function submitChild(
+  db: SqlDatabase,
+  run: HeldAttempt,
+  child: NewChild,
+): Promise<TransitionResult | undefined> {
   const request = JSON.stringify(child.request ?? null)
   const params: Params = {
     child_id: child.id,
@@ -52,7 +56,11 @@ export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewC
 }
 
 /** The job of an attempt whose write was made, unless another attempt owns it now. */
-async function parentOf(db: SqlDatabase, run: HeldAttempt, events: Moved['events']): Promise<Moved | undefined> {
+async function parentOf(
+  db: SqlDatabase,
+  run: HeldAttempt,
+  events: TransitionResult['events'],
+): Promise<TransitionResult | undefined> {
   const [row] = await db.run(FIND, { id: run.id, tenant: null })
   const isOwn = row?.attempt === run.attempt && row.owner === run.boot && Number(row.chunk) > run.chunk
   return row && isOwn ? { job: jobOf(row), events } : undefined

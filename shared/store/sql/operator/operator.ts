@@ -12,7 +12,7 @@ import type { Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import * as statements from './statements.ts'
 
 /** Rows read per page: most of them may not match. */
-const LOOK_MAX = 500
+const SCAN_MAX = 500
 
 export class SqlOperator implements OperatorStore {
   readonly #db: SqlDatabase
@@ -22,7 +22,7 @@ export class SqlOperator implements OperatorStore {
   }
 
   async listJobs(query: OperatorJobs): Promise<{ jobs: DurableJob[]; next: Cursor }> {
-    const { statement, params } = statements.jobsToLookAt(query, LOOK_MAX)
+    const { statement, params } = statements.jobsToScan(query, SCAN_MAX)
     const rows = await this.#db.run(statement, params)
     const { page, next } = pageOf(rows, query.limit, (row) => isAsked(row, query))
     return { jobs: page.map(jobOf), next }
@@ -34,7 +34,7 @@ export class SqlOperator implements OperatorStore {
   }
 
   async listDeliveries(query: OperatorDeliveries): Promise<{ deliveries: WebhookDelivery[]; next: Cursor }> {
-    const { statement, params } = statements.deliveriesToLookAt(query, LOOK_MAX)
+    const { statement, params } = statements.deliveriesToScan(query, SCAN_MAX)
     const rows = await this.#db.run(statement, params)
     const { page, next } = pageOf(rows, query.limit, ({ tenant }) => tenant === (query.tenant ?? tenant))
     return { deliveries: page.map(deliveryOf), next }
@@ -76,6 +76,6 @@ function isAsked(row: Row, { pool, model, states }: OperatorJobs): boolean {
 function pageOf(rows: readonly Row[], limit: number, isWanted: (row: Row) => boolean) {
   const wanted = rows.filter(isWanted)
   const page = wanted.slice(0, limit)
-  const last = wanted.length > limit ? page.at(-1) : rows.length === LOOK_MAX ? rows.at(-1) : undefined
+  const last = wanted.length > limit ? page.at(-1) : rows.length === SCAN_MAX ? rows.at(-1) : undefined
   return { page, next: last === undefined ? null : String(last.id) }
 }

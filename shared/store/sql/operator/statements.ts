@@ -32,7 +32,7 @@ const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, strin
 const ENDED: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
 /** Selects the next `look` candidates of a query, newest first; no query reads more. The caller applies the filters that the statement lacks. */
-export function jobsToLookAt(query: OperatorJobs, look: number): { statement: Statement; params: Params } {
+export function jobsToScan(query: OperatorJobs, look: number): { statement: Statement; params: Params } {
   const { tenant, after = BEYOND_ALL, sinceMs = 0 } = query
   const bounds: Params = { after, since: firstJobId(Math.max(0, sinceMs)), look }
   if (tenant !== undefined) {
@@ -81,7 +81,7 @@ export const COUNT_AHEAD: Statement = {
 }
 
 /** Selects the next `look` messages of a state, or undelivered ones, newest first. There are two indexes, one of them for delivered messages. */
-export function deliveriesToLookAt(
+export function deliveriesToScan(
   { after, state }: OperatorDeliveries,
   look: number,
 ): { statement: Statement; params: Params } {

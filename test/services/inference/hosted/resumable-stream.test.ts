@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
-import { Spoken } from '#services/inference/hosted/hosted.ts'
+import { OutputBuffer } from '#services/inference/hosted/hosted.ts'
 import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
@@ -31,7 +31,7 @@ class Record {
 async function attempt(record: Record, said: readonly GenerateEvent[], at = 0): Promise<GenerateEvent[]> {
   const round = await ResumableStream.begin(record.composition, at, { pieces: 0 })
   for (const event of said) {
-    await round.hear(event)
+    await round.receive(event)
     await new Promise((resolve) => setTimeout(resolve, 120))
   }
   return round.rest(said)
@@ -73,7 +73,7 @@ it('publishes the rest of an ended round although its attempt dies before', asyn
 })
 
 it('names the round whose text is larger than a step can store', () => {
-  const spoken = new Spoken()
+  const spoken = new OutputBuffer()
   const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
   for (let n = 0; n < 10; n++) say()
   const tooMuch = expect.objectContaining({ code: 'answer_too_large', message: expect.stringContaining('one round') })

@@ -35,22 +35,22 @@ it('lines do not wait while no calls arrive, whatever their duration', async () 
 
 it('a slow line next to calls is followed by a bounded pause', async () => {
   const pace = new BatchThrottle()
-  pace.noteCall()
+  pace.recordCall()
   await pace.line(taking(2), never)
   expect(await waited(pace)).toBe(0)
-  pace.noteCall()
+  pace.recordCall()
   await pace.line(taking(12), never)
   expect(await waited(pace)).toBe(20)
-  pace.noteCall()
+  pace.recordCall()
   for (let nth = 0; nth < 5; nth++) void pace.line(taking(1_000), never)
   await vi.advanceTimersByTimeAsync(1_000)
-  pace.noteCall()
+  pace.recordCall()
   expect(await waited(pace)).toBeLessThanOrEqual(500)
 })
 
 it('earlier calls do not delay a line', async () => {
   const pace = new BatchThrottle()
-  pace.noteCall()
+  pace.recordCall()
   await pace.line(taking(300), never)
   await vi.advanceTimersByTimeAsync(10_001)
   await pace.line(taking(300), never)
@@ -59,7 +59,7 @@ it('earlier calls do not delay a line', async () => {
 
 it('a failing line is followed by a pause as well, and a waiting line ends with its signal', async () => {
   const pace = new BatchThrottle()
-  pace.noteCall()
+  pace.recordCall()
   const failing = async () => {
     await vi.advanceTimersByTimeAsync(102)
     throw new Error('full')

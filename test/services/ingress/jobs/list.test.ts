@@ -14,21 +14,21 @@ function jobsUpTo(count: number): DurableJobs {
   return { list } as unknown as DurableJobs
 }
 
-const look = (matches: (id: number) => boolean, needsLook = true) => ({
+const look = (matches: (id: number) => boolean, needsScan = true) => ({
   matches: ({ id }: DurableJob) => matches(Number(id)),
   group: undefined,
-  needsLook,
+  needsScan,
 })
 
 describe('a page of jobs', () => {
   it.each([true, false])(
     'with more behind it has at least one, however far away that is (look %s)',
-    async (needsLook) => {
+    async (needsScan) => {
       const page = await pageOf(
         jobsUpTo(50_000),
         'a',
         { limit: 5 },
-        look((id) => id < 10_000, needsLook),
+        look((id) => id < 10_000, needsScan),
       )
       expect(page.jobs.map(({ id }) => id)).toContain('9999')
       expect(page.hasMore).toBe(true)

@@ -86,7 +86,7 @@ describe('the queue position of a job', () => {
 
   it('is read from the store once for concurrent requests, and is unknown while the store is down', async () => {
     const [job] = (await queue('a', 1)) as [DurableJob]
-    const places = vi.spyOn(store.tenants, 'places')
+    const places = vi.spyOn(store.tenants, 'positions')
     await placesOf(Array.from({ length: 100 }, () => job))
     expect(places).toHaveBeenCalledTimes(1)
     places.mockRejectedValue(new Error('away'))

@@ -5,7 +5,7 @@ import { LiveEvents } from '#shared/jobs/durable/follow.ts'
 import { waitForEnd } from '#shared/jobs/durable/wait.ts'
 import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import { EVERY_TENANT, type Moved, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type Store, type TransitionResult } from '#shared/store/store.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
 import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
 import { alive, newJob } from '../../../support/jobs/stores.ts'
@@ -38,7 +38,7 @@ async function arrange() {
   const wait = { reads: 0, isOver: false, left: new AbortController() }
   const find = async () => {
     wait.reads++
-    const job = await store.find(EVERY_TENANT, id)
+    const job = await store.find(ALL_TENANTS, id)
     if (!job) throw new Error('no job')
     return job
   }
@@ -46,7 +46,7 @@ async function arrange() {
     wait.isOver = true
   })
   await until(() => wait.reads === 1)
-  const complete = async (result: unknown): Promise<Moved> => {
+  const complete = async (result: unknown): Promise<TransitionResult> => {
     const moved = await store.complete({ id, attempt: 1, boot, chunk: 0 }, { result })
     if (!moved) throw new Error('not completed')
     return moved
@@ -58,7 +58,7 @@ describe('a wait for the end of a job', () => {
   it('returns the job and its result from the notification, without a read', async () => {
     const { id, wait, awaited, complete } = await arrange()
     new Dispatcher(broker, silentLog).publishMoved(await complete(RESULT), RESULT)
-    expect(await awaited).toEqual({ job: await store.find(EVERY_TENANT, id), result: RESULT })
+    expect(await awaited).toEqual({ job: await store.find(ALL_TENANTS, id), result: RESULT })
     expect(wait.reads).toBe(1)
   })
 
@@ -84,7 +84,7 @@ describe('a wait for the end of a job', () => {
 
   it('continues during progress events, and returns the current job at the timeout', async () => {
     const { id, wait, awaited } = await arrange()
-    const [event] = await store.listEvents(EVERY_TENANT, id, 1, 1)
+    const [event] = await store.listEvents(ALL_TENANTS, id, 1, 1)
     await broker.send(EVENTS, eventPartition(id), id, Buffer.from(JSON.stringify({ last_seq: 2, events: [event] })))
     expect([wait.isOver, wait.reads]).toEqual([false, 1])
     wait.left.abort()

@@ -14,7 +14,7 @@ import type { Handler } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { ownerOfBlob } from '#shared/store/job-id.ts'
-import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { composeKind, type Outside, type Plan } from '../../../support/jobs/compose-kind.ts'
 import { openBroker, openNoKeys, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
@@ -153,16 +153,16 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     return created.job.id
   }
 
-  const job = async (id: string) => (await store.find(EVERY_TENANT, id)) as DurableJob
+  const job = async (id: string) => (await store.find(ALL_TENANTS, id)) as DurableJob
   const ended = (id: string) =>
     until(async () =>
       (await job(id)).state === 'waiting' || !TERMINAL.has((await job(id)).state) ? undefined : await job(id),
     )
   const waiting = (id: string) => until(async () => ((await job(id)).state === 'waiting' ? await job(id) : undefined))
   const textOf = async (id: string) =>
-    ((await store.findContent(EVERY_TENANT, id))?.result as { text: string } | null)?.text
-  const types = async (id: string) => (await store.listEvents(EVERY_TENANT, id, 0, 100)).map(({ type }) => type)
-  const children = async (id: string) => await store.listChildren(EVERY_TENANT, id)
+    ((await store.findContent(ALL_TENANTS, id))?.result as { text: string } | null)?.text
+  const types = async (id: string) => (await store.listEvents(ALL_TENANTS, id, 0, 100)).map(({ type }) => type)
+  const children = async (id: string) => await store.listChildren(ALL_TENANTS, id)
 
   it('run their steps once, submit children, wait without a slot, and return the results of all', async () => {
     await openWorker(1)
@@ -443,7 +443,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     const erase = vi.spyOn(store, 'erase')
     await jobs.erase(TENANT, id)
     expect(erase).toHaveBeenCalledTimes(1)
-    for (const one of parts) expect(await store.find(EVERY_TENANT, one.id)).toBeUndefined()
+    for (const one of parts) expect(await store.find(ALL_TENANTS, one.id)).toBeUndefined()
     while ((await store.purge()).hasMore);
     expect(await store.list(TENANT, { limit: 100 })).toMatchObject({ jobs: [] })
   })
@@ -457,8 +457,8 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     held.get('a')?.()
     await ended(id)
     await jobs.erase(TENANT, id)
-    expect(await store.listSteps(EVERY_TENANT, id)).toEqual([])
+    expect(await store.listSteps(ALL_TENANTS, id)).toEqual([])
     expect(await children(id)).toEqual([])
-    expect(await store.findContent(EVERY_TENANT, b?.id ?? '')).toBeUndefined()
+    expect(await store.findContent(ALL_TENANTS, b?.id ?? '')).toBeUndefined()
   })
 })

@@ -5,7 +5,7 @@ import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
-import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, sayKind, silentLog, textOf } from '../../../support/jobs/jobs.ts'
 import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
@@ -122,7 +122,7 @@ test('durable jobs of two models are claimed by the worker with the right one, i
   const ids = await Promise.all(Array.from({ length: 40 }, (_, i) => submit(i % 2 ? 'a' : 'b')))
   for (const id of ids) {
     const ended = await until(async () => {
-      const job = await store.find(EVERY_TENANT, id)
+      const job = await store.find(ALL_TENANTS, id)
       return job?.finished_at_ms === null ? undefined : job
     })
     expect(ended).toMatchObject({ state: 'completed', attempt: 1 })

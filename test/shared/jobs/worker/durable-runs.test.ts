@@ -98,7 +98,7 @@ async function claim(runs: DurableRuns, { id }: JobEnvelope) {
 
 /** Takes the job from an owner with an expired lease, as the lease sweep does. */
 async function reap(owner: string): Promise<void> {
-  await passing(store.goodbye(owner))
+  await passing(store.deregister(owner))
   await passing(store.holdLease(REAPER_LEASE, 'sch_1', 60_000))
   await passing(store.reap('sch_1', POLICY, 10))
 }

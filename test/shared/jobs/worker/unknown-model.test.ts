@@ -6,7 +6,7 @@ import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
-import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, sayKind, silentLog, textOf } from '../../../support/jobs/jobs.ts'
 import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
@@ -68,7 +68,7 @@ async function submit(): Promise<string> {
   return created.job.id
 }
 
-const find = async (id: string) => await store.find(EVERY_TENANT, id)
+const find = async (id: string) => await store.find(ALL_TENANTS, id)
 
 describe('a job for a model that only some workers have', () => {
   it('runs on one that has it, each of many in one attempt', async () => {

@@ -6,7 +6,7 @@ import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import { Worker, type WorkerDefinition } from '#shared/jobs/worker/worker.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
-import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
+import { ALL_TENANTS, type NewJob, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { envelopeOf, openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
 import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
@@ -122,13 +122,13 @@ async function submit(count: number, changes: Partial<NewJob> = {}): Promise<str
 /** The jobs, after all have ended. */
 async function ended(ids: readonly string[]): Promise<DurableJob[]> {
   return await until(async () => {
-    const jobs = await Promise.all(ids.map((id) => store.find(EVERY_TENANT, id)))
+    const jobs = await Promise.all(ids.map((id) => store.find(ALL_TENANTS, id)))
     const all = jobs.filter((job): job is DurableJob => typeof job?.finished_at_ms === 'number')
     return all.length === ids.length ? all : undefined
   })
 }
 
-const inProgress = async () => (await store.list(EVERY_TENANT, { limit: 1_000, states: ['in_progress'] })).jobs.length
+const inProgress = async () => (await store.list(ALL_TENANTS, { limit: 1_000, states: ['in_progress'] })).jobs.length
 
 describe('durable jobs of a model with a low limit', () => {
   it('wait in the store until there are slots: each is claimed once, in order, and none fails', async () => {

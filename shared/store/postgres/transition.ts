@@ -11,7 +11,7 @@ import {
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'
-import type { Move } from '#shared/store/sql/transitions.ts'
+import type { Transition } from '#shared/store/sql/transitions.ts'
 
 /**
  * Transitions, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or many.
@@ -66,12 +66,12 @@ const TYPES: Record<string, string> = {
   bytes: 'bigint',
 }
 
-export function sweepStatement(move: Move): Statement {
+export function sweepStatement(move: Transition): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
   // Skips rows that another sweep has locked. Materialized, or the planner might pick again for each row.
   const sql = join(picked, moved, ...eventsOf(move))
-  if (move.pickInTurn === undefined) return { name: move.name, sql }
+  if (move.pickFair === undefined) return { name: move.name, sql }
   return {
     name: move.name,
     sql: `${sql} JOIN (SELECT id AS picked_id, each FROM picked) AS turns ON picked_id = moved.id`,
@@ -79,7 +79,7 @@ export function sweepStatement(move: Move): Statement {
 }
 
 /** The statement of a transition for many jobs. Parameters: arrays of those of the transition; for writes of owners also `:output_…`. */
-export function moveStatement(move: Move): Statement {
+export function transitionStatement(move: Transition): Statement {
   const { reads, also = [] } = move
   const parts = [
     ...(reads ? [`${reads.name} AS MATERIALIZED (${reads.sql('given, jobs')} FOR SHARE OF ${reads.lock})`] : []),
@@ -114,7 +114,7 @@ function join(...parts: readonly string[]): string {
   return `WITH ${parts.join(',')} SELECT * FROM moved`
 }
 
-function eventsOf({ event }: Move): string[] {
+function eventsOf({ event }: Transition): string[] {
   return event ? [RECORDED, DELIVERED] : []
 }
 
@@ -139,7 +139,7 @@ function returning({
   data,
   givesRequest,
   isOwners,
-}: Pick<Move, 'event' | 'data' | 'givesRequest' | 'isOwners'>) {
+}: Pick<Transition, 'event' | 'data' | 'givesRequest' | 'isOwners'>) {
   const request = givesRequest ? ', request' : ''
   const written = isOwners
     ? 'chunk - 1 AS written_chunk, CAST(:count AS int) AS output_count'

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { SubmitTurns } from '#services/ingress/answer/submit-turns.ts'
+import { SubmitQueue } from '#services/ingress/answer/submit-queue.ts'
 import { until } from '../../../support/stack.ts'
 
 /** Fair queueing of durable submissions while other projects make calls (docs/guides/jobs.md, Limits). */
@@ -7,11 +7,11 @@ import { until } from '../../../support/stack.ts'
 const never = new AbortController().signal
 
 /** Submissions that run until they are released. */
-function openSubmits(turns: SubmitTurns) {
+function openSubmits(turns: SubmitQueue) {
   const begun: string[] = []
   const ends: (() => void)[] = []
   const submit = (project: string, signal = never) =>
-    turns.take(
+    turns.run(
       project,
       async () => {
         begun.push(project)
@@ -23,16 +23,16 @@ function openSubmits(turns: SubmitTurns) {
 }
 
 it('submissions pass directly while no other project makes calls', async () => {
-  const turns = new SubmitTurns()
-  turns.noteCall('a')
+  const turns = new SubmitQueue()
+  turns.recordCall('a')
   const { begun, submit } = openSubmits(turns)
   for (let nth = 0; nth < 50; nth++) void submit('a')
   await until(() => begun.length === 50)
 })
 
 it('submissions run few at once next to calls of others, and round robin over projects whatever their backlog', async () => {
-  const turns = new SubmitTurns()
-  turns.noteCall('caller')
+  const turns = new SubmitQueue()
+  turns.recordCall('caller')
   const { begun, submit, end } = openSubmits(turns)
   for (let nth = 0; nth < 20; nth++) void submit('many')
   void submit('few')
@@ -47,8 +47,8 @@ it('submissions run few at once next to calls of others, and round robin over pr
 })
 
 it('submissions are refused beyond a bound, and pass on their slot when their caller disconnects', async () => {
-  const turns = new SubmitTurns()
-  turns.noteCall('caller')
+  const turns = new SubmitQueue()
+  turns.recordCall('caller')
   const { begun, submit, end } = openSubmits(turns)
   const leaving = new AbortController()
   const left = submit('a').then(() => submit('b'))

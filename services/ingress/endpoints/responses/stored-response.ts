@@ -21,7 +21,7 @@ import { RESPONSE_PREFIX, responseObject, responsesError, responseView } from '#
 
 export const RESPONSES_PATH = '/v1/responses'
 
-export interface Kept {
+export interface StoredResponse {
   readonly job: DurableJob
   readonly encode: EncodeContext
   /** Undefined until the response has completed. */
@@ -61,7 +61,7 @@ export async function findResponse(
   return job
 }
 
-export async function readKept(context: IngressContext, job: DurableJob): Promise<Kept> {
+export async function readStoredResponse(context: IngressContext, job: DurableJob): Promise<StoredResponse> {
   const content = await context.store?.findContent(job.tenant, job.id)
   const stored = content?.request ? readStored(content.request) : undefined
   if (!stored) throw responseNotFound(responseIdOf(job))
@@ -80,7 +80,7 @@ export function responseIdOf({ id }: Pick<DurableJob, 'id'>): string {
 }
 
 /** The response object in its current state (docs/guides/responses.md, Stored responses). */
-export function keptObject({ job, encode, result }: Kept): ResponseObject {
+export function storedResponseObject({ job, encode, result }: StoredResponse): ResponseObject {
   if (result) return responseView(result, encode)
   const known = { model: job.model, metadata: job.metadata }
   const completed_at = null
@@ -104,7 +104,7 @@ export function failureOf({ state, error }: DurableJob): ServiceError {
 }
 
 /** Turns of a stored prompt that the next response continues: all except the instructions. */
-export function turnsOf({ encode }: Kept, request: GenerateRequest): readonly Turn[] {
+export function turnsOf({ encode }: StoredResponse, request: GenerateRequest): readonly Turn[] {
   return encode.responses?.has_instructions ? request.turns.slice(1) : request.turns
 }
 

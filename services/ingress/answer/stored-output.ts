@@ -30,7 +30,7 @@ export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJo
  * Recorded output of one durable job, as an {@link Output} for {@link sendStream}. Must be disposed: a reader that
  * stops early is still subscribed.
  */
-export class RecordedOutput implements Output, AsyncDisposable {
+export class StoredOutput implements Output, AsyncDisposable {
   firstOutputAtMs: number | undefined
   readonly #jobs: DurableJobs
   readonly #tenant: string
@@ -63,7 +63,7 @@ export class RecordedOutput implements Output, AsyncDisposable {
     }
     const job = await this.#jobs.get(this.#tenant, this.#id)
     // A reader that stopped early has not received the whole output, even if the job has ended since.
-    if (!this.#hasEnded && this.#signal.aborted) throw leftBecause(this.#signal, job)
+    if (!this.#hasEnded && this.#signal.aborted) throw disconnectError(this.#signal, job)
     await resultOf(this.#jobs, this.#tenant, job)
     return undefined
   }
@@ -100,7 +100,7 @@ export class RecordedOutput implements Output, AsyncDisposable {
 }
 
 /** Stream of the recorded chunks. Records lack the event names of Anthropic's format, which are added here. */
-export function recordedStream(endpoint: string): AnswerStream {
+export function storedOutputStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'
   return {
     push(chunk): Frame[] {
@@ -117,7 +117,7 @@ function isOutput(chunk: unknown): boolean {
   return choices?.length !== 0
 }
 
-function leftBecause(signal: AbortSignal, { id }: DurableJob): ServiceError {
+function disconnectError(signal: AbortSignal, { id }: DurableJob): ServiceError {
   const refusal = refusalOf(signal)
   return (
     refusal ?? new ServiceError('overloaded', `The server is shutting down. Job ${id} continues; repeat the request.`)

@@ -1,6 +1,6 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
-import { resultOf } from '#services/ingress/answer/recorded.ts'
+import { resultOf } from '#services/ingress/answer/stored-output.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { StoredAnswers } from '#services/ingress/endpoints/endpoint.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
@@ -12,7 +12,13 @@ import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { ItemEvent } from '#shared/protocols/responses/items.ts'
 import { responseObject, responseView } from '#shared/protocols/responses/response.ts'
 import { endOf, responsesFrame } from '#shared/protocols/responses/stream.ts'
-import { hasEnded, type Kept, keptObject, readKept, responseNotFound } from './kept.ts'
+import {
+  hasEnded,
+  readStoredResponse,
+  responseNotFound,
+  type StoredResponse,
+  storedResponseObject,
+} from './stored-response.ts'
 
 /*
  * Stream of a stored response (docs/guides/responses.md, Streams), derived from the recorded events of its job. Any
@@ -35,14 +41,14 @@ const IN_PROGRESS = 3
 /** Events that are created here from the state of the job. Their recorded versions are skipped. */
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
-export const keptAnswers: StoredAnswers = {
+export const storedAnswers: StoredAnswers = {
   async accepted(context, { reply }, job) {
-    await reply.whole(keptObject(await readKept(context, job)))
+    await reply.whole(storedResponseObject(await readStoredResponse(context, job)))
   },
-  shown: (result, encode) => responseView(result as ResponseObject, encode),
+  formatted: (result, encode) => responseView(result as ResponseObject, encode),
   async stream(context, call, job, isBackground) {
-    const kept = await readKept(context, job)
-    await streamKept(context, call, kept, { after: -1, isBackground })
+    const kept = await readStoredResponse(context, job)
+    await streamStored(context, call, kept, { after: -1, isBackground })
   },
 }
 
@@ -62,43 +68,43 @@ export interface StreamPosition {
  *
  * @throws ServiceError if a response that does not run in the background failed without output
  */
-export async function streamKept(
+export async function streamStored(
   context: IngressContext,
   { reply }: Pick<Call, 'reply'>,
-  kept: Kept,
+  kept: StoredResponse,
   { after, isBackground }: StreamPosition,
 ): Promise<void> {
   const jobs = requireJobs(context)
   const { id, tenant } = kept.job
-  const events = new RecordedEvents(kept, after, isBackground)
+  const events = new StoredEvents(kept, after, isBackground)
   reply.open('stream', (error) => events.failed(error))
   if (hasEnded(kept.job) && after >= kept.job.last_seq) return
   // The first event of the job becomes two events of the stream. A caller that received only the first still needs the
   // second.
   const from = after <= QUEUED ? 0 : after
-  for await (const recorded of jobs.follow(tenant, id, from, reply.leaving)) {
+  for await (const recorded of jobs.follow(tenant, id, from, reply.disconnectedOrDraining)) {
     const last = recorded.find(isLast)
     const frames = recorded.flatMap((event) => events.framesOf(event))
     if (last) {
-      const ended = await readKept(context, await jobs.get(tenant, id))
+      const ended = await readStoredResponse(context, await jobs.get(tenant, id))
       if (!isBackground && !events.hasOutput) await resultOf(jobs, tenant, ended.job)
       frames.push(...events.ended(ended, last.seq))
     }
     await reply.frames(frames, isBackground || events.hasOutput || last !== undefined)
-    if (last || reply.hasLeft) return
+    if (last || reply.isDisconnected) return
   }
   throwIfRefused(reply)
-  if (!reply.leaving.aborted) throw responseNotFound(id)
+  if (!reply.disconnectedOrDraining.aborted) throw responseNotFound(id)
   throw new ServiceError('overloaded', 'The server is shutting down. The response continues; request its stream again.')
 }
 
-class RecordedEvents {
+class StoredEvents {
   hasOutput: boolean
-  readonly #kept: Kept
+  readonly #kept: StoredResponse
   readonly #isBackground: boolean
   #last: number
 
-  constructor(kept: Kept, after: number, isBackground: boolean) {
+  constructor(kept: StoredResponse, after: number, isBackground: boolean) {
     this.#kept = kept
     this.#last = after
     this.#isBackground = isBackground
@@ -127,8 +133,8 @@ class RecordedEvents {
     return this.#numbered(chunk, seq)
   }
 
-  ended(kept: Kept, seq: number): Frame[] {
-    return this.#numbered(endOf(keptObject(kept)), seq)
+  ended(kept: StoredResponse, seq: number): Frame[] {
+    return this.#numbered(endOf(storedResponseObject(kept)), seq)
   }
 
   failed(error: ServiceError): Frame {

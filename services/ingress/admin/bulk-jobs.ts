@@ -1,4 +1,4 @@
-import { ManyJobs } from '#schemas/admin/admin.ts'
+import { BulkJobs } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
@@ -6,7 +6,7 @@ import { statusOf } from '#services/ingress/jobs/object.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
-import { EVERY_TENANT } from '#shared/store/store.ts'
+import { ALL_TENANTS } from '#shared/store/store.ts'
 import { cancelOne, filterOf, redriveOne, requireOperator } from './jobs.ts'
 
 /** Maximum pages scanned per call. If matches are rare among very many jobs, then several calls are needed. */
@@ -14,7 +14,7 @@ const PAGES_MAX = 40
 const PAGE = 100
 
 /** Errors that concern only one job, so that the others can still be changed. */
-const OF_ONE_JOB: ReadonlySet<string> = new Set([
+const PER_JOB_ERRORS: ReadonlySet<string> = new Set([
   'job_not_found',
   'job_not_finished',
   'job_already_finished',
@@ -42,32 +42,32 @@ const REDRIVE: Operation = {
   run: redriveOne,
 }
 
-export async function cancelManyJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
-  await toMany(context, call, body, CANCEL)
+export async function bulkCancelJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  await runBulk(context, call, body, CANCEL)
 }
 
 /** POST /v1/admin/jobs/redrive: runs many jobs again, except those that were run again before. */
-export async function redriveManyJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
-  await toMany(context, call, body, REDRIVE)
+export async function bulkRedriveJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  await runBulk(context, call, body, REDRIVE)
 }
 
-async function toMany(context: IngressContext, call: Call, body: unknown, operation: Operation): Promise<void> {
+async function runBulk(context: IngressContext, call: Call, body: unknown, operation: Operation): Promise<void> {
   requireOperator(context)
-  refuseUnknown(ManyJobs, body)
+  refuseUnknown(BulkJobs, body)
   if (call.headers['idempotency-key'] !== undefined) {
     throw new ServiceError('invalid_request', 'Idempotency-Key stands for one job. Name the job in the path.')
   }
-  const asked = parseBody(ManyJobs, body, 'openai')
+  const asked = parseBody(BulkJobs, body, 'openai')
   const { found, hasMore } = await select(context, asked, operation)
   const data: object[] = []
   for (const job of found) {
-    if (call.reply.hasLeft) return
-    data.push(asked.dry_run ? entryOf(job) : await moved(context, call, job, operation))
+    if (call.reply.isDisconnected) return
+    data.push(asked.dry_run ? entryOf(job) : await applyTo(context, call, job, operation))
   }
   await call.reply.whole({ object: 'list', data, dry_run: asked.dry_run, has_more: hasMore })
 }
 
-async function select(context: IngressContext, { max, dry_run: _, ...asked }: ManyJobs, operation: Operation) {
+async function select(context: IngressContext, { max, dry_run: _, ...asked }: BulkJobs, operation: Operation) {
   const { query, isWanted } = filterOf(context, { ...asked, status: asked.status ?? operation.statuses })
   const found: DurableJob[] = []
   let after: string | null | undefined
@@ -88,13 +88,13 @@ async function select(context: IngressContext, { max, dry_run: _, ...asked }: Ma
  *
  * @throws ServiceError for errors that would occur for every job
  */
-async function moved(context: IngressContext, call: Call, job: DurableJob, operation: Operation): Promise<object> {
+async function applyTo(context: IngressContext, call: Call, job: DurableJob, operation: Operation): Promise<object> {
   try {
     const now = await operation.run(context, call, job)
     return { ...entryOf(job), status: statusOf(now), ...(now.id !== job.id && { new_id: now.id }) }
   } catch (thrown) {
     const { code, message } = ServiceError.from(thrown)
-    if (!OF_ONE_JOB.has(code)) throw thrown
+    if (!PER_JOB_ERRORS.has(code)) throw thrown
     return { ...entryOf(job), error: { code, message } }
   }
 }
@@ -105,6 +105,6 @@ function entryOf(job: DurableJob) {
 
 /** Whether an ended job was run again. Jobs that it submitted itself are older than its end. */
 async function hasRepeat(context: IngressContext, { id, endpoint, finished_at_ms }: DurableJob): Promise<boolean> {
-  const { jobs } = await requireJobs(context).list(EVERY_TENANT, { parentId: id, limit: 1 })
+  const { jobs } = await requireJobs(context).list(ALL_TENANTS, { parentId: id, limit: 1 })
   return jobs.some((child) => child.endpoint === endpoint && child.created_at_ms >= (finished_at_ms ?? 0))
 }

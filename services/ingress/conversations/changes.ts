@@ -2,7 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ConversationItem } from '#schemas/responses/conversation.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { hasEnded, readKept } from '#services/ingress/endpoints/responses/kept.ts'
+import { hasEnded, readStoredResponse } from '#services/ingress/endpoints/responses/stored-response.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Holding } from '#shared/limits/stored-quota.ts'
@@ -68,8 +68,8 @@ export async function changeConversation(
     const read = await getConversation(context, tenant, id)
     const change = changeOf(read)
     const added = change.items?.slice(read.items.length) ?? []
-    if (added.length > 0) requireRoom(change.items ?? [], 'items')
-    using holding = await holdItems(context, tenant, added)
+    if (added.length > 0) requireCapacity(change.items ?? [], 'items')
+    using holding = await storeItems(context, tenant, added)
     const conversations = requireConversations(context)
     if (!(await conversations.change(read, change, context.config.fileRetentionMs))) continue
     holding.stored()
@@ -91,7 +91,7 @@ export async function beginResponse(
   job: DurableJob,
 ): Promise<void> {
   const change = { job_id: job.id, pending: input }
-  using holding = await holdItems(context, read.tenant, input)
+  using holding = await storeItems(context, read.tenant, input)
   if (!(await requireConversations(context).change(read, change, context.config.fileRetentionMs))) {
     throw new ServiceError('invalid_value', 'The conversation has changed meanwhile. Try again.', {
       param: 'conversation',
@@ -102,7 +102,7 @@ export async function beginResponse(
 }
 
 /** @throws ServiceError `context_length_exceeded` if the conversation would be too long */
-export function requireRoom(items: readonly ConversationItem[], param: string): void {
+export function requireCapacity(items: readonly ConversationItem[], param: string): void {
   if (JSON.stringify(items).length <= CONVERSATION_CHARS_MAX) return
   throw conversationFull(param)
 }
@@ -113,7 +113,7 @@ export function requireRoom(items: readonly ConversationItem[], param: string): 
  *
  * @throws ServiceError `insufficient_quota`
  */
-export async function holdItems(
+export async function storeItems(
   { storage }: IngressContext,
   tenant: string,
   items: readonly ConversationItem[],
@@ -140,15 +140,15 @@ async function endOfResponse(
   { tenant, job_id, items, pending }: StoredConversation,
 ): Promise<ConversationChange | undefined> {
   if (job_id === null) return undefined
-  const job = await orNothing(requireJobs(context).get(tenant, job_id))
+  const job = await ignoreNotFound(requireJobs(context).get(tenant, job_id))
   if (job && !hasEnded(job)) return undefined
-  const output = (job && (await orNothing(readKept(context, job))))?.result?.output
+  const output = (job && (await ignoreNotFound(readStoredResponse(context, job))))?.result?.output
   const said = output ? [...pending, ...(output as unknown as ConversationItem[])] : []
   return { items: [...items, ...said], job_id: null, pending: [] }
 }
 
 /** Undefined for a response that was deleted or has expired. */
-async function orNothing<T>(reading: Promise<T>): Promise<T | undefined> {
+async function ignoreNotFound<T>(reading: Promise<T>): Promise<T | undefined> {
   return await reading.catch((error: unknown) => {
     if (['not_found', 'job_not_found', 'result_expired'].includes(ServiceError.from(error).code)) return undefined
     throw error
@@ -166,7 +166,7 @@ async function addWhenEnded(
 ): Promise<void> {
   try {
     await requireJobs(context).waitForEnd(tenant, job.id, context.closing, END_POLL_MS)
-    await orNothing(getConversation(context, tenant, id))
+    await ignoreNotFound(getConversation(context, tenant, id))
   } catch (error) {
     context.log.info({ err: error, job_id: job.id }, 'response not yet added to its conversation')
   }

@@ -4,10 +4,10 @@ import {
   CANCEL_REQUESTED,
   END,
   endWhen,
-  type Move,
   OWNED,
   outputReset,
   STATE,
+  type Transition,
   WRITTEN,
 } from '#shared/store/sql/transitions.ts'
 
@@ -17,7 +17,7 @@ import {
 const GRACE_MS = 60_000
 
 /** The owner records a step, with pending output and progress. */
-export const STEP: Move = {
+export const STEP: Transition = {
   name: 'step',
   isOwners: true,
   set: `${WRITTEN}, steps = steps + 1`,
@@ -37,7 +37,7 @@ const CHILD_UNTIL = `CASE WHEN ${CHILD_MS} < moved.deadline_ms THEN ${CHILD_MS} 
  * The owner submits a child. As a write of the parent's row, this fails if the job has ended or has another owner. The child's retention exceeds that
  * of its parent, with which it is purged.
  */
-export const SUBMIT: Move = {
+export const SUBMIT: Transition = {
   name: 'submit',
   isOwners: true,
   set: `${WRITTEN}, children = children + 1`,
@@ -72,7 +72,7 @@ const unended = (parent: string, awaits: string) => `
  * The owner parks the job until children have ended. With concurrent statements, unended children are locked. So the transition that ends such a
  * child runs after this commit and finds the parent waiting.
  */
-export const PARK: Move = {
+export const PARK: Transition = {
   name: 'park',
   isOwners: true,
   reads: {
@@ -92,7 +92,7 @@ export const PARK: Move = {
 }
 
 /** Wakes the parent of an ended child, unless the parent waits for more. */
-export const WAKE: Move = {
+export const WAKE: Transition = {
   name: 'wake',
   givesRequest: true,
   set: `state = 'queued', published_at_ms = now_ms()`,
@@ -101,7 +101,7 @@ export const WAKE: Move = {
 }
 
 /** Wakes jobs whose maximum wait is over, so that they can write a partial result. */
-export const WAKE_DUE: Move = {
+export const WAKE_DUE: Transition = {
   name: 'wake_due',
   givesRequest: true,
   set: `state = 'queued', published_at_ms = now_ms()`,
@@ -114,7 +114,7 @@ export const WAKE_DUE: Move = {
 }
 
 /** Fails waiting jobs after their deadline. */
-export const TIME_OUT: Move = {
+export const TIME_OUT: Transition = {
   name: 'time_out',
   set: `state = 'failed', error = CAST(:timeout_error AS text), ${END}`,
   pick: {
@@ -130,7 +130,7 @@ export const TIME_OUT: Move = {
 const UNCANCELLED = `parent_id = :id AND depth > 0 AND purge_at_ms IS NULL
   AND NOT (${STATE} = 'in_progress' AND ${CANCEL_REQUESTED})`
 
-export const CANCEL_CHILDREN: Move = {
+export const CANCEL_CHILDREN: Transition = {
   name: 'cancel_children',
   set: CANCEL.set,
   pick: { from: 'jobs', where: UNCANCELLED, order: 'jobs.id', lock: 'jobs' },

@@ -12,26 +12,26 @@ import { FairSemaphore } from '#shared/fair-semaphore.ts'
  * pauses its permit for 20 ms. If no other project makes calls, then submissions need no permit.
  */
 
-const CALLS_MS = 10_000
+const ACTIVE_MS = 10_000
 /** Maximum concurrent submissions of all projects while the queue is active. */
 const PERMITS = 2
 /** Duration of a submission, in milliseconds, that needs no pause. */
 const FREE_RUN_MS = 2
 /** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
-const RESTS = 2
-const REST_MS_MAX = 200
+const PAUSE_FACTOR = 2
+const PAUSE_MS_MAX = 200
 /** Maximum waiting submissions per project, and the maximum wait. */
 const WAITING_MAX = 1_000
 const WAIT_MS_MAX = 30_000
 const RETRY_MS = 2_000
 
-export class SubmitTurns {
+export class SubmitQueue {
   readonly #permits = new FairSemaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooMany })
   #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
   /** Last call of a project other than that of {@link #last}. */
   #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
 
-  noteCall(project: string): void {
+  recordCall(project: string): void {
     if (this.#last.project !== project) this.#before = this.#last
     this.#last = { project, atMs: performance.now() }
   }
@@ -42,21 +42,21 @@ export class SubmitTurns {
    * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many wait, or for too long; the signal's
    * reason
    */
-  async take<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
-    if (!this.#othersCall(project)) return await submit()
+  async run<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    if (!this.#othersAreActive(project)) return await submit()
     await this.#permit(project, signal)
     const startedAt = performance.now()
     try {
       return await submit()
     } finally {
-      const restMs = RESTS * Math.max(0, performance.now() - startedAt - FREE_RUN_MS)
-      setTimeout(() => this.#permits.release(project), Math.min(restMs, REST_MS_MAX))
+      const restMs = PAUSE_FACTOR * Math.max(0, performance.now() - startedAt - FREE_RUN_MS)
+      setTimeout(() => this.#permits.release(project), Math.min(restMs, PAUSE_MS_MAX))
     }
   }
 
-  #othersCall(project: string): boolean {
+  #othersAreActive(project: string): boolean {
     const { atMs } = this.#last.project === project ? this.#before : this.#last
-    return performance.now() - atMs < CALLS_MS
+    return performance.now() - atMs < ACTIVE_MS
   }
 
   async #permit(project: string, signal: AbortSignal): Promise<void> {
