@@ -54,7 +54,7 @@ const TIMED_OUT: ErrorBody = {
 }
 const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
 
-/** The store over any database that speaks the SQL of `moves.ts`, `create/inserts.ts` and `statements.ts`. */
+/** The store over any database that speaks the SQL of `transitions.ts`, `create/inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
   readonly usage: SqlUsage
