@@ -315,10 +315,10 @@ describe('an ingress with attached jobs', () => {
   })
 
   it('lets a call wait that its worker parked for a slot of its model, however many other slots are free', async () => {
-    const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m'], waiting: [] }
+    const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m'], backlog: [] }
     await beat('wrk_1', { slots: 100 })
-    const bounds = [{ kind: 'say', model: 'm', capacity: 2 }]
-    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ ...capacity, bounds })))
+    const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 2 }]
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ ...capacity, concurrency_limits })))
     const calls = [await submit(), await submit(), await submit()]
     const records = [await take(), await take(), await take()]
     for (const record of records.slice(0, 2)) await tell(record, 1, [STARTED])
@@ -349,9 +349,9 @@ describe('an ingress with attached jobs', () => {
 
   it('has no more calls of a model in the queue than its workers can start soon', async () => {
     await beat('wrk_1', { slots: 100 })
-    const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], waiting: [] }
-    const bounds = [{ kind: 'say', model: 'm', capacity: 3 }]
-    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ ...capacity, bounds })))
+    const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], backlog: [] }
+    const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 3 }]
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ ...capacity, concurrency_limits })))
     for (let i = 0; i < 10; i++) await submit({ body: i })
     expect(await broker.lag(QUEUE)).toBe(5)
     await submit({ model: 'quick', body: 'quick' })

@@ -40,7 +40,7 @@ class SlowPool {
     this.#slots = slots
     this.#durable = durable
     const waiting = () => (this.#durable > 0 ? [{ ...WORK, priority: 'normal' as const }] : [])
-    const worker = () => ({ running: this.running.size, capacity: { waiting: waiting() } }) as unknown as Peer
+    const worker = () => ({ running: this.running.size, capacity: { backlog: waiting() } }) as unknown as Peer
     this.lines = new WaitQueues({ capacityOf: () => bound, slots: () => slots, workers: () => [worker()] })
     this.gate = new AdmissionControl({
       waitQueues: this.lines,

@@ -30,10 +30,10 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
   const share = upstreams.open({ id: 'm', pool: 'inference' })
   const limit = new AdaptiveLimit(concurrency, undefined, share)
   share.use([limit], () => {})
-  const bounds = [{ kind: 'say', model: 'm', capacity: concurrency, now: () => limit.permits }]
+  const concurrencyLimits = [{ kind: 'say', model: 'm', capacity: concurrency, currentLimit: () => limit.permits }]
   const kinds = { say: { ...sayKind, parse: (body: unknown) => body, async *run() {} } }
   const worker = await Worker.open(
-    { name: 'inference', slots: 16, kinds, models, concurrencyLimits: bounds },
+    { name: 'inference', slots: 16, kinds, models, concurrencyLimits },
     {
       ...{ broker, blobs: memoryBlobs(), log: silentLog, version: 'test', observer: { onEnd: () => {} }, upstreams },
       ...{ store: undefined, leaseMs: 9_000, bodyBudgetBytes: 1024 * 1024 },

@@ -41,8 +41,8 @@ beforeEach(async () => {
   const observer = { onRetry: () => {}, onEnd: () => {} }
   const times = { workerSuspectedMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
   jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 1_000 })
-  const bounds = MODELS.map((model) => ({ kind: 'say', model, capacity: SLOTS }))
-  const own = { models: MODELS, bounds, modelCount: MODELS.length }
+  const concurrencyLimits = MODELS.map((model) => ({ kind: 'say', model, capacity: SLOTS }))
+  const own = { models: MODELS, concurrencyLimits, modelCount: MODELS.length }
   const onFatal = (error: unknown) => {
     throw error
   }

@@ -102,7 +102,7 @@ async function openPool(
 
 const bounded = (capacity: number, ...models: string[]) => ({
   models: ['m', ...models],
-  bounds: [{ kind: 'say', model: 'm', capacity }],
+  concurrencyLimits: [{ kind: 'say', model: 'm', capacity }],
 })
 
 /** Accepts jobs and publishes their records, like an ingress. Their texts are numbered. */

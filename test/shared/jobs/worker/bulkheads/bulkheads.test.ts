@@ -143,7 +143,7 @@ test('a worker whose models change applies the new ones, and counts running jobs
   expect(rooms.capacityToPublish()).toEqual({
     models: ['b', 'c'],
     concurrency_limits: [{ kind: 'say', model: 'b', capacity: 2 }],
-    waiting: [],
+    backlog: [],
   })
   expect(roomOf(rooms, 'a').held).toBe(1)
 })
