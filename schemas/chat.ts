@@ -75,6 +75,8 @@ const CustomCall = z.looseObject({
   custom: z.looseObject({ name: z.string().min(1), input: z.string() }),
 })
 const ToolCall = z.union([CustomCall, FunctionCall])
+/** Maximum calls of one message, which is checked as a whole. */
+const TOOL_CALLS_MAX = 10_000
 
 const name = z.string().nullish()
 
@@ -88,7 +90,7 @@ export const ChatMessage = z.discriminatedUnion('role', [
     name,
     refusal: z.string().nullish(),
     reasoning_content: z.string().nullish(),
-    tool_calls: z.array(ToolCall).nullish(),
+    tool_calls: z.array(ToolCall).max(TOOL_CALLS_MAX).nullish(),
     function_call: z.looseObject({ name: z.string(), arguments: z.string() }).nullish(),
     audio: JsonObject.nullish(),
   }),

@@ -51,8 +51,10 @@ export const PARTS = {
 } as const
 export type InputPart = z.infer<(typeof PARTS)[keyof typeof PARTS]>
 
+/** Maximum parts of one item. An item is checked as a whole, which blocks the event loop for a microsecond per part. */
+const PARTS_MAX = 10_000
 const AnyPart = z.looseObject({ type: z.string() })
-const Content = z.union([z.string(), z.array(AnyPart)])
+const Content = z.union([z.string(), z.array(AnyPart).max(PARTS_MAX)])
 const Text = z.looseObject({ text: z.string() })
 
 /** Schemas of items, by type. Messages may omit the type. */
@@ -63,31 +65,41 @@ export const ITEMS = {
   custom_tool_call: z.looseObject({ call_id: z.string().min(1), name: z.string().min(1), input: z.string() }),
   custom_tool_call_output: z.looseObject({ call_id: z.string().min(1), output: Content }),
   reasoning: z.looseObject({
-    summary: z.array(Text).nullish(),
-    content: z.array(Text).nullish(),
+    summary: z.array(Text).max(PARTS_MAX).nullish(),
+    content: z.array(Text).max(PARTS_MAX).nullish(),
     encrypted_content: z.string().nullish(),
   }),
   code_interpreter_call: z.looseObject({
     id: z.string().nullish(),
     code: z.string().nullish(),
-    outputs: z.array(z.looseObject({ type: z.string(), logs: z.string().nullish() })).nullish(),
+    outputs: z
+      .array(z.looseObject({ type: z.string(), logs: z.string().nullish() }))
+      .max(PARTS_MAX)
+      .nullish(),
   }),
   web_search_call: z.looseObject({
     id: z.string().nullish(),
     action: z
       .looseObject({
         query: z.string().nullish(),
-        sources: z.array(z.looseObject({ url: z.string().nullish() })).nullish(),
+        sources: z
+          .array(z.looseObject({ url: z.string().nullish() }))
+          .max(PARTS_MAX)
+          .nullish(),
       })
       .nullish(),
     results: z
       .array(z.looseObject({ url: z.string().nullish(), title: z.string().nullish(), excerpt: z.string().nullish() }))
+      .max(PARTS_MAX)
       .nullish(),
   }),
   file_search_call: z.looseObject({
     id: z.string().nullish(),
-    queries: z.array(z.string()).nullish(),
-    results: z.array(z.looseObject({ filename: z.string().nullish(), text: z.string().nullish() })).nullish(),
+    queries: z.array(z.string()).max(PARTS_MAX).nullish(),
+    results: z
+      .array(z.looseObject({ filename: z.string().nullish(), text: z.string().nullish() }))
+      .max(PARTS_MAX)
+      .nullish(),
   }),
   item_reference: z.looseObject({ id: z.string().min(1) }),
 } as const

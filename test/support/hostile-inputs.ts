@@ -81,6 +81,13 @@ const chat = (content: unknown, more: object = {}) => ({
 const words = (bytes: number) => 'hello world '.repeat(Math.floor(bytes / 12))
 const nested = (depth: number) => `${'['.repeat(depth)}${']'.repeat(depth)}`
 const pixels = (bytes: number) => `data:image/png;base64,${'iVBORw0K'.repeat(Math.floor(bytes / 8))}`
+const responses = (input: readonly object[]) => ({ model: 'echo-1', input })
+/** Function calls at even indexes, and their outputs at odd ones. */
+const callItem = (index: number) =>
+  index % 2 === 0
+    ? { type: 'function_call', call_id: `c${index}`, name: 'f', arguments: '{}' }
+    : { type: 'function_call_output', call_id: `c${index - 1}`, output: 'x' }
+const toolCall = (index: number) => ({ id: `c${index}`, type: 'function', function: { name: 'f', arguments: '{}' } })
 const tool = (index: number, parameters: object) => ({
   type: 'function',
   function: { name: `tool_${index}`, parameters },
@@ -104,6 +111,13 @@ const CHAT_INPUTS: readonly HostileInput[] = [
   post('a text of emoji', CHAT, () => chat('😀'.repeat(LARGE / 4))),
   post('a text of blanks', CHAT, () => chat(' '.repeat(LARGE)), { holds: ECHO_WORD }),
   post('a streamed text', CHAT, () => chat(words(LARGE), { stream: true })),
+  post('24,000 tool calls in one message', CHAT, () => ({
+    model: 'echo-1',
+    messages: [
+      { role: 'assistant', tool_calls: Array.from({ length: 24_000 }, (_, i) => toolCall(i)) },
+      ...Array.from({ length: 24_000 }, (_, i) => ({ role: 'tool', tool_call_id: `c${i}`, content: 'x' })),
+    ],
+  })),
   post('100,000 messages', CHAT, () => ({
     model: 'echo-1',
     messages: Array.from({ length: 100_000 }, () => ({ role: 'user', content: 'hi' })),
@@ -157,6 +171,13 @@ const RESPONSES_INPUTS: readonly HostileInput[] = [
     const encrypted_content = `sluice1.${Buffer.from('['.repeat(LARGE / 2)).toString('base64url')}`
     return { model: 'echo-1', input: [{ type: 'reasoning', id: 'rs_1', summary: [], encrypted_content }] }
   }),
+  post('130,000 parts in one item', RESPONSES, () =>
+    responses([{ role: 'user', content: Array(130_000).fill({ type: 'input_text', text: 'a' }) }]),
+  ),
+  post('130,000 parts of reasoning in one item', RESPONSES, () =>
+    responses([{ type: 'reasoning', summary: Array(130_000).fill({ type: 'summary_text', text: 'a' }) }]),
+  ),
+  post('60,000 calls and outputs', RESPONSES, () => responses(Array.from({ length: 60_000 }, (_, i) => callItem(i)))),
   post('100,000 item references', RESPONSES, () => items({ type: 'item_reference', id: 'msg_0123456789_0' })),
   post('a text of words, streamed', RESPONSES, () => ({ model: 'echo-1', input: words(LARGE), stream: true })),
   post('a text of words that is not stored', RESPONSES, () => ({

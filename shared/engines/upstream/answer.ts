@@ -10,6 +10,8 @@ import { openReader } from './readers.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
 import { completeUsage } from './usage.ts'
 
+/** Maximum turns that are checked and encoded without an event-loop yield in between. */
+const TURNS_PER_TICK_MAX = 1_000
 /** Size of the events between two event-loop yields, and the part of it for each event: 512 tokens, or a thousand log probabilities. */
 const SIZE_PER_YIELD = 256 * 1024
 const EVENT_SIZE = 512
@@ -43,6 +45,8 @@ export async function* answerEvents(
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
+  // The request was just checked, which blocks the event loop as long as its encoding.
+  if (request.turns.length > TURNS_PER_TICK_MAX) await yieldToEventLoop()
   const call = await open()
   const exchange = await upstream.call(call)
   const out: GenerateEvent[] = []

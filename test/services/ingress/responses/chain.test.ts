@@ -17,10 +17,15 @@ async function bytesOnDisk(stack: Stack): Promise<number> {
   return sizes.reduce((sum, size) => sum + size, 0)
 }
 
-const filler = (nth: number) => `!echo text=answer-${nth}\n${'x'.repeat(200 * KIB)}`
+/** Responses of a chain, and characters of each message: more than a row of the store holds. */
+const LENGTH = 50
+const CHARS = 72 * KIB
+/** Less than twice the messages of the chain. Copies of the history would need 25 times as many bytes. */
+const QUOTA = 1.5 * LENGTH * CHARS
+const filler = (nth: number) => `!echo text=answer-${nth}\n${'x'.repeat(CHARS)}`
 
 it('store each message once, whatever their length, without the messages before it', async () => {
-  await using stack = await startStack()
+  await using stack = await startStack({ settings: { FILES_BYTES_MAX_PER_PROJECT: String(QUOTA) } })
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   const say = async (nth: number, previous_response_id: string | null) =>
     await client.responses.create({
@@ -30,9 +35,11 @@ it('store each message once, whatever their length, without the messages before 
       previous_response_id,
     })
   const ids: string[] = []
-  for (let nth = 0; nth < 12; nth++) ids.push((await say(nth, ids.at(-1) ?? null)).id)
-  const sent = 12 * 200 * KIB
-  expect(await bytesOnDisk(stack), 'bytes on disk').toBeLessThan(1.3 * sent)
+  for (let nth = 0; nth < LENGTH; nth++) {
+    ids.push((await say(nth, ids.at(-1) ?? null)).id)
+    expect(await bytesOnDisk(stack), 'bytes on disk').toBeLessThanOrEqual(QUOTA)
+  }
+  expect(await bytesOnDisk(stack), 'bytes on disk').toBeLessThan(1.3 * LENGTH * CHARS)
   const last = ids.at(-1) ?? ''
   const itemsOf = async (id: string) => {
     const { data } = await client.responses.inputItems.list(id, { limit: 100, order: 'asc' })
@@ -41,13 +48,13 @@ it('store each message once, whatever their length, without the messages before 
       return part?.text.slice(0, 20)
     })
   }
-  const said = Array.from({ length: 12 }, (_, i) => [filler(i).slice(0, 20), `answer-${i}`]).flat()
+  const said = Array.from({ length: LENGTH }, (_, i) => [filler(i).slice(0, 20), `answer-${i}`]).flat()
   expect(await itemsOf(last)).toEqual(said.slice(0, -1))
 
   for (const id of ids.slice(0, -1)) await client.responses.delete(id)
-  const next = await say(12, last)
-  expect(next.output_text).toBe('answer-12')
-  expect((await itemsOf(next.id)).slice(0, 24)).toEqual(said)
+  const next = await say(LENGTH, last)
+  expect(next.output_text).toBe(`answer-${LENGTH}`)
+  expect((await itemsOf(next.id)).slice(0, 2 * LENGTH)).toEqual(said)
   expect(next.usage?.input_tokens).toBeGreaterThan(100)
   const files = await client.files.list()
   expect(files.data, 'files that callers see').toEqual([])
