@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 
-# One for all calls: what a client opens in one call serves the next.
+# One event loop for all calls, because a client reuses its connections.
 LOOP = asyncio.new_event_loop()
 asyncio.set_event_loop(LOOP)
 

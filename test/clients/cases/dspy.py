@@ -4,7 +4,7 @@ from page import model
 
 
 class Plain(dspy.ChatAdapter):
-    """The question is the prompt, and the answer is all that is said: echo-1 does not fill in DSPy's own form."""
+    """The prompt is the question, and the whole text is the answer, because echo-1 does not fill in DSPy's own form."""
 
     def format(self, signature, demos, inputs):
         return [{"role": "user", "content": inputs["question"]}]

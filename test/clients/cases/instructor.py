@@ -1,4 +1,4 @@
-"""Every answer of this client is an object, which echo-1 is told: the model's tool call that holds it."""
+"""Every response of this client is an object, from a tool call that the prompt requests of echo-1."""
 
 import json
 
@@ -21,7 +21,7 @@ def whole(prompt):
 
 
 def streamed(prompt):
-    """It streams the object as it grows."""
+    """Streams the growing object."""
     said = ""
     for part in ask(prompt.split("\n")[-1], instructor.Partial[Weather], stream=True):
         if part.city:

@@ -1,4 +1,4 @@
-"""A plugin of pytest that writes what came of each test to the file REPORT_FILE, a line of JSON each."""
+"""A pytest plugin that writes the result of each test to the file REPORT_FILE, one line of JSON each."""
 
 import json
 import os

@@ -57,13 +57,13 @@ def case_gets_a_whole_message_with_usage_and_request_id() -> None:
     assert answer._request_id and answer._request_id.startswith("req_")
 
 
-def case_streams_deltas_that_join_to_the_message() -> None:
+def case_streams_deltas_that_concatenate_to_the_message() -> None:
     events = list(client().messages.create(**say(UNICODE), stream=True))
     assert text_of(events) == UNICODE
     assert [events[0].type, events[-1].type] == ["message_start", "message_stop"]
 
 
-def case_joins_a_stream_to_the_message_that_is_not_streamed() -> None:
+def case_assembles_a_stream_into_the_message_of_the_whole_response() -> None:
     with client().messages.stream(**say(UNICODE)) as stream:
         assert "".join(stream.text_stream) == UNICODE
         streamed = stream.get_final_message()
@@ -75,7 +75,7 @@ def case_joins_a_stream_to_the_message_that_is_not_streamed() -> None:
     )
 
 
-def case_gets_a_call_of_a_tool_whole_and_streamed() -> None:
+def case_gets_a_tool_call_whole_and_streamed() -> None:
     forced = {"type": "tool", "name": "get_weather"}
     for content, choice in (("hello", forced), ("hello", {"type": "any"}), ("please get_weather", {"type": "auto"})):
         body = say(content, tools=[TOOL], tool_choice=choice)
@@ -88,7 +88,7 @@ def case_gets_a_call_of_a_tool_whole_and_streamed() -> None:
             assert call.input == WEATHER_ARGUMENTS
 
 
-def case_goes_on_with_the_result_of_a_tool() -> None:
+def case_continues_with_the_result_of_a_tool() -> None:
     body = say("please get_weather", tools=[TOOL])
     first = client().messages.create(**body)
     result = {"type": "tool_result", "tool_use_id": first.content[0].id, "content": "sunny"}
@@ -96,7 +96,7 @@ def case_goes_on_with_the_result_of_a_tool() -> None:
     assert client().messages.create(**body).content[0].text == "sunny"
 
 
-def case_runs_tools_by_itself_until_the_answer() -> None:
+def case_runs_tools_automatically_until_the_answer() -> None:
     seen: list[Any] = []
 
     @beta_tool
@@ -116,7 +116,7 @@ def case_parses_structured_output() -> None:
     assert isinstance(answer.parsed_output, Forecast)
 
 
-def case_counts_tokens_as_the_answer_does() -> None:
+def case_counts_as_many_tokens_as_the_response_reports() -> None:
     body = say("one two three", system="be brief")
     counted = client().messages.count_tokens(**{name: body[name] for name in ("model", "messages", "system")})
     assert counted.input_tokens == client().messages.create(**body).usage.input_tokens
@@ -150,13 +150,13 @@ def case_raises_its_error_for_an_overload_when_the_service_is_full() -> None:
 
 
 @on_full
-def case_tries_again_by_itself_when_the_service_was_full() -> None:
+def case_retries_automatically_when_the_service_was_full() -> None:
     retrying = client("full", max_retries=2)
     answer = call_while_full(open_endless, 529, lambda: retrying.messages.create(**say("at last")))
     assert answer.content[0].text == "at last"
 
 
-def case_does_not_try_again_where_that_is_useless() -> None:
+def case_does_not_retry_errors_that_a_retry_cannot_fix() -> None:
     before = answered("free", 504)
     call = client(max_retries=2).messages.create
     fails(anthropic.InternalServerError, lambda: call(**say("!echo fail=timeout")))
@@ -176,20 +176,20 @@ def case_raises_api_status_error_in_the_middle_of_a_stream() -> None:
     assert error.body["error"]["type"] == "api_error"
 
 
-def case_stops_the_work_when_it_closes_a_stream() -> None:
+def case_cancels_the_work_when_it_closes_a_stream() -> None:
     with client().messages.stream(**say(ENDLESS)) as stream:
         next(iter(stream.text_stream))
         until_running("free", 1)
     until_running("free", 0)
 
 
-def case_stops_the_work_when_its_own_time_is_up() -> None:
+def case_cancels_the_work_when_its_own_timeout_expires() -> None:
     call = client(timeout=0.2).messages.create
     fails(anthropic.APITimeoutError, lambda: call(**say(ENDLESS)))
     until_running("free", 0)
 
 
-async def case_stops_the_work_when_a_task_is_cancelled() -> None:
+async def case_cancels_the_work_when_a_task_is_cancelled() -> None:
     async with AsyncAnthropic(api_key=GIVEN["key"], base_url=GIVEN["free"]) as asynchronous:
         task = asyncio.create_task(asynchronous.messages.create(**say(ENDLESS)))
         await asyncio.to_thread(until_running, "free", 1)
@@ -209,7 +209,7 @@ def case_lists_models_and_retrieves_one_whose_id_has_a_slash() -> None:
     fails(anthropic.NotFoundError, lambda: client().models.retrieve("no/such"))
 
 
-async def case_makes_many_calls_at_once_and_gives_each_its_own_answer() -> None:
+async def case_makes_concurrent_calls_with_matching_responses() -> None:
     async with AsyncAnthropic(api_key=GIVEN["key"], base_url=GIVEN["free"]) as asynchronous:
 
         async def ask(word: str) -> str:
@@ -219,7 +219,7 @@ async def case_makes_many_calls_at_once_and_gives_each_its_own_answer() -> None:
         assert await asyncio.gather(*(ask(word) for word in words)) == words
 
 
-def case_may_send_its_key_either_way() -> None:
+def case_accepts_its_key_in_either_header() -> None:
     bearer = client(api_key=None, auth_token=GIVEN["key"])
     assert bearer.messages.create(**say("let me in")).content[0].text == "let me in"
     # Spelled as the older package spells it, so that this one is sent instead of its own.

@@ -1,4 +1,4 @@
-"""What the scripts that drive the Python SDKs share: how cases run, and what they observe of the service.
+"""Shared by the scripts of the Python SDKs: the runner of cases, and observations of the service.
 
 A script defines functions named ``case_…`` and calls :func:`main`. It is started with one argument, a JSON object::
 
@@ -24,7 +24,7 @@ from typing import Any
 
 SLASHED = "org/echo-2"
 UNICODE = 'naïve "日本語" 👩‍👩‍👧 ß\n\tend'
-# Speaks for a quarter of an hour: whoever ends it sooner, stopped it.
+# Streams for a quarter of an hour, so an earlier end means that it was cancelled.
 ENDLESS = "!echo tokens=1000 delay_ms=1000"
 WEATHER = {
     "type": "object",
@@ -33,7 +33,7 @@ WEATHER = {
     "additionalProperties": False,
 }
 WEATHER_ARGUMENTS = {"city": "city", "days": 1}
-# Calls that the full service holds at once: as in test/support/sdk.ts.
+# Concurrent calls that the full service accepts, as in test/support/sdk.ts.
 PLACES = 6
 WAIT_SECONDS = 30
 HANG_SECONDS = 200
@@ -42,8 +42,8 @@ GIVEN: dict[str, str] = json.loads(sys.argv[1])
 
 
 def main(module: dict[str, Any]) -> None:
-    """Runs every ``case_…`` of a module's globals, those on the full service next to the others, and reports."""
-    # Whoever is this late hangs: where, goes to standard error.
+    """Runs every ``case_…`` of a module's globals, those on the full service concurrently with the others, and reports."""
+    # A script this late hangs; its stack goes to standard error.
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
     cases = {name: case for name, case in module.items() if name.startswith("case_")}
     full = [name for name, case in cases.items() if hasattr(case, "is_on_full")]
@@ -53,7 +53,7 @@ def main(module: dict[str, Any]) -> None:
 
 
 def on_full(case: Any) -> Any:
-    """Marks a case that has the full service for itself. Such cases mostly wait, so they run while others do."""
+    """Marks a case that needs the full service alone. Such cases mostly wait, so each runs concurrently with others."""
     case.is_on_full = True
     return case
 
@@ -69,7 +69,7 @@ def run(case: Callable[[], Any]) -> str | None:
 
 
 def fails(kind: type[BaseException], call: Callable[[], Any]) -> Any:
-    """Calls, and gives the exception that must come of it."""
+    """Calls, and returns the expected exception."""
     try:
         call()
     except kind as error:
@@ -84,7 +84,7 @@ def get(service: str, path: str) -> str:
 
 
 def use_up_limited() -> None:
-    """Uses up the only request of the minute: call it just before the one that is to be refused."""
+    """Uses up the only request of the minute, so that the next call is refused."""
     body = json.dumps({"model": "echo-1", "messages": [{"role": "user", "content": "x"}]}).encode()
     headers = {"Authorization": f"Bearer {GIVEN['key']}", "Content-Type": "application/json"}
     request = urllib.request.Request(GIVEN["limited"] + "/v1/chat/completions", body, headers)
@@ -93,13 +93,13 @@ def use_up_limited() -> None:
 
 
 def metric(service: str, name: str, label: str = "") -> float:
-    """The sum of the samples of a metric that have a label."""
+    """The sum of the samples of a metric with a label."""
     lines = get(service, "/metrics").splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{") and label in line)
 
 
 def answered(service: str, status: int) -> float:
-    """How many requests ended with a status so far."""
+    """Number of requests with a status so far."""
     return metric(service, "sluice_http_requests_total", f'status="{status}"')
 
 
@@ -112,13 +112,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def until_running(service: str, count: int) -> None:
-    """Waits until so many attempts run: 0 proves that the work of a client that left was stopped."""
+    """Waits until a number of attempts is running; 0 shows that the work of a disconnected client was stopped."""
     until(lambda: metric(service, "sluice_pool_running") == count)
 
 
 @contextmanager
 def occupied(open_stream: Callable[[], Any]) -> Iterator[Callable[[], None]]:
-    """Takes every place of the full service. Gives a function that frees them before the end."""
+    """Fills every slot of the full service. Returns a function that frees them."""
     streams = [open_stream() for _ in range(PLACES)]
     until_running("full", PLACES)
 
@@ -134,7 +134,7 @@ def occupied(open_stream: Callable[[], Any]) -> Iterator[Callable[[], None]]:
 
 
 def call_while_full(open_stream: Callable[[], Any], status: int, call: Callable[[], Any]) -> Any:
-    """Makes a call while the service is full, makes room after the first refusal, and gives what it came to."""
+    """Makes a call while the service is full, frees slots after the first refusal, and returns the result of the call."""
     before = answered("full", status)
     with occupied(open_stream) as free, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(call)

@@ -29,12 +29,12 @@ def embed(given: Any, **more: Any) -> Any:
 
 
 def same(found: Any, vectors: Any) -> None:
-    """As the float32 values that the numbers stand for."""
+    """The float32 values of the numbers."""
     pack = lambda vector: struct.pack(f"<{len(vector)}f", *vector)
     assert [pack(vector) for vector in found] == [pack(vector) for vector in vectors], found
 
 
-def case_gets_vectors_as_it_asks_by_itself_which_is_base64() -> None:
+def case_gets_vectors_with_its_default_format_base64() -> None:
     answer = embed(TEXTS)
     same([each.embedding for each in answer.data], VECTORS)
     assert [each.index for each in answer.data] == list(range(len(TEXTS)))
@@ -46,7 +46,7 @@ def case_gets_vectors_as_numbers() -> None:
     same([each.embedding for each in embed(TEXTS, encoding_format="float").data], VECTORS)
 
 
-def case_gets_base64_when_it_asks_for_it() -> None:
+def case_gets_base64_when_requested() -> None:
     raw = base64.b64decode(embed(TEXTS[0], encoding_format="base64").data[0].embedding)
     same([struct.unpack(f"<{len(raw) // 4}f", raw)], VECTORS[:1])
 
@@ -67,7 +67,7 @@ def case_raises_an_error_that_names_the_input() -> None:
         assert error.code == code and error.param == param, error
 
 
-async def case_makes_many_calls_at_once_and_gives_each_its_own_answer() -> None:
+async def case_makes_concurrent_calls_with_matching_responses() -> None:
     async with AsyncOpenAI(api_key=GIVEN["key"], base_url=GIVEN["free"] + "/v1") as asynchronous:
         calls = (asynchronous.embeddings.create(model=MODEL, input=TEXTS[i % 2]) for i in range(32))
         answers = await asyncio.gather(*calls)

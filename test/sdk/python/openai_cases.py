@@ -50,7 +50,7 @@ def text_of(chunks: list[Any]) -> str:
     return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
 
 
-def case_gets_a_whole_answer_with_usage_and_request_id() -> None:
+def case_gets_a_whole_response_with_usage_and_request_id() -> None:
     answer = client().chat.completions.create(**say(UNICODE))
     assert answer.choices[0].message.content == UNICODE, answer
     assert answer.choices[0].finish_reason == "stop"
@@ -59,7 +59,7 @@ def case_gets_a_whole_answer_with_usage_and_request_id() -> None:
     assert answer._request_id and answer._request_id.startswith("req_")
 
 
-def case_streams_deltas_that_join_to_the_answer_with_usage_when_asked() -> None:
+def case_streams_deltas_that_concatenate_to_the_answer_with_usage_if_requested() -> None:
     options = {"include_usage": True}
     chunks = list(client().chat.completions.create(**say(UNICODE), stream=True, stream_options=options))
     assert text_of(chunks) == UNICODE
@@ -68,7 +68,7 @@ def case_streams_deltas_that_join_to_the_answer_with_usage_when_asked() -> None:
     assert text_of(plain) == UNICODE and all(chunk.usage is None for chunk in plain)
 
 
-def case_joins_a_stream_to_a_completion_with_its_own_helper() -> None:
+def case_assembles_a_stream_into_a_completion_with_its_own_helper() -> None:
     with client().chat.completions.stream(**say(UNICODE), stream_options={"include_usage": True}) as stream:
         deltas = [event.delta for event in stream if event.type == "content.delta"]
         answer = stream.get_final_completion()
@@ -77,7 +77,7 @@ def case_joins_a_stream_to_a_completion_with_its_own_helper() -> None:
     assert answer.usage and answer.usage.completion_tokens > 0
 
 
-def case_gets_a_call_of_a_tool_whole_and_streamed() -> None:
+def case_gets_a_tool_call_whole_and_streamed() -> None:
     for content, choice in (("hello", FORCED), ("hello", "required"), ("please get_weather", "auto")):
         body = say(content, tools=[TOOL], tool_choice=choice)
         whole = client().chat.completions.create(**body)
@@ -91,7 +91,7 @@ def case_gets_a_call_of_a_tool_whole_and_streamed() -> None:
             assert json.loads(call.function.arguments) == WEATHER_ARGUMENTS
 
 
-def case_goes_on_with_the_result_of_a_tool() -> None:
+def case_continues_with_the_result_of_a_tool() -> None:
     first = client().chat.completions.create(**say("please get_weather", tools=[TOOL]))
     message = first.choices[0].message
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}
@@ -146,13 +146,13 @@ def case_raises_internal_server_error_when_the_service_is_full() -> None:
 
 
 @on_full
-def case_tries_again_by_itself_when_the_service_was_full() -> None:
+def case_retries_automatically_when_the_service_was_full() -> None:
     retrying = client("full", max_retries=2)
     answer = call_while_full(open_endless, 503, lambda: retrying.chat.completions.create(**say("at last")))
     assert answer.choices[0].message.content == "at last"
 
 
-def case_does_not_try_again_where_that_is_useless() -> None:
+def case_does_not_retry_errors_that_a_retry_cannot_fix() -> None:
     before = answered("free", 504)
     call = client(max_retries=2).chat.completions.create
     fails(openai.InternalServerError, lambda: call(**say("!echo fail=timeout")))
@@ -173,14 +173,14 @@ def iter_into(stream: Any, chunks: list[Any]) -> list[Any]:
     return []
 
 
-def case_stops_the_work_when_it_closes_a_stream() -> None:
+def case_cancels_the_work_when_it_closes_a_stream() -> None:
     with client().chat.completions.create(**say(ENDLESS), stream=True) as stream:
         next(iter(stream))
         until_running("free", 1)
     until_running("free", 0)
 
 
-def case_stops_the_work_when_its_own_time_is_up() -> None:
+def case_cancels_the_work_when_its_own_timeout_expires() -> None:
     call = client(timeout=0.2).chat.completions.create
     fails(openai.APITimeoutError, lambda: call(**say(ENDLESS)))
     until_running("free", 0)
@@ -205,7 +205,7 @@ def case_refuses_a_prompt_that_a_model_cannot_read() -> None:
     assert error.param == "prompt" and error.code == "unsupported_value", error
 
 
-async def case_stops_the_work_when_a_task_is_cancelled() -> None:
+async def case_cancels_the_work_when_a_task_is_cancelled() -> None:
     async with AsyncOpenAI(api_key=GIVEN["key"], base_url=GIVEN["free"] + "/v1") as asynchronous:
         task = asyncio.create_task(asynchronous.chat.completions.create(**say(ENDLESS)))
         await asyncio.to_thread(until_running, "free", 1)
@@ -221,7 +221,7 @@ def case_lists_models_and_retrieves_one_whose_id_has_a_slash() -> None:
     fails(openai.NotFoundError, lambda: client().models.retrieve("no/such"))
 
 
-async def case_makes_many_calls_at_once_and_gives_each_its_own_answer() -> None:
+async def case_makes_concurrent_calls_with_matching_responses() -> None:
     async with AsyncOpenAI(api_key=GIVEN["key"], base_url=GIVEN["free"] + "/v1") as asynchronous:
 
         async def ask(word: str, stream: bool) -> str:

@@ -28,7 +28,7 @@ def case_gets_the_whole_report_with_its_citations() -> None:
     assert marker == "[1]", marker
 
 
-def case_streams_it() -> None:
+def case_streams_the_report() -> None:
     options: Any = {"cast_to": ChatCompletion, "stream": True, "stream_cls": Stream[ChatCompletionChunk]}
     chunks = list(client().post("/deep-research", body={**BODY, "stream": True}, **options))
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
@@ -36,7 +36,7 @@ def case_streams_it() -> None:
     assert [choice.finish_reason for chunk in chunks for choice in chunk.choices][-1] == "stop", chunks[-1]
 
 
-def case_leaves_it_in_the_background_and_comes_back() -> None:
+def case_submits_a_background_research_and_reads_it_later() -> None:
     job: Any = client().post("/deep-research", body={**BODY, "background": True}, cast_to=object)
     for _ in range(100):
         job = client().get("/jobs/" + job["id"] + "?wait=30", cast_to=object)

@@ -103,14 +103,14 @@ async def case_streams_asynchronously_with_segments() -> None:
     assert speakers == ["A", "B"], speakers
 
 
-async def case_makes_many_calls_at_once() -> None:
+async def case_makes_concurrent_calls_with_matching_responses() -> None:
     async with AsyncOpenAI(**OPTIONS) as client:
         calls = [client.audio.transcriptions.create(model=MODEL, file=("a.wav", AUDIO)) for _ in range(8)]
         answers = await asyncio.gather(*calls)
     assert [answer.text for answer in answers] == [TEXT] * 8
 
 
-def case_is_told_what_is_wrong() -> None:
+def case_gets_an_error_that_names_the_problem() -> None:
     error = fails(openai.NotFoundError, lambda: transcribe(model="no-such"))
     assert error.code == "model_not_found" and error.param == "model"
     error = fails(openai.BadRequestError, lambda: transcribe(file=("a.wav", b"This is no audio.")))
@@ -119,7 +119,7 @@ def case_is_told_what_is_wrong() -> None:
     assert error.param == "stream"
 
 
-def case_is_told_that_a_file_is_too_large() -> None:
+def case_gets_an_error_for_a_file_that_is_too_large() -> None:
     error = fails(openai.APIStatusError, lambda: transcribe(file=("a.wav", AUDIO + bytes(30_000_000))))
     assert error.status_code == 413 and error.param == "file", error
 

@@ -1,4 +1,4 @@
-"""What a confined process can still do: `confined.py CODE SCRATCH`, prints a line of JSON."""
+"""Tries forbidden actions in a confined process: `confined.py CODE SCRATCH` prints a line of JSON."""
 
 import json
 import os

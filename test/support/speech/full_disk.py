@@ -1,4 +1,4 @@
-"""Decodes a file while the disk for its samples is full: `full_disk.py SERVER SITE FILE`. Prints what the caller is told."""
+"""Decodes a file while the disk for its samples is full: `full_disk.py SERVER SITE FILE`. Prints the error of the caller."""
 
 import json
 import os
@@ -16,5 +16,5 @@ with open(source, "rb") as file:
         decoding.Decoder("none", 100, command).decode(file, None)
     except ApiError as error:
         print(json.dumps({"status": error.status, "code": error.code}), flush=True)
-# Its fork server ends with the channel.
+# The fork server ends with the channel.
 os._exit(0)

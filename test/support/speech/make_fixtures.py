@@ -34,7 +34,7 @@ KINDS = {
 def write(source: str, target: str, muxer: str, encoder: str, rate: int, layout: str, options: dict) -> None:
     with av.open(source) as audio, av.open(target, "w", format=muxer, options=options) as out:
         stream = out.add_stream(encoder, rate=rate, layout=layout)
-        # FFmpeg's own Vorbis encoder asks to be called experimental.
+        # FFmpeg's own Vorbis encoder requires the experimental flag.
         stream.codec_context.options = {"strict": "experimental"}
         stream.codec_context.open()
         resampler = av.AudioResampler(

