@@ -14,16 +14,16 @@ import { COMPLETED, refusalOf, throwIfRefused } from './reply/reply.ts'
 import { ROUTES, type Route } from './routes.ts'
 
 /**
- * The HTTP application: one handler for every row of the endpoint table.
+ * The HTTP application: one handler for every row of the route table.
  *
  * Order of the checks: request id, route (404, 405), key (401, 403), limits (429), body (400, 408, 413, 415), then the
- * row's own handler.
+ * handler of the row.
  */
 export function openApp(context: IngressContext): (req: IncomingMessage, res: ServerResponse) => void {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
-  // Exact matching: an endpoint has one spelling.
+  // Routes match exactly, so that each endpoint has only one spelling.
   app.enable('case sensitive routing')
   app.enable('strict routing')
   app.use((req, res, next) => {
@@ -58,7 +58,7 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   }
 }
 
-/** Exact paths of calls. Nearly all requests match here and skip Express, which would search all rows. */
+/** Routes of inference endpoints by path. Nearly all requests match here, and skip Express, which searches all rows. */
 const CALLS: ReadonlyMap<string, Route> = new Map(
   ROUTES.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),
 )
@@ -80,7 +80,8 @@ function openReply(context: IngressContext, req: RoutedRequest, res: ServerRespo
 }
 
 /**
- * Rejects HTTP/1.1 without Host (RFC 9112 §3.2). server.ts disables Node's own check so that the refusal has a body.
+ * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). server.ts disables the check of Node, whose response
+ * has no body.
  */
 function requireHost({ httpVersion, headers }: IncomingMessage): void {
   const isHostless = httpVersion === '1.1' && !headers.host
@@ -88,8 +89,8 @@ function requireHost({ httpVersion, headers }: IncomingMessage): void {
 }
 
 /**
- * Path and query of the target; undefined if the target is no URL. A proxy may send an absolute URL (RFC 9112 §3.2.2),
- * on which Express would throw or answer in its own form.
+ * Path and query of the request target; undefined if the target is not a URL. A proxy may send an absolute URL (RFC
+ * 9112 §3.2.2), for which Express throws or answers in its own format.
  */
 function originForm(target: string): string | undefined {
   if (target.startsWith('/') || target === '*') return target
@@ -123,8 +124,8 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
       end = await context.limits.enter(key, format, reply, isJobSubmission(call))
       await context.budgets.require(key)
     } else context.limits.show(key, format, reply)
-    // Chained, not awaited into a variable: a suspended function keeps its variables alive, and a call may take
-    // minutes.
+    // The promise is chained instead of awaited: a suspended async function would keep the body in memory, and a call
+    // may take minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
       return route.handle(context, call, body)
@@ -157,8 +158,8 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
 }
 
 /**
- * Reads the body, which may take minutes. If the key is revoked meanwhile, the call is answered at once and server.ts
- * ends the rest of the body.
+ * Reads the body, which may take minutes. If the key is revoked in that time, then the call is answered at once, and
+ * server.ts ends the transfer of the body.
  */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined
@@ -182,7 +183,7 @@ async function dropUpload(context: IngressContext, blob: string): Promise<void> 
 }
 
 function refuseMethod(path: string, req: Request, res: Response): void {
-  // Express answers HEAD for every GET route.
+  // Express also answers HEAD for every GET route.
   const allowed = ROUTES.filter((route) => route.path === path).flatMap(({ method }) =>
     method === 'GET' ? [method, 'HEAD'] : [method],
   )

@@ -28,11 +28,11 @@ export interface IngressContext {
   readonly jobs: AttachedJobs
   /** Undefined in a deployment without a store. */
   readonly durable: DurableJobs | undefined
-  /** Used by the admin API, as the next two fields. Undefined in a deployment without a store. */
+  /** For the admin API, like the next two fields. Undefined in a deployment without a store. */
   readonly store: StoreView | undefined
   readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'missing' | 'history' | 'submit' | 'send'>
   readonly pauses: Pauses
-  /** Aborts when the process drains. A caller that waits for a durable job must then reconnect to another ingress. */
+  /** Aborts when the process drains. Callers that wait for a durable job must then reconnect to another ingress. */
   readonly closing: AbortSignal
   readonly models: ModelCatalogue
   readonly blobs: Blobs
@@ -40,12 +40,12 @@ export interface IngressContext {
   readonly limits: RateLimits
   readonly concurrency: ConcurrencyLimits
   readonly budgets: Budgets
-  /** Batched writer of usage to the ledger; undefined in a deployment without a store. */
+  /** Writes usage to the ledger in batches; undefined in a deployment without a store. */
   readonly usage: UsageBatches | undefined
   /** Memory budget of this process for request bodies. */
   readonly budget: ByteBudget
   readonly storage: StoredQuota
-  /** Fair queue of projects that submit durable jobs. */
+  /** Fair queue of durable submissions, by project. */
   readonly submitQueue: SubmitQueue
   readonly batchThrottle: BatchThrottle
 }
@@ -54,10 +54,10 @@ export interface IngressContext {
 export interface Call {
   readonly method: string
   readonly path: string
-  /** Parameters in the path, as the route names them. */
+  /** Path parameters, by their names in the route. */
   readonly params: Readonly<Record<string, unknown>>
   readonly query: Readonly<Record<string, unknown>>
-  /** Lower-case names. On a WebSocket: the headers of its upgrade, except those that describe one call. */
+  /** Headers by lower-case name. On a WebSocket: headers of the upgrade request, except those that concern one call. */
   readonly headers: IncomingHttpHeaders
   readonly requestId: string
   readonly format: WireFormat
@@ -65,28 +65,33 @@ export interface Call {
   readonly reply: Reply
   /** Fields of the access log and labels of the metrics. */
   readonly facts: CallFacts
-  /** Job options given in the body instead of headers, by the field names of `POST /v1/jobs`. */
+  /** Job options in the body instead of headers, by the field names of `POST /v1/jobs`. */
   readonly jobFields: Record<string, unknown>
   /**
-   * Advice in error messages: how a caller of this transport requests a job that outlives the call (`durable`), and an
-   * answer before its result (`async`).
+   * Advice in error messages for this transport: how to request a durable job (`durable`), and an answer before the
+   * result (`async`).
    */
   readonly advice: { readonly durable: string; readonly async: string }
-  /** Blobs uploaded with the call. All are deleted when the call ends, except those that a durable job took over. */
+  /**
+   * Blobs that were uploaded with the call. All are deleted when the call ends, except those that a durable job needs.
+   */
   readonly uploads: Set<string>
   /**
-   * Reservation in the quota of stored bytes. Released when the call ends; by then a stored row may count the bytes.
+   * Reservation in the quota of stored bytes. Released when the call ends, because a stored row then contains the
+   * bytes.
    */
   readonly storage: Holding
-  /** Memory held by the body. Released when the body is written to a blob, and at the latest when the call ends. */
+  /**
+   * Memory reservation of the body. Released when the body is written to a blob, and at the latest when the call ends.
+   */
   readonly held: HeldBytes
 }
 
-/** Facts about a call in the access log, besides its route and status. */
+/** Fields of the access log for one call, in addition to its route and status. */
 export interface CallFacts {
-  /** Status of a failure after the head was sent: the status that the head would have had. Metrics count this one. */
+  /** Status that a failure after the head would have had. Metrics count this status. */
   status?: number
-  /** The status that was actually sent, if {@link status} differs. */
+  /** Status that was sent in the head, if it differs from {@link status}. */
   sent_status?: number
   key_id?: string
   project_id?: string

@@ -1,12 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 
 /*
- * Cross-origin requests (https://fetch.spec.whatwg.org/#http-cors-protocol). Browsers let pages of other origins call
- * and read answers if CORS_ORIGINS allows the origin. Keys travel in headers that the page sets itself. No cookie
- * grants access, so `access-control-allow-credentials` is never sent.
+ * Cross-origin requests (https://fetch.spec.whatwg.org/#http-cors-protocol). If CORS_ORIGINS contains the origin of a
+ * page, then browsers let the page call the API and read the answers. The page sends the key in a header. Cookies grant
+ * no access, so `access-control-allow-credentials` is never sent.
  */
 
-/** Response headers that a page may read, in addition to those that browsers always expose. */
+/** Response headers that a page may read, in addition to those that browsers always allow. */
 const EXPOSED = [
   ...['x-request-id', 'request-id', 'x-job-id', 'location', 'preference-applied', 'idempotency-replayed', 'allow'],
   ...['retry-after', 'retry-after-ms', 'x-should-retry', 'openai-processing-ms', 'www-authenticate'],
@@ -16,14 +16,14 @@ const EXPOSED = [
   ]),
 ].join(', ')
 const METHODS = 'GET, HEAD, POST, DELETE'
-/** Cache lifetime of a preflight answer, in seconds; Chromium's maximum. */
+/** Time for which browsers cache a preflight answer, in seconds; the maximum of Chromium. */
 const MAX_AGE_SECONDS = '7200'
-/** Maximum characters of the requested header names; SDKs request about 400. */
+/** Maximum characters of the requested header names. SDKs request about 400. */
 const ASKED_CHARS_MAX = 4_096
 
 export class Cors {
   readonly #isOpen: boolean
-  /** Undefined if the setting is missing. */
+  /** Undefined if CORS_ORIGINS is not set. */
   readonly #origins: ReadonlySet<string> | undefined
 
   /** @param setting Origins separated by commas, or `*`; undefined: no origin */
@@ -34,20 +34,21 @@ export class Cors {
   }
 
   /**
-   * Sets the CORS headers of the answer and answers preflight requests, which have no key and count against no limit.
+   * Sets the CORS headers of the answer. Answers preflight requests, which contain no key and are not counted against
+   * limits.
    *
    * @returns true if the request was a preflight and is answered
    */
   answer({ method, headers }: IncomingMessage, res: ServerResponse): boolean {
     if (!this.#origins) return false
-    // Also on answers to other origins, so that a cache does not serve one of them to an allowed page.
+    // Set for other origins, too, so that a cache does not return their answer to an allowed page.
     if (!this.#isOpen) res.setHeader('vary', 'Origin')
     const { origin } = headers
     if (origin === undefined || !this.#allows(origin)) return false
     res.setHeader('access-control-allow-origin', this.#isOpen ? '*' : origin)
     res.setHeader('access-control-expose-headers', EXPOSED)
     if (method !== 'OPTIONS' || headers['access-control-request-method'] === undefined) return false
-    // Lists each header: `*` does not cover `authorization`.
+    // The requested headers are listed, because `*` does not include `authorization`.
     const requested = headers['access-control-request-headers']?.slice(0, ASKED_CHARS_MAX)
     res.writeHead(204, {
       'access-control-allow-methods': METHODS,
@@ -59,15 +60,15 @@ export class Cors {
   }
 
   /**
-   * Whether a page may open a WebSocket, which browsers permit from every origin. Allowed are this service's own origin
-   * and the origins of the setting. Without the setting, any origin may connect, because only a key grants access.
-   * Requests without an origin come from programs.
+   * Whether a page may open a WebSocket, which browsers permit from every origin. Allowed are pages of this service and
+   * of the origins in CORS_ORIGINS. Without CORS_ORIGINS, any page may connect, because a key is required. Requests
+   * without an Origin header come from programs, not from pages.
    */
   allowsSocket({ headers: { origin, host } }: IncomingMessage): boolean {
     if (origin === undefined || !this.#origins) return true
     if (this.#allows(origin)) return true
-    // The origin `null` and invalid values have no host. A request may lack one too, and two missing hosts must not
-    // match.
+    // The origin `null` and invalid values have no host. A request may have none, either, and two missing hosts must
+    // not match.
     const own = URL.parse(origin)?.host
     return own !== undefined && own !== '' && own === host?.toLowerCase()
   }

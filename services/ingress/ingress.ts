@@ -35,27 +35,27 @@ import { Sockets } from './ws/sockets.ts'
 import { isSocketRequest } from './ws/upgrade.ts'
 
 /**
- * Time without any Kafka broker after which the ingress is not ready. A restart or replacement of one broker is
- * shorter.
+ * Time without a reachable Kafka broker after which the ingress is not ready. Longer than a restart or replacement of
+ * one broker.
  */
 const FAILOVER_MS = 15_000
 /**
- * Silence on the control channel after which the ingress is not ready. Kafka elects a new leader in 9 to 12 s, and
- * clients follow.
+ * Time without a record on the control channel after which the ingress is not ready. Longer than the election of a new
+ * leader, which takes Kafka 9 to 12 s.
  */
 const SILENCE_MS_MAX = 30_000
 const DRAIN_POLL_MS = 50
 
 export interface Ingress extends Service {
   readonly port: number
-  /** The API key created at the first start, to be shown once; undefined at later starts. */
+  /** API key that was created at the first start, to be shown once; undefined at later starts. */
   readonly createdKey: string | undefined
 }
 
 /**
- * Starts the ingress; resolves when the server listens.
+ * Starts the ingress. Resolves when the server listens.
  *
- * @param socketBounds Overrides of {@link SOCKET_BOUNDS}.
+ * @param socketBounds Values that replace those of {@link SOCKET_BOUNDS}
  * @throws if the port is in use or the broker cannot be reached
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
@@ -72,7 +72,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
-      // Browsers must not guess a type: bytes that a caller chose would otherwise run as a page of this origin.
+      // Prevents browsers from guessing a content type. Otherwise bytes of a caller could run as a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
       if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
       if (cors.answer(req, res) || answerHealth(health, req, res) || answerPage(log, req, res)) return
@@ -110,7 +110,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   }
 }
 
-/** Builds the context that all handlers share. The caller must close `fleet`. */
+/** Creates the context that all handlers share. The caller must close its `fleet`. */
 async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, closing: AbortSignal) {
   const { config, log, metrics, models, blobs, store, broker, pauses } = ports
   const { fleet, ...limiting } = openLimits(ports, keys, jobs)
@@ -140,8 +140,8 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
 }
 
 /**
- * Health for the API port. If METRICS_PORT is set, metrics are left out: API callers must not see figures of other
- * callers.
+ * Health checks of the API port. If METRICS_PORT is set, then this port serves no metrics, because API callers must not
+ * see data of other callers.
  */
 function healthOf(ports: Ports, jobs: AttachedJobs): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
@@ -158,9 +158,9 @@ function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
 }
 
 /**
- * Registers a gauge of waiting calls per model, also for models added later.
+ * Registers a gauge of waiting calls per model, also for models that are added later.
  *
- * @returns function that stops following the model catalogue
+ * @returns function that ends the subscription to the model catalogue
  */
 function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => void {
   const shown = new Set<string>()
@@ -178,7 +178,7 @@ function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => voi
 
 /**
  * Binds the port once and releases it, before any other start-up work. The ingress starts last, so a port conflict
- * would otherwise appear only after models were fetched and a key was created that is never shown.
+ * would otherwise be found only after models were downloaded and a key was created.
  *
  * @throws ConfigError if the port is in use, not permitted or not on this machine
  */
@@ -214,7 +214,7 @@ function portError(error: unknown, { host, port }: Config): unknown {
   ])
 }
 
-/** Opens rate limits, concurrency limits and spending budgets. The caller must close `fleet`. */
+/** Creates rate limits, concurrency limits and budgets. The caller must close `fleet`. */
 function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const { config, log, store } = ports
   const counts = ports.openFleetCounts()
@@ -237,7 +237,7 @@ function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   return new StoredQuota({ bytes: store?.storedBytes, boot, most: config.filesBytesMaxPerProject, floor })
 }
 
-/** Opens the memory budget for request bodies and messages. One key may use at most half of the budget. */
+/** Creates the memory budget for request bodies and messages. One key may use at most half of it. */
 function openBudget({ config, metrics }: Ports): ByteBudget {
   const { bodyBudgetBytes: bytesMax } = config
   const budget = new ByteBudget({ bytesMax, keyBytesMax: bytesMax / 2 })
@@ -292,8 +292,8 @@ function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
 }
 
 /**
- * Refuses new calls with 503 and waits for the calls in progress. The server keeps listening, so that clients receive
- * an error instead of a refused connection. At `signal`, the remaining calls end with an error.
+ * Refuses new calls with 503 and waits for running calls. The server continues to listen, so that clients receive an
+ * error instead of a refused connection. When `signal` aborts, the remaining calls fail.
  */
 async function drain(jobs: AttachedJobs, sockets: Sockets, server: Server, signal: AbortSignal): Promise<void> {
   jobs.isDraining = true

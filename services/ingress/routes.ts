@@ -61,12 +61,12 @@ import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE'
-  /** A path ending in `/*` matches everything below it; `:id` is one segment. */
+  /** Path pattern. `:id` stands for one segment, and a final `/*` for everything below the path. */
   readonly path: string
   readonly format: WireFormat
   /** Scope that the key must have; default: the scope for calls. */
   readonly scope?: KeyScope | 'any'
-  /** True if the request creates work and so counts against the limits of its key. */
+  /** True if the request creates work, which is counted against the limits of its key. */
   readonly isCall?: boolean
   /** True if the request needs a body: JSON, unless {@link readBody} is given. */
   readonly hasBody?: boolean
@@ -75,15 +75,15 @@ export interface Route {
   /**
    * Answers the call.
    *
-   * @throws ServiceError before or after output; the reply sends it in the form of its path
+   * @throws ServiceError before or after output; the reply sends the error in the format of the path
    */
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
 
-/** Administration endpoints: for keys with the scope `admin`, and not counted as calls. */
+/** Endpoints for operators. Each needs a key with the scope `admin`, and is not counted as a call. */
 const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs', listAllJobs),
-  // Must precede `jobs/:id`, which would match these words as ids.
+  // These two precede `jobs/:id`, which would match their paths.
   { ...admin('POST', 'jobs/cancel', bulkCancelJobs), hasBody: true },
   { ...admin('POST', 'jobs/redrive', bulkRedriveJobs), hasBody: true },
   admin('GET', 'jobs/:id', getAnyJob),
@@ -152,7 +152,7 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API; docs/reference/endpoints.md has the same list. */
+/** Every endpoint of the API. A test checks that docs/reference/endpoints.md contains each. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint

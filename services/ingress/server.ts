@@ -12,16 +12,16 @@ import { errorBody, formatOf } from './reply/errors.ts'
 /** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */
 export interface ServerBounds {
   readonly keepAliveMs: number
-  /** Time within which the request head must be complete. */
+  /** Maximum time until the head of a request is complete. */
   readonly headersMs: number
-  /** Time within which the whole request must be complete. */
+  /** Maximum time until a request is complete. */
   readonly requestMs: number
   /**
-   * Time without any byte in either direction after which the connection is cut. Must exceed the longest silence of an
-   * answer.
+   * Time without any byte in either direction after which the connection is cut. Must be longer than the longest pause
+   * within an answer.
    */
   readonly silenceMs: number
-  /** Grace period for a client that still sends a refused body, or keeps a closed connection open. */
+  /** Maximum time until a connection is cut if its client still sends a refused body, or does not close its side. */
   readonly lingerMs: number
   /** Interval at which Node checks the first three timeouts. */
   readonly checkMs: number
@@ -29,8 +29,8 @@ export interface ServerBounds {
 }
 
 /**
- * Defaults. Pooled clients reuse sockets for up to a minute, uploads may be slow, heads may not (docs/internals/protocol.md,
- * Headers).
+ * Defaults. Clients with a connection pool reuse connections for up to a minute. Uploads may be slow, but request heads
+ * may not (docs/internals/protocol.md, Headers).
  */
 export const SERVER_BOUNDS: ServerBounds = {
   keepAliveMs: 75_000,
@@ -43,12 +43,12 @@ export const SERVER_BOUNDS: ServerBounds = {
 }
 
 export interface Upgrades {
-  /** Whether a request that asks for an upgrade is upgraded; any other request is answered as plain HTTP. */
+  /** Whether an upgrade request is upgraded. Other upgrade requests are answered as plain HTTP. */
   accepts(req: IncomingMessage): boolean
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
 }
 
-/** Listening address, port (0 selects a free one), and whether several processes may share the port. */
+/** Listening address and port, and whether several processes may share the port. Port 0 selects a free port. */
 export type ListenAddress = Pick<Config, 'host' | 'port' | 'reusePort'>
 
 export async function listen(
@@ -63,7 +63,7 @@ export async function listen(
     requestTimeout: bounds.requestMs,
     connectionsCheckingInterval: bounds.checkMs,
     noDelay: true,
-    // The application refuses a missing Host header itself, with a body in the format of the path.
+    // The application checks the Host header itself, so that the error has a body in the format of the path.
     requireHostHeader: false,
     shouldUpgradeCallback: (req) => upgrades?.accepts(req) ?? false,
   })
@@ -80,9 +80,9 @@ export async function listen(
     })
   }
   server.on('request', onRequest)
-  // RFC 9110 §10.1.1 allows a server to ignore an unknown expectation; Node would answer 417 without a body.
+  // RFC 9110 §10.1.1 allows a server to ignore an unknown Expect header. Node would answer 417 without a body.
   server.on('checkExpectation', onRequest)
-  // The sockets of a TCP server are net.Sockets, although the type is wider.
+  // The type is Duplex, but a TCP server has only sockets of the type net.Socket.
   server.on('upgrade', (req, socket: Duplex, head) => upgrades?.upgrade(req, socket as Socket, head))
   server.on('clientError', (error: ClientError, socket: Socket) => exchanges.onClientError(error, socket))
   await new Promise<void>((resolve, reject) => {
@@ -96,7 +96,7 @@ export async function listen(
   return { server, port: typeof address === 'object' && address ? address.port : port }
 }
 
-/** Stops listening and waits until all connections end; at `signal`, the remaining ones are cut. */
+/** Stops listening and waits until all connections have ended. When `signal` aborts, the remaining ones are cut. */
 export async function closeServer(server: Server, signal: AbortSignal): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()))
   server.closeIdleConnections()
@@ -107,7 +107,7 @@ export async function closeServer(server: Server, signal: AbortSignal): Promise<
   signal.removeEventListener('abort', cut)
 }
 
-/** Error of Node's HTTP parser; `rawPacket` holds the bytes that it could not parse. */
+/** Error of the HTTP parser in Node. `rawPacket` contains the bytes that could not be parsed. */
 type ClientError = NodeJS.ErrnoException & { rawPacket?: Buffer }
 
 interface Exchange {
@@ -116,10 +116,12 @@ interface Exchange {
 }
 
 /**
- * Tracks the open exchanges of each connection, to end those whose request never completes.
+ * Tracks requests without a complete response by connection, and cuts connections whose request never completes. Two
+ * cases need this:
  *
- * Two cases need it. (1) A response is finished before its body has arrived: Node discards the rest without a time
- * limit. (2) The parser rejects the connection: one plain error is sent, unless a client could take it for another
+ * 1. A request was answered before its body arrived. Node discards the rest of the body without a time limit.
+ *
+ * 2. The HTTP parser rejects a request. One error in plain HTTP is sent, unless a client could mistake it for another
  * answer.
  */
 class Exchanges {
@@ -137,22 +139,25 @@ class Exchanges {
     this.#underWay.set(socket, underWay.add(exchange))
     res.once('close', () => {
       underWay.delete(exchange)
-      // Answered before its body arrived. Node would discard the rest for as long as the client sends.
+      // The request was answered before its body arrived. Node would discard the rest without a time limit.
       if (!req.complete) this.#cutLater(socket, () => !req.complete)
     })
   }
 
-  /** Ends a connection whose request is not HTTP, too slow, or too large in its head: one plain error, then a cut. */
+  /**
+   * Handles a request that is not HTTP, too slow, or whose head is too large. One error is sent, then the connection is
+   * cut.
+   */
   onClientError(error: ClientError, socket: Socket): void {
     const [exchange, ...more] = this.#underWay.get(socket) ?? []
-    // An error now would be read as the answer to an earlier request, or as a part of one.
+    // An error now could be mistaken for the answer to an earlier request, or for a part of it.
     const isMisleading = exchange && (more.length > 0 || exchange.req.complete || exchange.res.headersSent)
     if (error.code === 'ECONNRESET' || !socket.writable || isMisleading) return void socket.destroy()
     socket.end(refusalOf(error, exchange))
     this.#cutLater(socket, () => true)
   }
 
-  /** Destroys the socket after the grace period: a client may keep its side open after ours is closed. */
+  /** Cuts the connection after the grace period, because a client may leave its side open. */
   #cutLater(socket: Socket, isDue: () => boolean): void {
     const cut = () => {
       if (isDue()) socket.destroy()
@@ -180,7 +185,7 @@ function refusalOf(client: ClientError, exchange: Exchange | undefined): string 
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`
 }
 
-/** CORS headers already set on the response, so that a page can read the refusal. */
+/** CORS headers that are already set on the response. Without them, a page could not read the error. */
 function pageHeadersOf(res: ServerResponse | undefined): Record<string, string> {
   const set = Object.entries(res?.getHeaders() ?? {})
   const own = set.filter(([name]) => name === 'vary' || name.startsWith('access-control-'))

@@ -9,11 +9,11 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
 import { cancelOne, filterOf, redriveOne, requireOperator } from './jobs.ts'
 
-/** Maximum pages scanned per call. If matches are rare among very many jobs, then several calls are needed. */
+/** Maximum pages that one call scans. If few of very many jobs match, then several calls are needed. */
 const PAGES_MAX = 40
 const PAGE = 100
 
-/** Errors that concern only one job, so that the others can still be changed. */
+/** Errors of one job. The operation continues with the next job. */
 const PER_JOB_ERRORS: ReadonlySet<string> = new Set([
   'job_not_found',
   'job_not_finished',
@@ -24,7 +24,7 @@ const PER_JOB_ERRORS: ReadonlySet<string> = new Set([
 interface Operation {
   readonly statuses: string
   readonly can: (job: DurableJob) => boolean
-  /** Whether the operation was done already, so that a repeated call has no effect. */
+  /** Whether the operation was done in an earlier call, so that it has no effect now. */
   readonly isDone?: (context: IngressContext, job: DurableJob) => Promise<boolean>
   readonly run: (context: IngressContext, call: Call, job: DurableJob) => Promise<DurableJob>
 }
@@ -36,7 +36,7 @@ const CANCEL: Operation = {
 }
 const REDRIVE: Operation = {
   statuses: 'failed',
-  // A child job is not run again by itself: its parent runs again and creates new children.
+  // A child job cannot be run again alone: its parent runs again and creates new child jobs.
   can: (job) => TERMINAL.has(job.state) && job.state !== 'completed' && job.depth === 0,
   isDone: hasRepeat,
   run: redriveOne,
@@ -46,7 +46,7 @@ export async function bulkCancelJobs(context: IngressContext, call: Call, body: 
   await runBulk(context, call, body, CANCEL)
 }
 
-/** POST /v1/admin/jobs/redrive: runs many jobs again, except those that were run again before. */
+/** POST /v1/admin/jobs/redrive: runs many jobs again, except those that were run again earlier. */
 export async function bulkRedriveJobs(context: IngressContext, call: Call, body: unknown): Promise<void> {
   await runBulk(context, call, body, REDRIVE)
 }
@@ -84,7 +84,7 @@ async function select(context: IngressContext, { max, dry_run: _, ...asked }: Bu
 }
 
 /**
- * Applies the operation to one job. An error of that job alone becomes part of the entry.
+ * Applies the operation to one job. An error of this job becomes part of its entry.
  *
  * @throws ServiceError for errors that would occur for every job
  */
@@ -103,7 +103,10 @@ function entryOf(job: DurableJob) {
   return { id: job.id, object: 'job', project: job.tenant, model: job.model, status: statusOf(job) }
 }
 
-/** Whether an ended job was run again. Jobs that it submitted itself are older than its end. */
+/**
+ * Whether an ended job was run again. The new job has the ended job as its parent. Unlike child jobs, the new job was
+ * created after the end of its parent.
+ */
 async function hasRepeat(context: IngressContext, { id, endpoint, finished_at_ms }: DurableJob): Promise<boolean> {
   const { jobs } = await requireJobs(context).list(ALL_TENANTS, { parentId: id, limit: 1 })
   return jobs.some((child) => child.endpoint === endpoint && child.created_at_ms >= (finished_at_ms ?? 0))

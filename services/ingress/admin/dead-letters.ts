@@ -37,7 +37,7 @@ export async function listDeadLetters({ broker }: IngressContext, call: Call): P
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more })
 }
 
-/** POST /v1/admin/dead-letters/redrive: requeues those that are durable jobs and readable by this version. */
+/** POST /v1/admin/dead-letters/redrive: requeues the records of durable jobs that this version can read. */
 export async function redriveDeadLetters(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(RedriveDeadLetters, body)
   const { pool, max, dry_run, after: before } = parseBody(RedriveDeadLetters, body, 'openai')

@@ -23,7 +23,10 @@ export async function listDeliveries(context: IngressContext, call: Call): Promi
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 
-/** POST /v1/admin/deliveries/{id}/retry: delivers at once. A delivery that was given up gets all of its tries again. */
+/**
+ * POST /v1/admin/deliveries/{id}/retry: delivers a webhook at once. If all attempts had failed, then their number is
+ * reset.
+ */
 export async function retryDelivery(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
   const delivery = /^evt_[\w-]{8,100}$/.test(id) ? await requireOperator(context).retryDelivery(id) : undefined

@@ -11,10 +11,11 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import { depthOf } from './pools.ts'
 
 /**
- * Cache lifetime of findings about the machine and the dead letters. Each check reads a disk, a database or a broker.
+ * Time for which findings about the machine and dead letters are cached. Their checks read a disk, a database or a
+ * broker.
  */
 const CACHE_TTL_MS = 30_000
-/** Maximum dead letters that are counted; beyond it, the count is a lower bound. */
+/** Maximum dead letters that are counted. If there are more, then the count is a lower bound. */
 const DEAD_COUNTED_MAX = 100
 
 interface Cached<T> {
@@ -25,7 +26,7 @@ interface Cached<T> {
 const machineResults = new WeakMap<object, Cached<readonly Finding[]>>()
 const deadLetterCounts = new WeakMap<object, Cached<FleetFacts['deadLetters']>>()
 
-/** GET /v1/admin/findings: current problems with their remedies, the same as `sluice doctor` reports. */
+/** GET /v1/admin/findings: current problems with their remedies, as in `sluice doctor`. */
 export async function listFindings(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListFindings, call.query)
   const { of } = parseBody(ListFindings, { ...call.query }, 'openai')
@@ -69,8 +70,8 @@ async function poolFacts(
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
   const oldestMs = Math.min(oldestCallMs, ...queued.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
-  // Queue records of durable jobs are in the store too. Attached calls are only in the queue, so the larger number
-  // counts.
+  // Durable jobs are in the store and may also have a queue record. Attached calls are only in the queue. The larger
+  // number is therefore used.
   const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
   return {
     id: pool,
@@ -97,21 +98,21 @@ function openCircuitsOf({ jobs }: IngressContext): FleetFacts['failing'] {
   return [...workers].map(([model, count]) => ({ model, workers: count }))
 }
 
-/** Undefined if the broker is unreachable. */
+/** Number of dead letters; undefined if the broker is unreachable. */
 async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {
   const found = await listDeadLetters(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
   return found && { count: found.letters.length, hasMore: found.next !== undefined }
 }
 
 /**
- * Returns the cached value if it is fresh. Otherwise the value is read again, and the previous one is returned
- * meanwhile.
+ * Returns the cached value if it is recent enough. Otherwise starts a new read, and returns the previous value until
+ * the read ends.
  */
 async function cachedOr<T>(kept: WeakMap<object, Cached<T>>, key: object, read: () => Promise<T>): Promise<T> {
   const known = kept.get(key)
   if (known && Date.now() - known.atMs < CACHE_TTL_MS) return await known.value
   const value = read()
-  // A slow read, such as a check of an unreachable database, delays only the first caller.
+  // The first call waits for a slow read, such as a check of an unreachable database. Later calls do not.
   kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
   if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
   return await (known?.value ?? value)

@@ -18,7 +18,7 @@ import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 
-/** Filters of an operator on the jobs of all projects, from a query or a body. */
+/** Filters on the jobs of all projects, from a query or a body of an operator. */
 interface Asked {
   readonly project?: string | undefined
   readonly pool?: DurableJob['pool'] | undefined
@@ -58,7 +58,10 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 
-/** Children of one job, by their index. The other filters apply to the page afterwards, so it may be short. */
+/**
+ * Child jobs of one job, in the order of their submission. The other filters are applied to the page afterwards, so it
+ * may be short.
+ */
 async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
   const { limit, after, states, tenant, pool, model, sinceMs = 0 } = query
   const page = { limit, parentId, ...(after !== undefined && { after }), ...(states && { states }) }
@@ -72,7 +75,7 @@ async function listChildren(context: IngressContext, parentId: string, query: Op
 }
 
 /**
- * Converts the filters to a store query. `isWanted` filters again, because some statuses share a state.
+ * Converts the filters to a store query. `isWanted` filters the result again, because some statuses share a state.
  *
  * @throws ServiceError `invalid_value`
  */
@@ -92,11 +95,6 @@ export async function getAnyJob(context: IngressContext, call: Call): Promise<vo
   await sendJob(context, call, await findAnyJob(context, call))
 }
 
-/**
- * POST /v1/admin/jobs/{id}/cancel.
- *
- * @throws ServiceError `job_already_finished`
- */
 export async function cancelAnyJob(context: IngressContext, call: Call): Promise<void> {
   await sendJob(context, call, await cancelOne(context, call, await findAnyJob(context, call)))
 }
@@ -151,11 +149,11 @@ async function sendJob(context: IngressContext, call: Call, job: DurableJob): Pr
 }
 
 /**
- * A job as operators see it: its project, its state and the reason of a wait. Content of callers is left out: the
+ * A job in the form for operators: its project, its state and the reason of a wait. Data of callers is left out: the
  * result, messages of the progress, and the URL of the webhook, which may contain a secret.
  *
- * @param waits Reason of its wait; null: it does not wait; undefined: not determined.
- * @param counts Progress of its child jobs; undefined: none, or not determined.
+ * @param waits Reason of the wait; null if the job does not wait; undefined if not determined
+ * @param counts Progress of child jobs; undefined if there are none, or if not determined
  */
 function operatorJob(job: DurableJob, waits?: PendingReason | null, counts?: ChildCounts): Record<string, unknown> {
   const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts })
@@ -229,7 +227,7 @@ function timed({ attempt, run_at_ms }: DurableJob): PendingReason {
   return { ...wait('retry_backoff', `Attempt ${attempt} failed; the next one is due at ${at}.`), until }
 }
 
-/** Returns the first reason that applies. Later ones may apply too. */
+/** Returns the first reason that applies, although later ones may apply, too. */
 function queuedReason(
   job: DurableJob,
   { presence, pauses, isBrokerReachable }: Fleet,
@@ -253,7 +251,7 @@ function queuedReason(
   return ['in_turn', 'A worker is about to claim the job.']
 }
 
-/** Whether a worker with free slots reports that its bulkhead for such jobs is full. */
+/** Whether the bulkhead for such jobs is full in a worker with free slots, as its heartbeat reports. */
 function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
   const isAlike = (one: { kind: string; model: string; priority: string }) =>
     one.kind === kind && one.model === model && one.priority === priority

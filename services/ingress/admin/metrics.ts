@@ -5,15 +5,16 @@ export const ADMIN_METRICS = '/v1/admin/metrics'
 
 const LOOPBACK_ADDRESS = /^(127\.|::1$|::ffff:127\.)/
 /**
- * Loopback names in the `Host` header. The check defeats DNS rebinding: a foreign page that resolves its name to this
- * machine sends that name.
+ * Loopback names in a `Host` header. The check prevents DNS rebinding: a page of another site that resolves its name to
+ * this machine sends that name.
  */
 const LOOPBACK_HOST = /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i
-/** Headers of proxies. With one of them, the connection is local but the request is not. */
+/** Headers that proxies add. A request with one of them is not local, although its connection is. */
 const FORWARDED = ['forwarded', 'via', 'x-forwarded-for', 'x-real-ip'] as const
 
 /**
- * Whether a request for `/metrics` comes from another machine and so needs a key with access to {@link ADMIN_METRICS}.
+ * Whether a request for `/metrics` comes from another machine. Such a request needs a key with access to {@link
+ * ADMIN_METRICS}.
  */
 export function isMetricsOfOthers({ url = '', headers, socket }: IncomingMessage): boolean {
   if (url.split('?', 1)[0] !== '/metrics') return false
@@ -21,7 +22,9 @@ export function isMetricsOfOthers({ url = '', headers, socket }: IncomingMessage
   return !isLocal || FORWARDED.some((name) => headers[name] !== undefined)
 }
 
-/** GET /v1/admin/metrics: metrics of this process in Prometheus' text format, available also if METRICS_PORT is set. */
+/**
+ * GET /v1/admin/metrics: metrics of this process in the Prometheus text format. Also available if METRICS_PORT is set.
+ */
 export async function readMetrics({ metrics }: IngressContext, call: Call): Promise<void> {
   await call.reply.whole(await metrics.registry.metrics())
 }

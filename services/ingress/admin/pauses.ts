@@ -51,16 +51,16 @@ async function change(context: IngressContext, call: Call, target: PauseTarget, 
   await call.reply.whole({ object: 'pause', ...target, paused: isPaused, persistent: pauses.isPersistent })
 }
 
-/** A model by its id or an alias. The pause applies to the model, not to the alias. */
+/** Model in the path, by id or alias. The pause applies to the model, not to the alias. */
 function modelIn(context: IngressContext, call: Call): PauseTarget {
   const name = String(call.params.id)
   const model = context.models.find(name)
-  // Operators may see every model, whatever their key may call.
+  // The message lists all models, because operators may see models that their key may not call.
   if (!model) throw modelNotFound(context, { ...call.key, models: undefined }, name)
   return { target: 'model', id: model.id }
 }
 
-/** Target of a resume. A pause may outlive its model in the catalogue. */
+/** Target of a resume. The catalogue may no longer contain a paused model. */
 function resumedIn(context: IngressContext, call: Call): PauseTarget {
   const id = String(call.params.id)
   const isPaused = context.pauses.all.some((pause) => pause.target === 'model' && pause.id === id)

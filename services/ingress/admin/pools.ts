@@ -4,12 +4,15 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Depth } from '#shared/store/store.ts'
 
-/** Cache lifetime of the job counts: the store reads every waiting job to count. */
+/** Time for which job counts are cached. The store reads every waiting job to count them. */
 const COUNT_AGE_MS = 1_000
 
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
-/** GET /v1/admin/pools: workers, slots, and waiting jobs with their age. Attached calls are those of this ingress. */
+/**
+ * GET /v1/admin/pools: workers, slots, and waiting jobs with their age. Only attached calls of this ingress are
+ * included.
+ */
 export async function listPools(context: IngressContext, call: Call): Promise<void> {
   const depth = await depthOf(context)
   const data = await Promise.all(PoolName.options.map((pool) => poolObject(context, pool, depth)))

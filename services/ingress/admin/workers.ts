@@ -7,14 +7,14 @@ import { ServiceError } from '#shared/error.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { audit } from './audit.ts'
 
-/** Time within which the heartbeats of a worker must confirm a drain. */
+/** Maximum time in which a heartbeat of the worker must confirm a drain. */
 const CONFIRM_TIMEOUT_MS = 4_000
 const POLL_INTERVAL_MS = 100
-/** Interval at which the request is repeated, because a record may be lost. */
+/** Interval at which the drain record is sent again until it is confirmed, because a record may be lost. */
 const REPEAT_INTERVAL_MS = 1_000
 
 /**
- * GET /v1/admin/workers: every live process that this ingress knows from heartbeats. Processes other than workers have
+ * GET /v1/admin/workers: every live process whose heartbeats this ingress receives. Processes that are not workers have
  * no slots.
  */
 export async function listWorkers(context: IngressContext, call: Call): Promise<void> {
@@ -34,9 +34,9 @@ export async function undrainWorker(context: IngressContext, call: Call): Promis
 }
 
 /**
- * Requests the change and answers when a heartbeat of the worker confirms it.
+ * Sends the change to the worker, and answers when a heartbeat of the worker confirms it.
  *
- * @throws ServiceError `overloaded` if no confirmation arrives
+ * @throws ServiceError `overloaded` if no confirmation arrives in time
  */
 async function setDrained(context: IngressContext, call: Call, drained: boolean): Promise<void> {
   const boot = String(call.params.id)
@@ -88,8 +88,8 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
-    // The word list of moderations is built into every worker. As a model it counts only if the catalogue has one of
-    // its name.
+    // Every worker contains the word list of moderations. The word list is shown as a model only if the catalogue
+    // contains a model with its name.
     models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
     concurrency_limits: limits,
     backlog: capacity?.backlog ?? [],
@@ -104,10 +104,10 @@ function compare(a: string, b: string): number {
 
 /**
  * Maximum concurrent jobs of a worker, from its heartbeat: the sum over its models, at most its slots. A model without
- * a bulkhead may use all slots, and so may a worker that reports no models. The word list of moderations does not
- * count.
+ * a bulkhead may use all slots, and so may a worker that reports no models. The word list of moderations is not
+ * counted.
  *
- * @param idOf Model id for an id or alias; undefined if the catalogue has none
+ * @param idOf Returns the model id for an id or alias; undefined if the catalogue has none
  */
 export function capacityOf(
   { slots, capacity }: Pick<Peer, 'slots' | 'capacity'>,
@@ -118,7 +118,7 @@ export function capacityOf(
   const bounds = new Map<string, number>()
   for (const [work, places] of capacity.concurrencyLimits) {
     const model = work.slice(work.indexOf(' ') + 1)
-    // One engine runs all kinds of a model, and each kind reports the same bulkhead. So the maximum counts, not the
+    // All kinds of a model share one engine, and each reports the same bulkhead. The maximum is therefore used, not the
     // sum.
     bounds.set(model, Math.max(bounds.get(model) ?? 0, places))
   }

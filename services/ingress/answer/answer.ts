@@ -15,12 +15,13 @@ import { answerDurable } from './durable.ts'
 import { readPreferences } from './prefer-header.ts'
 
 const CHAR_BYTES = 2
-/** Maximum memory of a body that stays in memory while its call runs; a larger one is written to a blob. */
+/** Maximum memory of a body that stays in memory while its call runs. A larger body is written to a blob. */
 const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
 /**
- * Answers a call of an endpoint that creates jobs: validates, submits, then streams or collects the output. The job is
- * durable if the endpoint or the caller requires it (docs/internals/design.md, Owners). Otherwise it is attached to the call.
+ * Answers a call whose endpoint creates jobs: validates it, submits the job, then streams or collects the output. If
+ * the endpoint or the caller requires it, then the job is durable (docs/internals/design.md, Owners). Otherwise it is
+ * attached to the call.
  *
  * @throws ServiceError if the call is refused or fails, before or after output
  */
@@ -32,7 +33,8 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     preferences.isDurable || endpoint.isDurable === true || endpoint.isStored?.(context, body, call) === true
   if (!isDurable) options.refuse(advice.durable)
   else if (!preferences.isAsync) options.refuseWaiting(advice.async)
-  // Not an async function: while suspended, it would keep the body in memory until the answer is complete.
+  // Promises are chained without async: a suspended async function would keep the body in memory until the answer is
+  // complete.
   const preparing = Promise.resolve(endpoint.prepare(context, call, body))
   return preparing.then((prepared) => {
     facts.model = prepared.model
@@ -110,8 +112,8 @@ async function answerAttached(
 }
 
 /**
- * Submits the job. After that, the call's memory reservation shrinks to the size of the queue record, because a large
- * body is in a blob.
+ * Submits the job. The memory reservation of the call then shrinks to the size of the queue record, because a large
+ * body is stored in a blob.
  */
 async function submitJob(
   context: IngressContext,
@@ -147,8 +149,8 @@ async function submitJob(
 }
 
 /**
- * Whether the body may stay in memory while its call runs. Bodies are kept only if they are small and less than half of
- * the budget is in use, because large ones would exhaust it.
+ * Whether the body may stay in memory while its call runs. Large bodies may not, because they would use up the budget.
+ * No body may while more than half of the budget is used.
  */
 function canKeepInMemory({ budget }: IngressContext, held: HeldBytes): boolean {
   return held.bytes <= IN_MEMORY_BYTES_MAX && budget.held <= budget.bytesMax / 2
@@ -184,8 +186,8 @@ function recordJob(context: IngressContext, { facts }: Call, job: AttachedJob): 
 }
 
 /**
- * Counts the usage of one attached call. Tokens reach limits, metrics and access log as soon as they are known; the
- * ledger entry follows at the end (docs/operate/usage.md).
+ * Counts the usage of one attached call. Tokens are added to limits, metrics and access log as soon as they are known.
+ * The ledger entry is written when the call ends (docs/operate/usage.md).
  */
 class CallUsage {
   readonly #context: IngressContext

@@ -21,12 +21,12 @@ import type { Created } from '#shared/store/store.ts'
 import { idempotencyOf, type Preferences, prefersAsync } from './prefer-header.ts'
 import { resultOf, StoredOutput, storedOutputStream } from './stored-output.ts'
 
-/** Minimum interval between two polls of a caller, in seconds. */
+/** Retry-After of an unfinished job: the interval at which a client should poll, in seconds. */
 export const RETRY_AFTER_SECONDS = 2
 
 /**
- * Answers a call whose job outlives it: 202 with the job, or the result when the job has ended. A repeated call with
- * the same idempotency key gets the same job, over HTTP or a WebSocket.
+ * Answers a call with a durable job: 202 with the job, or the result once the job has ended. A repeated call with the
+ * same idempotency key gets the same job, over HTTP or a WebSocket.
  *
  * @throws ServiceError the failure of the job; `idempotency_key_in_use` after the id of the job was sent
  */
@@ -43,7 +43,8 @@ export function answerDurable(
   const { idempotencyKey, isAsync } = preferences
   if (!isAsync) context.submitQueue.recordCall(projectIdOf(call.key))
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  // Not an async function: while suspended, it would keep the body in memory until the answer is complete.
+  // Promises are chained without async: a suspended async function would keep the body in memory until the answer is
+  // complete.
   return options
     .resolve(context, projectIdOf(call.key), deadlineInMs)
     .then((more) => {
@@ -65,7 +66,8 @@ async function answerCreated(
   const { reply } = call
   const cancel = () => cancelJob(context, call, jobs, job, true)
   reply.accepted(job.id, () => cancelJob(context, call, jobs, job, false))
-  // Durable only because of its endpoint: the caller did not request that the job outlives the connection.
+  // The endpoint requires a durable job, but the caller did not request one. The job is therefore cancelled when the
+  // connection closes.
   if (!isDurable) reply.disconnected.addEventListener('abort', cancel, { once: true })
   if (!isDurable && reply.disconnected.aborted) cancel()
   if (isReplay) reply.setHeader('idempotency-replayed', 'true')
@@ -85,9 +87,10 @@ async function answerCreated(
 }
 
 /**
- * Cancels the job of a call: on a client's explicit cancel, or if the caller of an endpoint-durable job leaves.
+ * Cancels the job of a call. Called for a cancel request, and when a caller that did not request a durable job
+ * disconnects.
  *
- * @param isFinal True if no partial result is wanted, because no caller is left to read it.
+ * @param isFinal True if no partial result is needed, because the caller has disconnected
  */
 function cancelJob(
   { log }: IngressContext,
@@ -97,18 +100,17 @@ function cancelJob(
   isFinal: boolean,
 ): void {
   jobs.cancel(tenant, id, isFinal ? 'final' : 'again').catch((error: unknown) => {
-    // A job that ended meanwhile has reported its end through its events.
+    // The job ended in the meantime, and its last event reports the result.
     if (ServiceError.from(error).code === 'job_already_finished') return
     log.warn({ err: error, job_id: id, request_id: requestId }, 'job not cancelled')
   })
 }
 
 /**
- * Waits for the end of a job, for at most `waitMs` and while the caller stays. Returns the job in its state at that
- * time.
+ * Waits until a job has ended, the caller disconnects or `waitMs` have passed. Returns the job in its current state.
  *
- * @param onWait Called if the job has not ended yet.
- * @throws ServiceError `job_not_found`; `invalid_api_key` if the caller's key is revoked meanwhile
+ * @param onWait Called if the job has not ended yet
+ * @throws ServiceError `job_not_found`; `invalid_api_key` if the key of the caller is revoked during the wait
  */
 export async function waitFor(
   { reply }: Call,
@@ -124,8 +126,8 @@ export async function waitFor(
 }
 
 /**
- * Sends 202 with the job (docs/reference/compatibility.md, Submitting). A repeated call may find its job completed; then the result is
- * included.
+ * Sends 202 with the job (docs/reference/compatibility.md, Submitting). If a repeated call finds its job completed,
+ * then the result is included.
  */
 export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: DurableJob): Promise<void> {
   const details =
@@ -139,8 +141,8 @@ export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: Dura
 }
 
 /**
- * Sends the result when the job has ended. If the caller leaves, then the job continues, and its idempotency key or id
- * finds it again.
+ * Sends the result once the job has ended. If the caller disconnects, then the job continues. The caller can find it by
+ * its id or idempotency key.
  */
 async function sendResult(
   { reply }: Call,
@@ -157,7 +159,7 @@ async function sendResult(
   await reply.whole(kept ? kept.formatted(answer, prepared.encode ?? {}) : answer)
 }
 
-/** Streams the recorded output of the job as a plain call would. */
+/** Streams the recorded output of the job, in the same form as for an attached job. */
 async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob): Promise<void> {
   await using output = new StoredOutput(jobs, job, reply.disconnectedOrDraining)
   await sendStream(reply, output, storedOutputStream(job.endpoint))
@@ -165,9 +167,9 @@ async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob)
 
 /**
  * Creates a job, or finds the one that an equal call created with the same idempotency key (docs/internals/protocol.md,
- * Idempotency). The memory reserved for the body is then released.
+ * Idempotency). Then releases the memory reserved for the body.
  *
- * @throws ServiceError `idempotency_key_reused`; `result_expired` if that job was deleted; `overloaded`
+ * @throws ServiceError `idempotency_key_reused`; `result_expired` if the found job was deleted; `overloaded`
  */
 export async function createJob(
   context: IngressContext,
@@ -197,7 +199,8 @@ export async function createJob(
   const created = await createWithUploads(call, prepared, async () => {
     const first = await context.submitQueue.run(spec.tenant, () => jobs.create(spec, key), call.reply.disconnected)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
-    // A retryable failure has released the key, so a new job replaces the failed one (docs/internals/protocol.md, Idempotency).
+    // The found job failed with a retryable error and released its key, so a new job replaces it
+    // (docs/internals/protocol.md, Idempotency).
     return await jobs.create(spec, { ...key, replaces: first.job.id })
   })
   takeBody(prepared)
@@ -214,8 +217,8 @@ export async function createJob(
 }
 
 /**
- * Creates the job and transfers its uploads to it. If the outcome is unknown, for example after a lost store
- * connection, then the uploads are kept: a job may exist that refers to them.
+ * Creates the job, to which its uploads then belong. If a lost connection hides whether the job was created, then the
+ * uploads are not deleted, because a job may need them.
  */
 async function createWithUploads(
   { uploads, storage }: Call,
@@ -249,8 +252,8 @@ export function acceptedOf(created: Created): { job: DurableJob; isReplay: boole
 }
 
 /**
- * Whether an ended job has released its idempotency key: it expired, or failed with 429 or 5xx. A cancelled job keeps
- * its key, because the cancel was intended.
+ * Whether an ended job has released its idempotency key: jobs that expired, or failed with 429 or 5xx. A cancelled job
+ * keeps its key, because a caller cancelled it on purpose.
  */
 function hasFreedKey({ state, error }: DurableJob): boolean {
   if (state === 'expired') return true

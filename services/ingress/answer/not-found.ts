@@ -1,29 +1,29 @@
 /*
- * Advice in 404 messages: the endpoint that was probably meant, or the served alternative to another API of the same
- * SDK.
+ * Advice in 404 messages: the path that the caller probably meant, or an alternative to an API that is not supported.
  */
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { similarNameOf } from '#shared/similar-name.ts'
 
 const PATH_MAX = 200
 /**
- * Maximum edit distance of a suggestion, absolute and as a ratio of the path. Without the ratio, every short path would
- * be close to `/v1/ws`.
+ * Maximum edit distance between a path and its suggestion, absolute and relative to the length. Without the relative
+ * limit, `/v1/ws` would be suggested for every short path.
  */
 const DISTANCE_MAX = 3
 const DISTANCE_SHARE_MAX = 1 / 3
 
 const CHAT = "Send the whole conversation to POST /v1/chat/completions, or use 'conversation' of POST /v1/responses."
 
-/** Hint for a path that resembles no endpoint. */
+/** Hint for a path that is similar to no endpoint. */
 const ENDPOINTS_HINT = `Available endpoints: ${KEY_ENDPOINTS.join(', ')}, and the paths below them.`
 
-/** Hint for the path `/`, which people open in a browser. */
+/** Hint for the path `/`, which is often opened in a browser. */
 const ROOT_HINT =
   'The API is below /v1: /v1/chat/completions, /v1/jobs and others, which /openapi.json describes and a browser shows at /docs. The console is at /console.'
 
 /**
- * Other APIs of the same SDKs, by the beginning of their path, with the alternative for each. The first match counts.
+ * Unsupported APIs of the OpenAI and Anthropic SDKs, by the beginning of their path, with an alternative for each. The
+ * first match applies.
  */
 const RELATED_APIS: readonly (readonly [RegExp, string])[] = [
   [
@@ -44,7 +44,7 @@ const RELATED_APIS: readonly (readonly [RegExp, string])[] = [
 ]
 
 /**
- * Message for a path without an endpoint.
+ * Error message for a path without an endpoint.
  *
  * @param paths Paths of all endpoints, as in the route table
  */
@@ -75,7 +75,7 @@ function similarPath(path: string, tidy: string, paths: readonly string[]): stri
   return nearest.distance <= Math.min(DISTANCE_MAX, ownChars * DISTANCE_SHARE_MAX) ? nearest.name : undefined
 }
 
-/** Whether a path matches a route, whose `:id` is any segment and whose `/*` is any rest. */
+/** Whether a path matches a route. In a route, `:id` stands for any segment, and a final `/*` for any rest. */
 function isLike(row: string, path: string): boolean {
   const [rows, segments] = [row.split('/'), path.split('/')]
   const isRest = rows.at(-1) === '*'

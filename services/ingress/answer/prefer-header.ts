@@ -7,16 +7,16 @@ import type { IdempotencyKey } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 
 export interface Preferences {
-  /** The job must outlive the connection. */
+  /** True if the job must be durable. */
   readonly isDurable: boolean
-  /** Answer 202 with the job instead of waiting for its result. */
+  /** True for the answer 202 with the job, instead of waiting for the result. */
   readonly isAsync: boolean
-  /** Milliseconds to wait for the result before the 202. */
+  /** Time to wait for the result before the answer 202, in milliseconds. */
   readonly waitMs: number
   readonly idempotencyKey: string | undefined
 }
 
-/** Maximum `wait` preference (RFC 7240) and `?wait=`, in seconds. */
+/** Maximum `wait` in the Prefer header (RFC 7240) and `?wait=` in a query, in seconds. */
 export const WAIT_SECONDS_MAX = 60
 /** Maximum time for which an idempotency key refers to its job. */
 const IDEMPOTENCY_TTL_MS = 24 * 3_600_000
@@ -40,23 +40,23 @@ export function readPreferences(headers: IncomingHttpHeaders, body: unknown): Pr
   }
 }
 
-/** Whether the call prefers an answer before its result (RFC 7240). */
+/** Whether the call has `Prefer: respond-async` (RFC 7240), for an answer before the result. */
 export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
   return /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(String(prefer ?? ''))
 }
 
-/** Paths whose calls only submit work. */
+/** Paths whose calls submit work without waiting for the result. */
 const JOB_SUBMISSIONS = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
 
-/** Whether a call creates a durable job, judged by its path and headers, before its body is read. */
+/** Whether a call creates a durable job. Called before the body is read, so only path and headers are checked. */
 export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
   if (JOB_SUBMISSIONS.test(path)) return true
   return headers['idempotency-key'] !== undefined || prefersAsync(headers)
 }
 
 /**
- * The key of an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes (docs/internals/protocol.md,
- * Idempotency).
+ * Reads an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes
+ * (docs/internals/protocol.md, Idempotency).
  *
  * @throws ServiceError `invalid_request`
  */
@@ -71,7 +71,7 @@ export function readIdempotencyKey(header: string | string[] | undefined): strin
 /**
  * The idempotency key of a call, with a fingerprint of method, path and body (docs/internals/protocol.md, Idempotency).
  *
- * @param retentionMs Retention of ended jobs; the key expires no later than its job.
+ * @param retentionMs Retention of ended jobs. The key does not expire after its job
  */
 export async function idempotencyOf(
   key: string | undefined,
@@ -86,12 +86,12 @@ export async function idempotencyOf(
   return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(IDEMPOTENCY_TTL_MS, retentionMs) }
 }
 
-/** Fields whose value is a request or a part of one: the call of a durable job, its job options, its webhook. */
+/** Fields whose value is a request or a part of one: the body of a durable job, its options, its webhook. */
 const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
 
 /**
- * Removes fields that are null, which count as absent. Nulls inside other values, such as JSON Schemas, are kept
- * because they have a meaning there.
+ * Removes null fields from a request, because they count as absent. Nulls in other values, such as JSON Schemas, have a
+ * meaning and stay.
  */
 function withoutNulls(request: unknown): unknown {
   if (typeof request !== 'object' || request === null || Array.isArray(request)) return request
@@ -99,7 +99,10 @@ function withoutNulls(request: unknown): unknown {
   return Object.fromEntries(given.map(([name, value]) => [name, PARTS.has(name) ? withoutNulls(value) : value]))
 }
 
-/** Hashes JSON with sorted keys, so that the order of fields does not matter. The depth of bodies is bounded. */
+/**
+ * Hashes JSON with sorted keys, so that the order of fields does not matter. Recursion is safe, because the depth of
+ * bodies is limited.
+ */
 function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
   for (const piece of writeJson(body, { sortsKeys: true })) {
     hash.update(piece)

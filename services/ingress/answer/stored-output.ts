@@ -7,7 +7,7 @@ import { isLast } from '#shared/jobs/durable/follow.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 
 /**
- * The result of a job that has ended.
+ * Result of an ended job.
  *
  * @throws ServiceError the failure of the job; `job_cancelled`, `job_expired`, `job_not_finished`
  */
@@ -27,15 +27,15 @@ export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJo
 }
 
 /**
- * Recorded output of one durable job, as an {@link Output} for {@link sendStream}. Must be disposed: a reader that
- * stops early is still subscribed.
+ * Recorded output of one durable job, as an {@link Output} for {@link sendStream}. Must be disposed, because a reader
+ * that stops early is still subscribed.
  */
 export class StoredOutput implements Output, AsyncDisposable {
   firstOutputAtMs: number | undefined
   readonly #jobs: DurableJobs
   readonly #tenant: string
   readonly #id: string
-  /** Current attempt. Output of earlier attempts is skipped, because this caller has received none of it. */
+  /** Attempt at the start. Output of earlier attempts is skipped, because none of it was sent to this caller. */
   readonly #attempt: number
   readonly #signal: AbortSignal
   readonly #events: AsyncGenerator<DurableEvent[]>
@@ -43,7 +43,7 @@ export class StoredOutput implements Output, AsyncDisposable {
   /** Sequence number of the last progress event sent. */
   #progress = 0
 
-  /** @param signal Aborts when the reader stops; if its reason is a ServiceError, then `next` throws it. */
+  /** @param signal Aborts when the reader stops. If the reason is a ServiceError, then `next` throws it */
   constructor(jobs: DurableJobs, job: DurableJob, signal: AbortSignal) {
     this.#jobs = jobs
     this.#tenant = job.tenant
@@ -62,7 +62,7 @@ export class StoredOutput implements Output, AsyncDisposable {
       if (chunks.length > 0) return chunks
     }
     const job = await this.#jobs.get(this.#tenant, this.#id)
-    // A reader that stopped early has not received the whole output, even if the job has ended since.
+    // A reader that stopped early did not receive the whole output, even if the job has ended in the meantime.
     if (!this.#hasEnded && this.#signal.aborted) throw disconnectError(this.#signal, job)
     await resultOf(this.#jobs, this.#tenant, job)
     return undefined
@@ -81,13 +81,13 @@ export class StoredOutput implements Output, AsyncDisposable {
       if (isOutput(chunk)) this.firstOutputAtMs ??= Date.now()
       if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
-      // A plain stream cannot retract output. The job's event stream contains the new output.
+      // A stream cannot retract output. The event stream of the job contains the new output.
       throw new ServiceError('worker_lost', 'The output was started over. Follow the events of the job instead.')
     }
   }
 
   /**
-   * Whether a chunk was not sent before. An attempt that resumes another repeats its progress events with equal
+   * Whether a chunk was not sent before. When an attempt resumes another, it repeats progress events under the same
    * numbers.
    */
   #isNew(chunk: unknown): boolean {
@@ -99,7 +99,7 @@ export class StoredOutput implements Output, AsyncDisposable {
   }
 }
 
-/** Stream of the recorded chunks. Records lack the event names of Anthropic's format, which are added here. */
+/** Stream of the recorded chunks. Adds the event names of the Anthropic format, which are not recorded. */
 export function storedOutputStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'
   return {
@@ -111,7 +111,7 @@ export function storedOutputStream(endpoint: string): AnswerStream {
   }
 }
 
-/** Whether a chunk is output. Chat chunks without choices carry progress or usage, which may be sent twice. */
+/** Whether a chunk is output. Chat chunks without choices contain progress or usage, which may be sent twice. */
 function isOutput(chunk: unknown): boolean {
   const { choices } = (chunk ?? {}) as { choices?: unknown[] }
   return choices?.length !== 0

@@ -2,25 +2,27 @@ import { ServiceError } from '#shared/error.ts'
 import { FairSemaphore } from '#shared/fair-semaphore.ts'
 
 /*
- * Fair queue of durable submissions, per project, active while other projects have calls answered.
+ * Fair queue of durable submissions, by project. The queue is active only while other projects make calls with attached
+ * jobs.
  *
- * Problem: a submission costs the event loop and the store several times as much as a plain call, and no connection
- * waits for its result. Thousands at once made each plain call of another project wait for a hundred of them.
+ * Problem: a submission costs the event loop and the store several times as much as an attached call, and no connection
+ * waits for the result. Thousands of submissions at once delayed each attached call of other projects by a hundred
+ * submissions.
  *
- * Each submission therefore takes one of {@link PERMITS} permits, which rotate among the projects. After a submission
- * its permit pauses for {@link RESTS} times the duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms
- * pauses its permit for 20 ms. If no other project makes calls, then submissions need no permit.
+ * Each submission therefore needs one of {@link PERMITS} permits, which rotate among the projects. After a submission,
+ * its permit pauses for {@link RESTS} times the duration beyond {@link FREE_RUN_MS}. Example: after a submission of 12
+ * ms, its permit pauses for 20 ms.
  */
 
 const ACTIVE_MS = 10_000
 /** Maximum concurrent submissions of all projects while the queue is active. */
 const PERMITS = 2
-/** Duration of a submission, in milliseconds, that needs no pause. */
+/** Maximum duration of a submission that is not followed by a pause, in milliseconds. */
 const FREE_RUN_MS = 2
 /** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
 const PAUSE_FACTOR = 2
 const PAUSE_MS_MAX = 200
-/** Maximum waiting submissions per project, and the maximum wait. */
+/** Maximum waiting submissions per project, and their maximum wait. */
 const WAITING_MAX = 1_000
 const WAIT_MS_MAX = 30_000
 const RETRY_MS = 2_000
@@ -28,7 +30,7 @@ const RETRY_MS = 2_000
 export class SubmitQueue {
   readonly #permits = new FairSemaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooMany })
   #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
-  /** Last call of a project other than that of {@link #last}. */
+  /** Last call of a project other than the project of {@link #last}. */
   #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
 
   recordCall(project: string): void {
@@ -39,8 +41,8 @@ export class SubmitQueue {
   /**
    * Runs `submit` when the project has a permit.
    *
-   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many wait, or for too long; the signal's
-   * reason
+   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many submissions wait, or one waits too
+   * long; the reason of the signal
    */
   async run<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
     if (!this.#othersAreActive(project)) return await submit()

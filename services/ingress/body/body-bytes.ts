@@ -5,11 +5,11 @@ import { concatBytes } from '#shared/concat-bytes.ts'
 import { ServiceError } from '#shared/error.ts'
 import { runToEnd, runYielding } from '#shared/yielding.ts'
 
-/** Minimum and maximum size of a block that collects small pieces. */
+/** Minimum and maximum size of a block in which small pieces are collected. */
 const BLOCK_BYTES_MIN = 4 * 1024
 const BLOCK_BYTES_MAX = 1024 * 1024
 const CODINGS_MAX = 3
-/** Maximum zstd window: 2^23 bytes = 8 MiB, as RFC 9659 specifies. The library's default allows 128 MiB. */
+/** Maximum zstd window: 2^23 bytes = 8 MiB, as RFC 9659 specifies. The default of the library is 128 MiB. */
 const ZSTD_WINDOW_LOG_MAX = 23
 /** Node.js before 22.15 has no zstd. */
 const { createZstdDecompress } = zlib as Partial<typeof zlib>
@@ -25,15 +25,16 @@ const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Tr
 export interface BodyBounds {
   /** Maximum bytes after decompression. */
   readonly bytesMax: number
-  /** Check interval for stalls: the body is refused after one to two intervals without a byte. */
+  /** Interval at which progress is checked. A body is refused after one to two intervals without a received byte. */
   readonly stallMs: number
 }
 
 /**
- * Reads and decompresses the whole body of a request. The rest of a refused body is discarded as it arrives. The caller
- * can answer at once, and services/ingress/server.ts cuts the connection if the rest does not end soon.
+ * Reads and decompresses the whole body of a request. The rest of a refused body is discarded while it arrives, so that
+ * the caller can answer at once. If the rest takes too long,
+ * then services/ingress/server.ts cuts the connection.
  *
- * @param onGrowth Called with the number of bytes so far, after each piece. If it throws, then the body is refused.
+ * @param onGrowth Called with the number of bytes so far, after each piece. If it throws, then the body is refused
  * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`
  */
 export async function readBytes(
@@ -43,7 +44,8 @@ export async function readBytes(
 ): Promise<Buffer> {
   if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
   const inflaters = openInflaters(req.headers['content-encoding'])
-  // No await between pipe() and collect(): an inflater would stay piped to a request that is no longer read.
+  // No await between pipe() and collect(): otherwise a decompressor would stay piped to a request that is no longer
+  // read.
   const stages: Readable[] = [req]
   for (const inflater of inflaters) stages.push((stages.at(-1) ?? req).pipe(inflater))
   try {
@@ -59,14 +61,14 @@ export async function readBytes(
 }
 
 /**
- * Removes the byte order mark that editors and PowerShell write before UTF-8 text. RFC 8259 §8.1 lets a parser ignore
- * it.
+ * Removes the byte order mark that editors and PowerShell write before UTF-8 text. RFC 8259 §8.1 allows parsers to
+ * ignore it.
  */
 export function withoutByteOrderMark(text: Buffer): Buffer {
   return text[0] === 0xef && text[1] === 0xbb && text[2] === 0xbf ? text.subarray(3) : text
 }
 
-/** Opens the decompressors in order of use: the coding that was applied last is removed first (RFC 9110 §8.4). */
+/** Opens the decompressors in order of use. The coding that was applied last is removed first (RFC 9110 §8.4). */
 function openInflaters(encoding = ''): Transform[] {
   const codings = encoding
     .toLowerCase()
@@ -96,7 +98,7 @@ function collect(
     const blocks = new ByteBlocks()
     const { socket } = req
     const source = stages.at(-1) ?? req
-    // Decompressed bytes count as progress: decompression may take longer than the transfer.
+    // Decompressed bytes count as progress, too, because decompression may take longer than the transfer.
     const progress = () => socket.bytesRead + blocks.bytes
     let seen = progress()
     const stall = setInterval(() => {
@@ -114,7 +116,7 @@ function collect(
       }
       blocks.push(chunk)
     }
-    // The compressed input has the same bound, because any number of empty gzip members produces no output.
+    // Limits the compressed bytes, too, because empty gzip members produce no output, however many there are.
     const counters = stages.slice(0, -1).map(() => {
       let bytes = 0
       return (chunk: Buffer) => {
@@ -126,8 +128,8 @@ function collect(
       stop()
       resolve(blocks)
     }
-    // A cut request closes without `end`, which an inflater does not report. If the request was answered meanwhile,
-    // then it does not close with its connection, so the socket is watched too.
+    // A cut connection closes the request without `end`, which a decompressor does not report. A request that was
+    // answered before does not close together with its connection, so the socket is watched, too.
     const onClose = () => {
       if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }
@@ -155,7 +157,7 @@ function collect(
     for (const stage of stages) stage.on('error', (cause) => onError(stage, cause))
     for (const [index, count] of counters.entries()) stages[index]?.on('data', count)
     req.on('close', onClose)
-    // Several pipelined requests may listen to one socket.
+    // Several pipelined requests may have listeners on one socket.
     socket.setMaxListeners(0).on('close', onClose)
     if (socket.destroyed) onClose()
   })
@@ -166,8 +168,9 @@ function tooLarge(bytesMax: number): ServiceError {
 }
 
 /**
- * Collects bytes in at most about twice their size of memory. Without copying, a one-byte piece would occupy a hundred
- * bytes of its own, and keep alive the 64 KiB read from the socket with it.
+ * Collects bytes in at most about twice their size of memory. Small pieces are copied: a piece of one byte would
+ * otherwise need a hundred bytes. The piece would also keep the 64 KiB in memory that were read from the socket with
+ * it.
  */
 export class ByteBlocks {
   bytes = 0
@@ -188,7 +191,10 @@ export class ByteBlocks {
     return this.#only() ?? (await runYielding(concatBytes(this.#taken(), this.bytes)))
   }
 
-  /** Joins all bytes without a yield, which takes a few milliseconds for the largest body, and empties this object. */
+  /**
+   * Joins all bytes and empties this object. Does not yield, because joining the largest body takes only a few
+   * milliseconds.
+   */
   take(): Buffer {
     return this.#only() ?? runToEnd(concatBytes(this.#taken(), this.bytes))
   }

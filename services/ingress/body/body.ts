@@ -8,15 +8,17 @@ import { runYielding } from '#shared/yielding.ts'
 import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.ts'
 
 /**
- * Reads the JSON body of a request: any supported compression, UTF-8 only. Values that need far more memory than their
- * bytes are refused before parsing. If a key is duplicated, then the last value counts, which RFC 8259 §4 permits.
+ * Reads the JSON body of a request, in UTF-8 with any supported compression. A body is refused before parsing if its
+ * values would need far more memory than its bytes. If a key is duplicated, then the last value is used, which RFC 8259
+ * §4 permits.
  *
- * @throws ServiceError (docs/reference/compatibility.md, Requests) 413 `request_too_large`, 415 `unsupported_media_type`, 408
- * `request_timeout`; 400 for an empty body, invalid JSON or UTF-8, and excessive nesting; `overloaded`
+ * @throws ServiceError (docs/reference/compatibility.md, Requests) 413 `request_too_large`, 415
+ * `unsupported_media_type`, 408 `request_timeout`; 400 for an empty body, invalid JSON or UTF-8, and excessive nesting;
+ * `overloaded`
  */
 export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, held: HeldBytes): Promise<unknown> {
   const { 'content-length': length = 0, 'transfer-encoding': encoding } = req.headers
-  // A request without either header has no body (RFC 9112 §6.3).
+  // A request without Transfer-Encoding and Content-Length has no body (RFC 9112 §6.3).
   if (encoding === undefined && Number(length) === 0) throw invalid(NO_BODY)
   refuseOtherTypes(req)
   const json = withoutByteOrderMark(await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE)))
@@ -49,9 +51,12 @@ function refuseOtherTypes(req: IncomingMessage): void {
   throw new ServiceError('unsupported_media_type', 'The charset of the body must be utf-8.')
 }
 
-/** Position at which the JSON is invalid, from V8's message without its quotation; empty if unknown. */
+/**
+ * Sentence with the position of a JSON syntax error; empty if unknown. V8 quotes the body in its message, so only the
+ * position is taken from it.
+ */
 function positionOf({ message, offset }: JsonSyntaxError): string {
-  // V8 parsed only one piece of a long body, so its own position does not apply.
+  // A long body is parsed in pieces, so the position in the message of V8 is wrong.
   if (offset > 0) return `The JSON is incomplete near byte ${offset}.`
   const position = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
   if (position) return `${message.slice(0, position.index)} at ${position[1]}.`

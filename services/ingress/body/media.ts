@@ -1,17 +1,15 @@
 import { ServiceError } from '#shared/error.ts'
 import { mayBePublic } from '#shared/outbound/guard.ts'
 
-/*
- * Media inside a request: the syntax of data URLs and base64, and the remote addresses that may replace them.
- */
+/* Media in a request: checks the syntax of data URLs and base64, and remote addresses. */
 
-/** Maximum characters of a data URL's head; longer heads are refused. */
+/** Maximum characters before the data of a data URL; a longer URL is refused. */
 const HEAD_CHARS_MAX = 256
-/** RFC 2397: data:<type>/<subtype>[;attribute=value]*;base64,<data> */
+/** Beginning of a data URL (RFC 2397): data:<type>/<subtype>[;attribute=value]*;base64,<data> */
 const DATA_URL_HEAD = /^data:([a-z]+\/[a-z0-9.+-]+)(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
-/** Characters of base64 that are checked together: a multiple of four. */
+/** Number of base64 characters that are checked together; a multiple of four. */
 const BASE64_PIECE_CHARS = 64 * 1024
-/** Target buffer for decoding; the decoded bytes are only counted. */
+/** Target buffer for decoding. Only the number of decoded bytes is used. */
 const DECODED = Buffer.alloc((BASE64_PIECE_CHARS / 4) * 3)
 const IMAGE_TYPES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/jpg', 'image/gif', 'image/webp'])
 
@@ -25,13 +23,13 @@ export function requireBase64(data: string, param: string): void {
 }
 
 /**
- * Whether text is base64. Decoding is 30 times as fast as a regular expression. The decoder skips invalid characters,
- * so invalid text decodes to fewer bytes.
+ * Whether a text is base64. Decoding is 30 times as fast as a regular expression. The decoder skips invalid characters,
+ * so an invalid text decodes to fewer bytes.
  */
 function isBase64(data: string): boolean {
   const padding = data.endsWith('==') ? 2 : data.endsWith('=') ? 1 : 0
   const length = data.length - padding
-  // The decoder also accepts the URL-safe alphabet, which is refused here.
+  // The decoder also accepts the URL-safe alphabet, which is not allowed here.
   if (length === 0 || length % 4 === 1 || data.includes('-') || data.includes('_')) return false
   for (let at = 0; at < length; at += BASE64_PIECE_CHARS) {
     const end = Math.min(length, at + BASE64_PIECE_CHARS)
@@ -57,7 +55,7 @@ export function requireDataUrl(url: string, param: string): string {
 }
 
 /**
- * Checks the address of an image: a data URL of a known type, or an https URL if those are allowed.
+ * Checks the address of an image: a data URL of a known type, or an https URL if the operator allows remote images.
  *
  * @throws ServiceError a 400
  */
@@ -70,8 +68,8 @@ export function requireImageUrl(url: string, param: string, remoteImages: boolea
 }
 
 /**
- * Checks an address that an upstream would fetch: https only, only if allowed, and never in a private network. The
- * worker resolves the host name and checks the result right before the upstream call.
+ * Checks an address that an upstream would fetch. The address must use https, be allowed by the operator, and not be in
+ * a private network. The worker resolves the host name and checks the result right before the upstream call.
  *
  * @throws ServiceError a 400 that names `param`
  */

@@ -9,12 +9,12 @@ export interface FormBounds {
   readonly fieldsMax: number
   /** Maximum bytes of one field that is not a file. */
   readonly fieldBytesMax: number
-  /** Maximum bytes of all such fields together, which are held in memory. */
+  /** Maximum bytes of all fields that are not files. Such fields are held in memory. */
   readonly fieldsBytesMax: number
-  /** Check interval for stalls: the form is refused after one to two intervals without a byte. */
+  /** Interval at which progress is checked. A form is refused after one to two intervals without a received byte. */
   readonly stallMs: number
   /**
-   * Called with the number of bytes so far that belong to no file.
+   * Called with the number of bytes so far that are held in memory.
    *
    * @throws ServiceError to refuse the form
    */
@@ -28,15 +28,15 @@ export interface FormField {
 
 export interface FormFile {
   readonly name: string
-  /** Without directories; undefined if the part has none, empty if it is empty. */
+  /** File name without directories; undefined if the part has no file name, empty if the name is empty. */
   readonly filename: string | undefined
-  /** Must be read to the end or destroyed. The stream fails if the form fails. */
+  /** Content of the file. Must be read to the end or destroyed. If the form fails, then the stream fails. */
   readonly bytes: Readable
 }
 
-/** Consumer of the files in a form. If it fails, then the form fails and no more is read. */
+/** Consumer of the files in a form. If it fails, then the form fails, and the rest is not read. */
 export interface FileTaker {
-  /** Whether a part is a file; other parts are fields, which are kept in memory. */
+  /** Whether a part is a file. Other parts are fields, which are held in memory. */
   isFile(name: string, filename: string | undefined): boolean
   /**
    * Consumes one file while it arrives. Files arrive one after the other.
@@ -46,23 +46,24 @@ export interface FileTaker {
   take(file: FormFile): Promise<void>
 }
 
-/** Maximum headers of a part, which has a name, a type and a length. */
+/** Maximum headers of a part; real parts have a name, a type and a length. */
 const PART_HEADERS = { headerPairs: 32, headerSize: 16 * 1024 }
-/** Some clients write a byte order mark before the JSON of a field. */
+/** Byte order mark, which some clients write before the JSON of a field. */
 const BYTE_ORDER_MARK = /^\uFEFF/
-/** Maximum parts without a name, which are skipped. */
+/** Maximum number of parts without a name. Such parts are skipped. */
 const NAMELESS_PARTS_MAX = 8
 
 /**
- * Reads a form of type multipart/form-data (RFC 7578) while it arrives. Files are streamed to the taker at its pace and
- * not buffered.
+ * Reads a form of type multipart/form-data (RFC 7578) while it arrives. Files are streamed to the consumer at its speed
+ * and not buffered.
  *
- * When the promise settles, no file is being consumed any more. The rest of a refused form is discarded as it arrives.
- * The caller can answer at once, and services/ingress/server.ts cuts the connection if the rest does not end soon.
+ * When the promise settles, no file is being consumed. The rest of a refused form is discarded while it arrives, so
+ * that the caller can answer at once. If the rest takes too long,
+ * then services/ingress/server.ts cuts the connection.
  *
  * @returns the fields, in order
  * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`;
- * `invalid_request` if the body is not a form; the errors of the taker
+ * `invalid_request` if the body is not a form; the errors of the consumer
  */
 export async function readForm(req: IncomingMessage, bounds: FormBounds, taker: FileTaker): Promise<FormField[]> {
   refuseOtherTypes(req)
@@ -119,7 +120,7 @@ class FormReading {
   readonly #files: { readonly bytes: Readable; readonly taken: Promise<void> }[] = []
   #fieldsBytes = 0
   #bytes = 0
-  /** Bytes held in memory: all except those of files. */
+  /** Number of bytes held in memory, which are all except the content of files. */
   #heldBytes = 0
   #isInFile = false
 
@@ -139,10 +140,10 @@ class FormReading {
     this.#listen()
     const { socket } = this.#req
     this.#req.on('data', onData).on('error', onClose).on('close', onClose)
-    // A request that was answered meanwhile does not close with its connection, so the socket is watched too. Several
-    // pipelined requests may listen to one socket.
+    // A request that was answered before does not close together with its connection, so the socket is watched, too.
+    // Several pipelined requests may have listeners on one socket.
     socket.setMaxListeners(0).on('close', onClose)
-    // The connection may have been cut during the key lookup; then no further close event follows.
+    // If the connection was cut during the key check, then no close event follows.
     if (this.#req.closed || socket.destroyed) onClose()
     this.#req.pipe(this.#parser)
     try {
@@ -156,7 +157,7 @@ class FormReading {
     }
   }
 
-  /** Destroys the files that are still being consumed, and waits until their consumers have stopped. */
+  /** Destroys the files that are being consumed, and waits until their consumers have stopped. */
   async close(): Promise<void> {
     for (const { bytes } of this.#files) bytes.destroy()
     await Promise.allSettled(this.#files.map(({ taken }) => taken))
@@ -181,8 +182,8 @@ class FormReading {
   }
 
   #takeFile(file: FormFile): void {
-    // A failed form ends its file with an error. The consumer receives it and close() awaits it, so this listener
-    // ignores it.
+    // If the form fails, then its file fails with an error that the consumer handles. This listener only prevents an
+    // uncaught error.
     file.bytes.on('error', () => {})
     this.#isInFile = true
     file.bytes.once('end', () => {
@@ -211,7 +212,7 @@ class FormReading {
     if (this.#bytes > this.#bounds.bytesMax) this.#fail(tooLarge(this.#bounds.bytesMax))
   }
 
-  /** Counts bytes on arrival, because the parser buffers incomplete fields. */
+  /** Counts bytes when they arrive, because the parser buffers incomplete fields. */
   #hold(bytes: number): void {
     this.#heldBytes += bytes
     try {
@@ -222,8 +223,8 @@ class FormReading {
   }
 
   /**
-   * Reports a stalled client. While the request is paused for a slow consumer, no bytes can arrive, so that time does
-   * not count.
+   * Refuses the form if no bytes arrive. While reading is paused for a slow consumer, no bytes can arrive, so that time
+   * is not counted.
    */
   #watchStalls(): NodeJS.Timeout {
     const req = this.#req

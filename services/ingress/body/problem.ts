@@ -2,7 +2,10 @@ import { z } from 'zod'
 import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Style of messages: `openai` names the field inside the sentence, `messages` (Anthropic) puts its path in front. */
+/**
+ * Style of error messages. In `openai`, the sentence contains the name of the field. In `messages` (Anthropic), the
+ * path precedes the sentence.
+ */
 export type Wording = 'openai' | 'messages'
 
 const EXCERPT_CHARS_MAX = 64
@@ -17,15 +20,15 @@ function paramOf(path: readonly PropertyKey[]): string | null {
 
 interface Problem {
   code: ErrorCode
-  /** Complete sentence that names the field. */
+  /** Complete sentence with the name of the field. */
   openai: string
   messages: string
 }
 
 /**
- * Converts one schema issue into the API error (docs/internals/protocol.md, Errors).
+ * Converts a schema issue to the error of the API (docs/internals/protocol.md, Errors).
  *
- * @param body The value that was checked
+ * @param body The checked value
  */
 export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wording): ServiceError {
   const cause = deepest(issue)
@@ -38,8 +41,7 @@ export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wo
 type Issue = z.core.$ZodIssue
 
 /**
- * Follows a union into the branch whose type or discriminator matched: only the problem of that branch helps the
- * caller.
+ * Issue in the branch of a union whose type or discriminator matched. Issues of other branches do not help the caller.
  */
 export function deepest(issue: Issue): Issue {
   if (issue.code === 'invalid_key' && issue.issues[0] !== undefined) return { ...issue.issues[0], path: issue.path }
@@ -101,8 +103,8 @@ function missing(field: string): Problem {
 }
 
 /**
- * Whether a number overflows a double, such as 1e400, which `JSON.parse` reads as infinite. In a query the number is
- * text.
+ * Whether a number exceeds the range of a double, such as 1e400, which `JSON.parse` reads as infinite. In a query, the
+ * number is a text.
  */
 function isInfinite(value: unknown): boolean {
   const isNumeric = typeof value === 'number' || (typeof value === 'string' && /^[-+]?\d[\d.]*(e\+?\d+)?$/i.test(value))
@@ -164,7 +166,7 @@ export function beginningOf(text: string, charsMax: number): string {
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
-/** Shows an example date, because the message of the schema quotes a regular expression. */
+/** The message contains an example, because the message of the schema quotes a regular expression. */
 function wrongDay(field: string): Problem {
   const expected = 'a day of the calendar such as 2030-01-31'
   return {
@@ -183,7 +185,7 @@ function wrongFormat(pattern: string, field: string): Problem {
   }
 }
 
-/** @param note The schema's message for the bound: `decimal` marks a number that need not be an integer. */
+/** @param note Message of the schema for this limit: `decimal` marks a number that need not be an integer */
 function outOfBounds(
   origin: string,
   bound: number,

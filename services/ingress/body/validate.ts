@@ -4,35 +4,37 @@ import { DEPTH_MAX } from '#shared/json/shape.ts'
 import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 
 /*
- * Validation of a parsed JSON body: returns the checked body or throws its first problem in the style of the format.
+ * Validation of a parsed JSON body. Returns the checked body, or throws its first problem in the style of the API.
  *
- * Two steps precede every schema. (1) Nesting is bounded, so that no later recursion (zod, JSON.stringify) can exhaust
- * the stack. (2) Lone surrogates become U+FFFD: they have no UTF-8 form and would change silently at the first
- * transfer.
+ * Two steps precede every schema:
  *
- * A schema check is synchronous, and 100,000 messages would block the event loop for seconds. So long lists of messages
- * are checked in pieces of {@link PIECE_MESSAGES}, with a yield after each.
+ * 1. Nesting is limited, so that later recursion (zod, JSON.stringify) cannot exhaust the stack.
+ *
+ * 2. Lone surrogates become U+FFFD. UTF-8 cannot represent them, and encoding would replace them without an error.
+ *
+ * A schema check is synchronous. Checking 100,000 messages at once would block the event loop for seconds. Long lists
+ * of messages are therefore checked in pieces of {@link PIECE_MESSAGES}, with an event-loop yield after each.
  */
 
-/** Interruptible work: yields between pieces of a few milliseconds. */
+/** Work that yields to the event loop after each piece of a few milliseconds. */
 export type Pieces<T> = Generator<void, T>
 
-/** Maximum list length that any schema accepts. Schemas refuse a longer list before they read its entries. */
+/** Maximum list length in any schema. Schemas refuse a longer list before they read its entries. */
 const MESSAGES_MAX = 100_000
-/** Maximum messages and parts that are checked or decoded between two yields. */
+/** Maximum messages and parts that are checked or decoded between two event-loop yields. */
 export const PIECE_MESSAGES = 1_000
-/** Nesting levels around a message: the body and its list. */
+/** Number of nesting levels around a message: the body and its list. */
 const MESSAGE_DEPTH = 2
 const PART_DEPTH = MESSAGE_DEPTH + 2
 
-/** zod's option to stop at the first problem. The method `validate` uses it, but the types of `safeParse` omit it. */
+/** Option of zod to stop at the first problem. `safeParse` accepts it, although its types do not contain it. */
 const FIRST_PROBLEM: z.core.ParseContextInternal<z.core.$ZodIssue> = { abortEarly: true }
 
 /**
- * Checks a body against a schema and reports only the first problem. A list of 100,000 wrong values costs as much as
- * one.
+ * Checks a body against a schema and reports only the first problem. A list of 100,000 wrong values therefore costs no
+ * more than a list with one.
  *
- * @throws ServiceError a 400 with `param` set to the path, such as `messages[2].content[0].image_url.url`
+ * @throws ServiceError a 400 whose `param` is the path, such as `messages[2].content[0].image_url.url`
  */
 export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording: Wording): z.output<T> {
   return checkSound(schema, wellFormed(body, 0), wording)
@@ -56,7 +58,10 @@ function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wor
 
 const PIECE_ENTRIES = 500
 
-/** Checks long maps in pieces. zod does not stop early inside a map, and an issue costs more than its entry. */
+/**
+ * Checks long maps in pieces. zod does not stop inside a map at the first problem, and each reported problem is
+ * expensive.
+ */
 function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: Wording): void {
   for (const [field, record] of mapsOf(schema)) {
     const map = body[field]
@@ -93,22 +98,25 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Unit of checking: one message, some parts of a long message, or some parts of one long part (a `tool_result`). */
+/**
+ * Part of the body that is checked at once: one message, some parts of a long message, or some blocks of one long part
+ * (`tool_result`).
+ */
 interface Portion {
   readonly index: number
   readonly message: unknown
-  /** Index of the portion's first part in the message. */
+  /** Index in the message of the first part to check. */
   readonly offset: number
-  /** Index of the portion's first part within a long part. */
+  /** Index in a long part of the first block to check. */
   readonly inner: number
   readonly weight: number
 }
 
 /**
- * Checks a body as {@link parseBody} does, with many messages in pieces. The first piece includes all other fields of
- * the body; the other messages follow in order.
+ * Checks a body as {@link parseBody} does, but many messages in pieces. The first piece contains all other fields of
+ * the body. Messages are checked in order.
  *
- * @throws ServiceError a 400 with `param` set to the path of the first problem
+ * @throws ServiceError a 400 whose `param` is the path of the first problem
  */
 export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
   schema: T,
@@ -158,8 +166,8 @@ function* portionsOf(messages: readonly unknown[]): Generator<Portion> {
 }
 
 /**
- * Splits a long message. Fields other than `content` that are lists or objects are checked once, with the first
- * portion.
+ * Splits a long message into portions. The first portion also contains lists and objects in fields other than
+ * `content`.
  */
 function* portionsOfMessage(message: object, index: number): Generator<Portion> {
   const parts = partsOf(message)
@@ -225,7 +233,7 @@ function checkPiece<T extends z.ZodArray>(schema: T, piece: readonly Portion[], 
   throw problemError({ ...issue, path: ['messages', index, ...path] }, body, wording)
 }
 
-/** Maps a list, with a yield after each {@link PIECE_MESSAGES} entries. */
+/** Maps a list, with an event-loop yield after each {@link PIECE_MESSAGES} entries. */
 export function* mapInPieces<Entry, Result>(
   list: readonly Entry[],
   map: (entry: Entry, index: number) => Result,
@@ -269,10 +277,10 @@ function hasLongList(body: unknown): body is { messages: unknown[] } {
 }
 
 /**
- * Replaces lone surrogates in a JSON value; returns the value itself if there are none.
+ * Replaces lone surrogates in a JSON value. Returns the value itself if there are none.
  *
- * @param depth Nesting levels around the value; 0 for a body
- * @throws ServiceError `invalid_value` if the value is nested too deep
+ * @param depth Number of nesting levels around the value; 0 for a body
+ * @throws ServiceError `invalid_value` if the value is nested too deeply
  */
 function wellFormed(value: unknown, depth: number): unknown {
   if (typeof value === 'string') return value.toWellFormed()
@@ -309,10 +317,10 @@ function wellFormedObject(object: object, depth: number): object {
 }
 
 /**
- * Refuses the first field that the schema does not define. A misspelt option would otherwise be ignored silently. These
- * fields belong to Sluice, so no upstream could know more of them.
+ * Refuses the first field that the schema does not define. Otherwise a misspelt option would be ignored without an
+ * error. Only for fields of Sluice itself, because an upstream may define more fields of its API.
  *
- * @param path Prefix of the field name in the error, such as `webhook.`.
+ * @param path Prefix of the field name in the error, such as `webhook.`
  * @throws ServiceError `unsupported_parameter`
  */
 export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): void {
@@ -324,7 +332,7 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
 }
 
 /**
- * Fields for an upstream of the same dialect: all except `consumed`. Null counts as absent.
+ * Fields that are passed to an upstream of the same dialect: all except `consumed`. Null counts as absent.
  *
  * @returns undefined if no field is left
  */

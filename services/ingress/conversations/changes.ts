@@ -14,9 +14,9 @@ import {
 } from '#shared/store/conversations.ts'
 import { CONVERSATION_CHARS_MAX, conversationFull } from './item-form.ts'
 
-/** Maximum tries of a change that conflicts with concurrent changes. */
+/** Maximum attempts of a change that conflicts with concurrent changes. */
 const TRIES_MAX = 5
-/** Poll interval for the end of a response. Nearly always a notification arrives first. */
+/** Interval at which a running response is read. Kept long, because a notification nearly always arrives first. */
 const END_POLL_MS = 600_000
 
 /**
@@ -30,7 +30,7 @@ export function requireConversations(context: IngressContext): ConversationStore
 }
 
 /**
- * A conversation of a project, including the output of all responses that have ended.
+ * A conversation of a project, with the output of all ended responses.
  *
  * @throws ServiceError `not_found`, also for conversations of other projects
  */
@@ -54,7 +54,8 @@ export async function getConversation(
 }
 
 /**
- * Changes a conversation by optimistic concurrency: reads it, computes the change, and retries on a conflict.
+ * Changes a conversation with optimistic concurrency: reads it, computes the change, writes it, and retries after a
+ * conflict.
  *
  * @throws ServiceError `not_found`, `context_length_exceeded`, `insufficient_quota`
  */
@@ -79,9 +80,9 @@ export async function changeConversation(
 }
 
 /**
- * Records a response that continues a conversation, and appends its output when it has ended.
+ * Records that a response continues a conversation, and adds its output when the response has ended.
  *
- * @param read The version from which the prompt was built.
+ * @param read The version of the conversation from which the prompt was built
  * @throws ServiceError `invalid_value` if the conversation has changed since then
  */
 export async function beginResponse(
@@ -101,15 +102,15 @@ export async function beginResponse(
   void addWhenEnded(context, read, job)
 }
 
-/** @throws ServiceError `context_length_exceeded` if the conversation would be too long */
+/** @throws ServiceError `context_length_exceeded` if the items are too long for a conversation */
 export function requireCapacity(items: readonly ConversationItem[], param: string): void {
   if (JSON.stringify(items).length <= CONVERSATION_CHARS_MAX) return
   throw conversationFull(param)
 }
 
 /**
- * Reserves the size of items in the project's quota of stored bytes. The result must be disposed. Output of responses
- * is stored even if the quota is exceeded.
+ * Reserves the size of items in the quota of stored bytes of the project. The result must be disposed. Output of
+ * responses is stored even if it exceeds the quota.
  *
  * @throws ServiceError `insufficient_quota`
  */
@@ -132,8 +133,8 @@ function busy(): ServiceError {
 }
 
 /**
- * Change that the end of a response causes in its conversation; undefined while the response runs. A failed response
- * adds nothing.
+ * Change of a conversation once its response has ended; undefined while the response runs. A failed response adds
+ * nothing.
  */
 async function endOfResponse(
   context: IngressContext,
@@ -147,7 +148,7 @@ async function endOfResponse(
   return { items: [...items, ...said], job_id: null, pending: [] }
 }
 
-/** Undefined for a response that was deleted or has expired. */
+/** Returns undefined for a response that was deleted or has expired. */
 async function ignoreNotFound<T>(reading: Promise<T>): Promise<T | undefined> {
   return await reading.catch((error: unknown) => {
     if (['not_found', 'job_not_found', 'result_expired'].includes(ServiceError.from(error).code)) return undefined
@@ -156,8 +157,8 @@ async function ignoreNotFound<T>(reading: Promise<T>): Promise<T | undefined> {
 }
 
 /**
- * Appends the output of a response when it ends. Reading the conversation does the same. Without this, a response would
- * expire before its output is added to a conversation that no caller reads.
+ * Adds the output of a response to its conversation when the response has ended. Reading the conversation does that,
+ * too. Without this function, the output could expire before a caller reads the conversation.
  */
 async function addWhenEnded(
   context: IngressContext,

@@ -43,7 +43,7 @@ export async function updateConversation(context: IngressContext, call: Call, bo
   await call.reply.whole(conversationObject(await change(context, call, () => ({ metadata: bounded }))))
 }
 
-/** DELETE /v1/conversations/{id}. A response in progress continues, but its output is not added. */
+/** DELETE /v1/conversations/{id}: a running response of the conversation continues, but its output is not added. */
 export async function deleteConversation(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
   await requireConversations(context).delete(tenant, id)
@@ -98,7 +98,7 @@ async function change(
   return await changeConversation(context, projectIdOf(call.key), String(call.params.id), changeOf)
 }
 
-/** Model that accepts every input, at an upstream of this API. */
+/** A model that accepts every input, at an upstream of the Responses API. */
 const ANY_MODEL = {
   id: 'any',
   engine: { type: 'openai', api: 'responses' },
@@ -106,8 +106,8 @@ const ANY_MODEL = {
 } as ModelConfig
 
 /**
- * Refuses items that no response could continue: an output without its call, invalid content, or a message while a call
- * waits for its output.
+ * Refuses items after which no response could continue the conversation. Such items are outputs without their call,
+ * invalid content, and messages before the output of an earlier call.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -118,7 +118,8 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
   try {
     for (const item of before) runToEnd(turns.add(withoutContent(item), []))
   } catch {
-    // Versions before 2026-12 accepted such items. The conversation is unusable already, so new items are not checked.
+    // Versions before 2026-12 accepted such items. No response can continue this conversation, so new items are not
+    // checked.
     return
   }
   for (const [index, item] of added.entries()) {

@@ -22,18 +22,18 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
 const ITEM_ID = /^[\w-]{1,128}$/
 
 /**
- * Maximum characters of JSON per conversation. A conversation of this size is read without a noticeable delay of other
+ * Maximum characters of JSON per conversation. Reading a conversation of this size causes no noticeable delay of other
  * calls.
  */
 export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
 
 /**
- * Converts items to the form that conversations store. Must be run by `runYielding`. The size is checked before
- * anything else.
+ * Converts items to the form in which conversations store them. Must be run by `runYielding`. The number of items is
+ * checked first.
  *
- * @param field Name of the list, such as `items`.
- * @param referenced Targets of item references, by id.
- * @param param Field named in the error if the list is too long; default: `field`.
+ * @param field Name of the list, such as `items`
+ * @param referenced Targets of item references, by id
+ * @param param Field in the error if the list is too long; default: `field`
  * @throws ServiceError with the path of the first problem; `context_length_exceeded`
  */
 export function* storedItems(
@@ -67,10 +67,10 @@ function meantBy(item: unknown, referenced: ReadonlyMap<string, AnyItem>): unkno
 }
 
 /**
- * Converts an item to its stored form: with a new id, and the content of a message as parts. Whether a model can use
- * the item is checked by the response that continues the conversation.
+ * Converts an item to its stored form, with a new id, and the content of a message as parts. When a response continues
+ * the conversation, it is checked whether the model can use the item.
  *
- * @param referenced Targets of item references, by id.
+ * @param referenced Targets of item references, by id
  * @throws ServiceError with the path of the first problem
  */
 function storedItem(
@@ -80,7 +80,8 @@ function storedItem(
 ): ConversationItem {
   const any = parseAt(AnyItem, item, path)
   const type = any.type ?? 'message'
-  // An output may name its tool instead of its call. Only an upstream of this API understands that form.
+  // An output may contain the name of its tool instead of the id of its call. Only an upstream of the Responses API
+  // accepts that form.
   const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
   if (isOutput && any.call_id == null && any.name != null) return nativeItem(item, type)
   switch (type) {
@@ -134,7 +135,7 @@ function storedItem(
   }
 }
 
-/** Keeps an item of unknown form, including its id, for an upstream of the same API. */
+/** Stores an item of an unknown type unchanged, including its id, for an upstream of the Responses API. */
 function nativeItem(item: unknown, type: string): ConversationItem {
   return { ...(item as object), id: idIn(item) ?? newId('item_'), type }
 }
@@ -152,7 +153,7 @@ function idIn(item: unknown): string | undefined {
   return typeof id === 'string' && ITEM_ID.test(id) ? id : undefined
 }
 
-/** The suffix `_0` marks a tool that the service ran (see `isHostedItem`). */
+/** Start of an item whose tool Sluice ran, which the suffix `_0` of its id shows (see `isHostedItem`). */
 function hostedStartOf(type: keyof typeof PREFIXES) {
   return { ...startOf(type), id: `${newId(PREFIXES[type])}_0` }
 }

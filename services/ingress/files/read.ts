@@ -54,12 +54,12 @@ export async function fileContent(context: IngressContext, call: Call): Promise<
   await call.reply.bytes(await context.blobs.open(id), { type: 'application/octet-stream', length: bytes })
 }
 
-/** Encodes a file name as RFC 8187, section 3.2.1. */
+/** Encodes a file name for a header (RFC 8187, section 3.2.1). */
 function extendedValue(text: string): string {
   return encodeURIComponent(text.toWellFormed()).replaceAll(/['()*]/g, (char) => `%${char.charCodeAt(0).toString(16)}`)
 }
 
-/** DELETE /v1/files/{id}. Batches created from the file have their own copy. */
+/** DELETE /v1/files/{id}: batches that were created from the file have their own copy. */
 export async function deleteFile(context: IngressContext, call: Call): Promise<void> {
   const files = requireFiles(context)
   const { id, tenant } = await fileOf(context, call)

@@ -14,7 +14,7 @@ import { newFileId } from '#shared/store/files.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { fileObject, requireFiles } from './read.ts'
 
-/** Maximum form fields: `purpose`, the members of `expires_after`, and some that are ignored. */
+/** Maximum form fields: `purpose`, the members of `expires_after`, and some fields that are ignored. */
 const FIELDS_MAX = 32
 const FIELD_BYTES_MAX = 4 * 1024
 /** Maximum bytes of boundaries and part headers. */
@@ -33,10 +33,11 @@ interface Upload {
 }
 
 /**
- * Reads the form of `POST /v1/files`. The file is written to its blob while it arrives. Meanwhile its lines are
- * validated as batch requests, because the field `purpose` may follow the file. The blob is one of `call.uploads`.
+ * Reads the form of `POST /v1/files`. The file is written to a blob while it arrives, and the blob is recorded in
+ * `call.uploads`. The lines are validated as batch requests at the same time, because the field `purpose` may follow
+ * the file.
  *
- * @throws ServiceError problems of the form, `request_too_large`, `missing_required_parameter`
+ * @throws ServiceError for problems of the form, `request_too_large`, `missing_required_parameter`
  */
 export async function readUpload(context: IngressContext, call: Call, req: IncomingMessage): Promise<Upload> {
   requireFiles(context)
@@ -60,7 +61,7 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
-      // The first file may still be in transfer to its blob.
+      // Checked by a flag, because the transfer of the first file may not have ended.
       if (part.name !== 'file' || isTaken) throw unexpected(part.name)
       isTaken = true
       file = await storeFile(context, call, part, (line) => hold(held, line))
@@ -86,7 +87,7 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
   const keepMs = expires_after ? expires_after.seconds * 1_000 : fileRetentionMs
   const row = { id, tenant, purpose, filename, bytes, keepMs }
   const isKept = await files.create(row, { filesMax: FILES_MAX }).catch((error: unknown) => {
-    // The row may exist, so the blob is kept. If there is no row, then the sweep of blobs deletes it.
+    // The row of the file may exist, so its blob is not deleted. If there is no row, then a sweep deletes the blob.
     if (!isDefinitelyUndone(error)) call.uploads.delete(id)
     throw error
   })
@@ -171,8 +172,8 @@ class LineReading {
 }
 
 /**
- * Parses `expires_after[anchor]`, as SDKs write it, and `expires_after={"anchor":…}`. Invalid numbers stay text, which
- * the schema refuses.
+ * Converts the fields to a body. `expires_after` may be `expires_after[anchor]`, as SDKs write it, or
+ * `expires_after={"anchor":…}`. Invalid numbers stay text, which the schema refuses.
  */
 function bodyOf(fields: readonly FormField[]): Record<string, unknown> {
   const body: Record<string, unknown> = {}

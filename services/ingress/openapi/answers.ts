@@ -26,10 +26,10 @@ const ERROR_DESCRIPTIONS: Readonly<Record<number, string>> = {
   529: 'Overloaded or not ready (Anthropic format).',
 }
 
-/** Paths with two response formats: selected by `anthropic-version`, or by the endpoint of the job. */
+/** Paths with two response formats. The header `anthropic-version` or the endpoint of the job decides. */
 const TWO_FORMATS = /^\/v1\/(models|jobs\/:id\/result$)/
 
-/** Error statuses of a route, derived from its row of the route table and from its operation. */
+/** Error statuses of a route, derived from its row in the route table and from its operation. */
 export function failuresOf({ method, path, format, isCall, hasBody }: Route, { failures = [] }: Operation): number[] {
   const overload = format === 'anthropic' ? [529] : TWO_FORMATS.test(path) ? [503, 529] : [503]
   const statuses = [400, 401, 403, 500, ...overload, ...failures]
@@ -69,7 +69,7 @@ function schemaOf(names: readonly AnswerName[]): JsonSchema {
   return more.length === 0 ? first : { anyOf: [first, ...more] }
 }
 
-/** Describes one server-sent event: OpenAPI 3.1, unlike 3.2, cannot describe a stream of items. */
+/** Describes one server-sent event, because OpenAPI 3.1 cannot describe a stream of events. OpenAPI 3.2 can. */
 function eventsOf(data: AnswerName | null): JsonSchema {
   const content = { type: 'string', contentMediaType: 'application/json', ...(data && { contentSchema: refTo(data) }) }
   const properties = { event: { type: 'string' }, id: { type: 'string' }, retry: { type: 'integer' }, data: content }

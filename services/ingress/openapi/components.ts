@@ -154,7 +154,7 @@ export type AnswerName = keyof typeof ANSWERS
 /** A JSON Schema of draft 2020-12, the dialect of OpenAPI 3.1. */
 export type JsonSchema = Record<string, unknown>
 
-/** Schemas converted between two event-loop yields. */
+/** Number of schemas that are converted between two event-loop yields. */
 const SCHEMAS_PER_YIELD = 4
 
 /** The `components.schemas` object: every schema of {@link REQUESTS} and {@link ANSWERS}. */
@@ -198,7 +198,7 @@ function addFile(form: JsonSchema): void {
   Object.assign(form, { properties: { file, ...properties }, required: ['file', ...required] })
 }
 
-/** Replaces character classes that the regular expressions of other languages lack. */
+/** Replaces character classes that other regular expression engines lack. */
 function portable({ jsonSchema }: { jsonSchema: JsonSchema }): void {
   const { pattern } = jsonSchema
   if (typeof pattern === 'string') jsonSchema.pattern = pattern.replaceAll('\\P{Cc}', '[^\\x00-\\x1f\\x7f-\\x9f]')

@@ -38,8 +38,8 @@ response header identifies a request in the log.
 Every path with a GET operation also accepts HEAD.`
 
 /**
- * Generates the OpenAPI 3.1 document from the route table, the operations and the zod schemas that validate requests. Generation
- * exceeds the maximum time between event-loop yields, so the generator yields after each group of schemas.
+ * Generates the OpenAPI 3.1 document from the route table, the operations and the zod schemas that validate requests.
+ * Generation takes long, so the generator yields to the event loop after each group of schemas.
  *
  * @throws Error if a route has no operation, or an operation no route
  */
@@ -119,7 +119,7 @@ function headOf({ id, tag, summary, description, guide }: Operation): JsonSchema
   }
 }
 
-/** Endpoints outside the route table respond before a request id is assigned, so their responses have no headers. */
+/** Responses of endpoints outside the route table have no headers, because no request id is assigned. */
 function answersWithoutHeaders({ answers }: Operation): JsonSchema {
   const rendered = Object.entries(answers).map(([status, answer]) => {
     const { headers: _, ...plain } = answerOf(answer)

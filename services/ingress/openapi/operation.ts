@@ -19,11 +19,14 @@ export type TagName = keyof typeof TAGS
 
 export interface Answer {
   readonly description: string
-  /** Schemas of the JSON body; more than one means any of them. An empty list means any JSON. */
+  /**
+   * Schemas of the JSON body. If there are several, then the body matches one of them. An empty list stands for any
+   * JSON.
+   */
   readonly json?: readonly AnswerName[]
-  /** Other media types of the body, each text or binary. */
+  /** Other media types of the body. Each is either text or binary. */
   readonly media?: readonly string[]
-  /** `text/event-stream`: schema of each `data:` line, or null if events have several schemas. */
+  /** Schema of each `data:` line of a `text/event-stream`; null if events have several schemas. */
   readonly events?: AnswerName | null
   readonly headers?: readonly HeaderName[]
 }
@@ -33,13 +36,13 @@ export interface Operation {
   /** OpenAPI `operationId`: the method name in generated clients. */
   readonly id: string
   readonly tag: TagName
-  /** Imperative, without a full stop: "Create a batch". */
+  /** Summary as an imperative without a full stop, such as "Create a batch". */
   readonly summary: string
   readonly description?: string
   /** Page of the guide, optionally with an anchor: `embeddings#reranking`. */
   readonly guide?: string
   readonly query?: z.ZodObject
-  /** Name of a query parameter with free keys: `metadata` documents `metadata[name]=value`. */
+  /** Query parameter with arbitrary keys. `metadata` stands for `metadata[name]=value`. */
   readonly pairs?: string
   readonly headers?: readonly HeaderName[]
   /** Media type of the request body; JSON by default. */

@@ -6,7 +6,10 @@ const DIST = new URL('../../console/dist/', import.meta.url)
 
 export const CONSOLE = '/console'
 
-/** Files of the console by path, or an empty map if the console is not built. Asset names contain a hash, so assets are immutable. */
+/**
+ * Files of the console by path; empty if the console is not built. Browsers cache assets forever, because their names
+ * contain a hash.
+ */
 export function consoleFiles(): ReadonlyMap<string, PageFile> {
   const assets = new URL('assets/', DIST)
   if (!existsSync(assets)) return new Map()
@@ -16,7 +19,7 @@ export function consoleFiles(): ReadonlyMap<string, PageFile> {
   return new Map([[CONSOLE, PageFile.at(new URL('index.html', DIST))], ...files])
 }
 
-/** The file of a path. The console is a single-page application: all paths of its screens return the same page. */
+/** File for a path. The console is a single-page application, so the paths of all screens return one page. */
 export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): PageFile | undefined {
   const isScreen = path.startsWith(`${CONSOLE}/`) && !path.startsWith(`${CONSOLE}/assets/`)
   return files.get(isScreen ? CONSOLE : path)

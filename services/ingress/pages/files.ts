@@ -7,7 +7,7 @@ import { newId } from '#shared/id.ts'
 
 const compress = promisify(gzip)
 
-/** Allows only resources of this origin, and no framing (Content Security Policy Level 3). */
+/** Content Security Policy (Level 3): only resources of this origin, and no framing. */
 const POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -28,7 +28,10 @@ const TYPES: Readonly<Record<string, string>> = {
   json: 'application/json',
 }
 
-/** Browser caching. `immutable`: forever, for names with a hash. `checked`: revalidated with an ETag. */
+/**
+ * Browser caching. `immutable` files never change, because their names contain a hash. `checked` files are revalidated
+ * by ETag.
+ */
 export type Caching = 'immutable' | 'checked'
 
 export class PageFile {
@@ -37,7 +40,7 @@ export class PageFile {
   readonly #caching: Caching
   #content: Promise<{ plain: Buffer; gzipped: Buffer; etag: string }> | undefined
 
-  /** @param extension Selects the content type. */
+  /** @param extension Determines the content type */
   constructor(extension: string, read: () => Promise<Buffer>, caching: Caching = 'checked') {
     this.#type = TYPES[extension] ?? 'application/octet-stream'
     this.#read = read

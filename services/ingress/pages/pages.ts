@@ -9,7 +9,7 @@ import { GUIDE, guideFiles } from './guide/guide.ts'
 
 const require = createRequire(import.meta.url)
 
-/** Pages and their files, by path. No API key is required, because they contain no data of clients. */
+/** Pages and their files, by path. No API key is required, because the files contain no data of clients. */
 const FILES: ReadonlyMap<string, PageFile> = new Map([
   ['/openapi.json', new PageFile('json', describeApi)],
   ['/docs', PageFile.at(new URL('reference/reference.html', import.meta.url))],
@@ -25,10 +25,10 @@ const FILES: ReadonlyMap<string, PageFile> = new Map([
 const HOME = FILES.has(CONSOLE) ? CONSOLE : '/docs'
 
 /**
- * Serves the console, the guide, the API reference and the OpenAPI document. `/` redirects browsers to the console; other clients receive
- * the 404 of the API.
+ * Serves the console, the guide, the API reference and the OpenAPI document. `/` redirects browsers to the console.
+ * Other clients receive a 404 error of the API.
  *
- * @returns False if the path is none of these.
+ * @returns false if the path belongs to none of these
  */
 export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse): boolean {
   if (req.method !== 'GET' && req.method !== 'HEAD') return false
@@ -49,13 +49,15 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
   return true
 }
 
-/** Loads the OpenAPI module at the first request, because the response schemas occupy 3 MiB and are used only here. */
+/**
+ * Loads the OpenAPI module at the first request, because its response schemas need 3 MiB and nothing else uses them.
+ */
 async function describeApi(): Promise<Buffer> {
   const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
   return Buffer.from(JSON.stringify(await runYielding(openApiDocument())))
 }
 
-/** Browsers accept text/html; SDKs and curl do not ask for it. */
+/** Whether a browser sends the request: only browsers accept text/html, while SDKs and curl do not. */
 function wantsPage({ headers }: IncomingMessage): boolean {
   return String(headers.accept ?? '').includes('text/html')
 }

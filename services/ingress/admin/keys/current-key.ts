@@ -12,7 +12,7 @@ export function authorOf({ key }: Call): string {
 }
 
 /**
- * Refuses unknown fields, also in `limits`: a misspelt limit would otherwise be ignored.
+ * Refuses unknown fields, also in `limits`. Otherwise a misspelt limit would be ignored without an error.
  *
  * @throws ServiceError `unsupported_parameter`
  */
@@ -27,8 +27,9 @@ export function nothingAsked(): ServiceError {
 }
 
 /**
- * A page, newest first, of a list that is stored oldest first.
+ * A page of a list, newest entry first.
  *
+ * @param oldestFirst The whole list, oldest entry first
  * @param after Id of the last entry of the previous page
  */
 export function pageOf<T extends { readonly id: string }>(oldestFirst: readonly T[], limit: number, after?: string) {

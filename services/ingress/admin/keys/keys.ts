@@ -1,6 +1,6 @@
 /*
- * Keys, for operators (docs/operate/keys.md, Over HTTP). The changes are those of `shared/keys/changes.ts`, which `sluice keys`
- * uses too.
+ * Endpoints for keys, for operators (docs/operate/keys.md, Over HTTP). Changes are made by `shared/keys/changes.ts`,
+ * which the command `sluice keys` also uses.
  */
 
 import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
@@ -28,7 +28,7 @@ import { similarNameOf } from '#shared/similar-name.ts'
 import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireQuota } from './current-key.ts'
 import { keyObjects } from './objects.ts'
 
-/** Maximum paths that an error suggests: the most similar ones. */
+/** Maximum paths that an error message suggests, most similar first. */
 const NAMED_MAX = 5
 
 export async function listKeys(context: IngressContext, call: Call): Promise<void> {
@@ -78,7 +78,7 @@ export async function updateKey(context: IngressContext, call: Call, body: unkno
   await sendKey(context, call, key)
 }
 
-/** POST /v1/admin/keys/{id}/rotate: creates a key with the same rights; the old one expires after the overlap. */
+/** POST /v1/admin/keys/{id}/rotate: creates a key with the rights of the old key, which expires after the overlap. */
 export async function rotateAnyKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(RotateKey, body)
   const { grace_period_seconds: gracePeriodSeconds = GRACE_PERIOD_SECONDS, expires_at } = parseBody(
@@ -149,7 +149,7 @@ function noSuchKey(id: string): ServiceError {
 }
 
 /**
- * Change of a key that a body requests; null removes a restriction.
+ * Converts a body to the change of a key; null removes a restriction.
  *
  * @throws ServiceError `invalid_value` for an unknown path or an expiry in the past; `model_not_found`
  */
@@ -182,9 +182,9 @@ function endOf(expiresAt: number | null | undefined): number | undefined {
 }
 
 /**
- * Prevents privilege escalation: refuses rights that the key of the call lacks itself.
+ * Prevents privilege escalation: refuses rights that the key of the call does not have.
  *
- * @param before Rights that the key has already and may keep.
+ * @param before Rights that the changed key already has and may keep
  * @throws ServiceError `permission_denied`
  */
 function requireDelegable({ key }: Call, given: Permissions, before?: Permissions): void {
@@ -202,11 +202,11 @@ function requirePath(path: string): string {
   throw new ServiceError('invalid_value', message, { param: 'endpoints' })
 }
 
-/** Aliases become model ids, because restrictions are stored by id. */
+/** Model id for an id or alias. Restrictions are stored by id. */
 function modelIdOf(context: IngressContext, name: string): string {
   const model = context.models.find(name)
   if (model) return model.id
-  // Operators may see every model, whatever their key may call.
+  // The message lists all models, because operators may see models that their key may not call.
   const { message } = modelNotFound(context, { models: undefined }, name)
   throw new ServiceError('invalid_value', message, { param: 'models' })
 }

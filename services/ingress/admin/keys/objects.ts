@@ -68,7 +68,7 @@ function budgetOf({ id, limits }: Project, used: Activity | undefined, month: Mo
   return { owner: 'project', id, month: month.name, budget_usd: usd, spent_usd, remaining_usd, resets_at }
 }
 
-/** Last use and current month of keys or projects; undefined in a deployment without a store. */
+/** Last use of keys or projects, and their usage in the current month; undefined in a deployment without a store. */
 async function activityOf({ usage }: IngressContext, of: readonly Spender[], nowMs: number) {
   return await usage?.ledger.activity(of, dayOf(nowMs - LAST_USE_MS), monthOf(nowMs).from)
 }

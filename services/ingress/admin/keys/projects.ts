@@ -1,4 +1,4 @@
-/* Projects and the audit log in the admin API (docs/operate/keys.md, Over HTTP). */
+/* Endpoints for projects and the audit log, for operators (docs/operate/keys.md, Over HTTP). */
 
 import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
@@ -12,7 +12,8 @@ import { authorOf, checkFields, nothingAsked, pageOf, requireQuota } from './cur
 import { projectObjects } from './objects.ts'
 
 /**
- * GET /v1/admin/projects: created projects, newest first. Not listed: keys without a project, each of which is its own.
+ * GET /v1/admin/projects: created projects, newest first. Keys without a project are not listed, although each is its
+ * own project.
  */
 export async function listProjects(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListProjects, call.query)

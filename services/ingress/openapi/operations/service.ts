@@ -1,7 +1,7 @@
 import type { Operations } from '#services/ingress/openapi/operation.ts'
 import { ok } from './shared.ts'
 
-/** Endpoints without authentication. The HTTP server answers them before it consults the route table. */
+/** Endpoints without authentication. The HTTP server answers them before it searches the route table. */
 export const SERVICE: Operations = {
   'GET /healthz': {
     id: 'getHealth',

@@ -3,7 +3,10 @@ import { Marked, type Token, type Tokens } from 'marked'
 import { gfmHeadingId } from 'marked-gfm-heading-id'
 import { PageFile } from '#services/ingress/pages/files.ts'
 
-/** A page of the guide: folder and name of its file below docs/, and its title in the navigation. The path has the name only: `/docs/guide/jobs`. */
+/**
+ * A page of the guide: folder and name of its file below docs/, and its title in the navigation. The URL contains only
+ * the name: `/docs/guide/jobs`.
+ */
 interface Chapter {
   readonly folder: string
   readonly name: string
@@ -15,7 +18,10 @@ interface Part {
   readonly chapters: readonly Chapter[]
 }
 
-/** Navigation of the guide, one part per folder. A test checks that it has every page below docs/ exactly once, except docs/adr/. */
+/**
+ * Navigation of the guide, with one part per folder. A test checks that the navigation contains every page below docs/
+ * once, except docs/adr/.
+ */
 const PARTS: readonly Part[] = [
   part('Get started', 'get-started', {
     'first-steps': 'First steps',
@@ -82,7 +88,10 @@ const DOCS = new URL('../../../../docs/', import.meta.url)
 const RENDERER = { table: tableHtml, code: codeHtml, html: withoutComments }
 const NAMES: ReadonlyMap<string, string> = new Map(CHAPTERS.map(({ folder, name }) => [`/${folder}/${name}.md`, name]))
 
-/** Files of the guide by path. Each page is rendered from Markdown at its first request. The first page is also served at the root. */
+/**
+ * Files of the guide by path. A page is rendered from Markdown at its first request. The first page is also the page of
+ * the root path.
+ */
 export function guideFiles(): ReadonlyMap<string, PageFile> {
   const pages = CHAPTERS.map((chapter): [string, PageFile] => {
     return [`${GUIDE}/${chapter.name}`, new PageFile('html', async () => Buffer.from(await pageOf(chapter)))]
@@ -95,7 +104,7 @@ export function guideFiles(): ReadonlyMap<string, PageFile> {
   return new Map([...pages, ...assets, [`${GUIDE}/search.json`, index], ...(first ? [[GUIDE, first] as const] : [])])
 }
 
-/** All sections of the guide. Each page read yields to the event loop. */
+/** All sections of the guide, for the search. Reading a page yields to the event loop. */
 async function searchIndex(): Promise<Section[]> {
   const sections: Section[] = []
   for (const chapter of CHAPTERS) {
@@ -104,10 +113,14 @@ async function searchIndex(): Promise<Section[]> {
   return sections
 }
 
-/** The HTML of a page without its frame. @throws Error if the file cannot be read */
+/**
+ * HTML of a page without navigation and head.
+ *
+ * @throws Error if the file cannot be read
+ */
 async function bodyOf({ folder, name }: Chapter): Promise<string> {
   const markdown = await readFile(new URL(`${folder}/${name}.md`, DOCS), 'utf8')
-  // A new parser per page, because a parser numbers repeated headings across calls.
+  // A new parser for each page, because a parser numbers repeated headings over all its calls.
   const marked = new Marked(
     { gfm: true, walkTokens: (token) => relink(token, folder), renderer: RENDERER },
     gfmHeadingId(),
@@ -165,7 +178,10 @@ function pageLink(direction: string, chapter: Chapter | undefined): string {
   return `<a href="${GUIDE}/${chapter.name}"><small>${direction}</small> ${escaped(chapter.title)}</a>`
 }
 
-/** Rewrites the links of a page in `docs/FOLDER/` to links between pages. A link to an unserved file becomes plain text. */
+/**
+ * Rewrites links to files in `docs/FOLDER/` to links between pages. A link to a file that is not served becomes plain
+ * text.
+ */
 function relink(token: Token, folder: string): void {
   if (token.type !== 'link') return
   const { href } = token as Tokens.Link
@@ -176,7 +192,7 @@ function relink(token: Token, folder: string): void {
   else Object.assign(token, { type: 'em' })
 }
 
-/** Wraps a table in a scrollable region that is focusable for keyboard users. */
+/** Wraps a table in a scrollable region that can be focused with the keyboard. */
 function tableHtml(this: { parser: { parseInline(tokens: Token[]): string } }, { header, rows, align }: Tokens.Table) {
   const cells = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') =>
     row.map(({ tokens }, i) => `<${tag} class="${align[i] ?? 'left'}">${this.parser.parseInline(tokens)}</${tag}>`)
@@ -200,19 +216,19 @@ function escaped(text: string): string {
 }
 
 interface Section {
-  /** Path with anchor, such as `/docs/guide/jobs#limits`. */
+  /** Path with an anchor, such as `/docs/guide/jobs#limits`. */
   readonly path: string
   readonly page: string
   readonly heading: string
-  /** Plain text with normalised white space. */
+  /** Plain text with normalized white space. */
   readonly text: string
 }
 
 /**
- * The sections of a page, in page order.
+ * Sections of a page, in page order.
  *
- * @param path Path of the page without an anchor.
- * @param body HTML of the page, as rendered by {@link https://marked.js.org marked} writes it.
+ * @param path Path of the page without an anchor
+ * @param body HTML of the page from {@link https://marked.js.org marked}
  */
 function sectionsOf(path: string, page: string, body: string): Section[] {
   const [, ...parts] = body.split(HEADING)

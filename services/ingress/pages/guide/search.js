@@ -53,12 +53,12 @@ async function search() {
     status.textContent = 'The search index could not be loaded. Try again.'
     return
   }
-  // The input has changed while the index was loaded: a later call searches the new words.
+  // The input changed while the index was loaded. A later call searches for the new words.
   if (wordsOf(input.value).join(' ') !== words.join(' ')) return
   show(find(sections, words), words)
 }
 
-/** Sections in which every query word is the prefix of a word. Matches in headings rank above matches in text. */
+/** Sections in which each query word is the prefix of a word. Matches in headings rank above matches in text. */
 function find(sections, words) {
   const found = sections.flatMap((section) => {
     const counts = words.map((word) => {
@@ -117,7 +117,7 @@ function snippetOf(text, words) {
   return `${from > 0 ? '… ' : ''}${text.slice(from, end)}${end < text.length ? ' …' : ''}`
 }
 
-/** The text with matches highlighted. The text is inserted as a text node, never as HTML. */
+/** Returns the text with highlighted matches. Inserts text nodes only, never HTML. */
 function marked(text, words) {
   const snippet = element('span', { class: 'snippet' })
   for (const [nth, piece] of text.split(new RegExp(`(${words.map(escaped).join('|')})`, 'giu')).entries()) {

@@ -13,7 +13,7 @@ window.SwaggerUIBundle({
   validatorUrl: null,
 })
 
-/* Swagger UI has its dark theme under a class. The class follows the colour scheme of the browser. */
+/* Swagger UI uses its dark theme if this class is set. The class follows the color scheme of the browser. */
 const dark = matchMedia('(prefers-color-scheme: dark)')
 const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
 dark.addEventListener('change', follow)
