@@ -8,7 +8,7 @@ import { recordOf, storeBody } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import { AdmissionControl, type AdmissionControlOptions, type AdmissionRequest } from './admission-control.ts'
+import { AdmissionControl, type AdmissionRequest } from './admission-control.ts'
 import type { AttachedJob, NewAttachedJob } from './attached-job.ts'
 import { SlotPartition, type WaitingCalls } from './slot-partition.ts'
 import { TenantDispatcher } from './tenant-dispatcher.ts'
@@ -55,8 +55,7 @@ export class Sender {
       for (const [pool, turns] of this.#dispatchers) if (turns.hasWaiting) void this.#sendNext(pool)
     }
     const waiting = () => this.#waiting()
-    const ahead: AdmissionControlOptions['ahead'] = (asked, reserved, own) =>
-      this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked, reserved, own)
+    const ahead = (asked: AdmissionRequest) => this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
     this.#admission = new AdmissionControl({ ...options, ahead })
     this.#partition = new SlotPartition({
       boot,

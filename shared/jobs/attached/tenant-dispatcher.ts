@@ -18,8 +18,6 @@ const IDLE_TENANTS_PER_DISPATCH = 32
 /** Maximum number of rounds that a tenant skips, however many ingresses it uses. */
 const SKIPPED_ROUNDS_MAX = 15
 
-const NONE: ReadonlyMap<string, number> = new Map()
-
 export interface WaitingElsewhere {
   readonly work: Work
   readonly calls: number
@@ -177,29 +175,14 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   /**
    * Number of jobs that would run before a new job of a tenant. If its model has a capacity, then jobs of that model count;
    * otherwise jobs of all models without one.
-   *
-   * @param reserved Expected returning callers of each tenant, counted as waiting
-   * @param own Expected returning callers of the job's own tenant that come before it
    */
-  ahead(
-    tenant: string,
-    work: Work,
-    reserved: ReadonlyMap<string, number> = NONE,
-    own = reserved.get(tenant) ?? 0,
-  ): number {
+  ahead(tenant: string, work: Work): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
-    let ahead = isBounded ? (this.#models.get(workKey(work))?.inFlight ?? 0) : this.#sent.size
-    if (this.#queue.size + reserved.size === 0) return ahead
+    const ahead = isBounded ? (this.#models.get(workKey(work))?.inFlight ?? 0) : this.#sent.size
+    if (this.#queue.size === 0) return ahead
     const counts = isBounded ? this.#queue.countsOf(workKey(work)) : this.#queue.countsWithout(this.#bounded())
     // Round robin: while k jobs of this tenant are served, each other tenant gets at most k + 1.
-    const most = counts.of(tenant) + own + 1
-    ahead += counts.sum(most)
-    for (const [each, all] of reserved) {
-      const count = each === tenant ? own : all
-      const waiting = counts.of(each)
-      ahead += Math.min(waiting + count, most) - Math.min(waiting, most)
-    }
-    return ahead
+    return ahead + counts.sum(counts.of(tenant) + 1)
   }
 
   waitingOf(model: string): number {

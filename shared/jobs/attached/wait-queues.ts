@@ -1,7 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
-import { Reservations } from './reservations.ts'
 import { WaitEstimate } from './wait-estimate.ts'
 
 /** A waiting job is rejected only if its estimate exceeds twice the maximum wait, because estimates err. */
@@ -17,7 +16,6 @@ export interface QueuedJob {
 
 export interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   readonly waitEstimate: WaitEstimate<Job>
-  readonly reservations: Reservations
   /** True for the queue of one model whose own concurrency limit is below the number of slots. */
   readonly isBounded: boolean
   servedSentAtMs: number
@@ -31,7 +29,7 @@ export interface LateJob<Job> {
 
 type QueuesPresence = Pick<Presence, 'capacityOf' | 'slots' | 'workers'>
 
-/** Wait estimates and reservations: one set for each pool, and one for each model that has its own concurrency limit. */
+/** Wait estimates: one for each pool, and one for each model that has its own concurrency limit. */
 export class WaitQueues<Job extends QueuedJob = QueuedJob> {
   readonly #presence: QueuesPresence
   /**
@@ -55,7 +53,6 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     if (known) return known
     const queue: WaitQueue<Job> = {
       waitEstimate: new WaitEstimate(),
-      reservations: new Reservations(),
       isBounded,
       servedSentAtMs: 0,
       capacity: undefined,
