@@ -53,6 +53,8 @@ const PIECE_CHARS = 4_000
 /** Pseudo-relevance feedback: the number of best passages read for new terms, and the maximum of new terms per query. */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
+/** Minimum passages of a corpus in which a missing word means that its subject is missing; a small corpus lacks many words. */
+const ABSENT_PASSAGES_MIN = 5_000
 
 /**
  * Researches a question. Yields progress events, then the report (text, annotations, search results, usage), then one `end` event.
@@ -97,6 +99,8 @@ class Run {
   #weights: Weights = new Map()
   /** True if `#weights` come from the whole corpus, not only from the passages read so far. */
   #isWeighed = false
+  /** Terms of the question that no passage of a large corpus contains. */
+  #absent: ReadonlySet<string> = new Set()
   #sequence = 0
 
   constructor(
@@ -184,6 +188,8 @@ class Run {
     if (!weighed) return queriesOf(this.#question, new Map(), () => true)
     this.#isWeighed = true
     this.#weights = weightsOf(terms, weighed)
+    if (weighed.passages >= ABSENT_PASSAGES_MIN)
+      this.#absent = new Set(terms.filter((_, at) => weighed.holding[at] === 0))
     const held = new Set(terms.filter((_, at) => (weighed.holding[at] ?? 0) > 0))
     return queriesOf(this.#question, this.#weights, (term) => held.has(term))
   }
@@ -244,11 +250,13 @@ class Run {
 
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
-    const evidence = await runYielding(findEvidence(question, ranked, this.#weights), this.#signal)
+    const evidence = await runYielding(findEvidence(question, ranked, this.#weights, this.#absent), this.#signal)
     // Vectors only reorder passages. If no sentence answers by its words, then no order of passages helps.
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
-    return again ? await runYielding(findEvidence(question, again, this.#weights), this.#signal) : evidence
+    return again
+      ? await runYielding(findEvidence(question, again, this.#weights, this.#absent), this.#signal)
+      : evidence
   }
 
   async #rank(question: Question): Promise<CountedPassage[]> {

@@ -105,9 +105,13 @@ export function searchFormOf(term: string, word: string): string {
 /** Names within a sentence: capitalized words, optionally with a number, and versions. Examples: `Debian 13`, `Wayland`, `2.39`. */
 const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d|\p{Lu}[\p{L}\p{N}+#-]+|\d+(?:\.\d+)+)/gu
 
+/** A system on which something runs. Most documents do not repeat it. */
+const ENVIRONMENT =
+  /\b(?:on|under|in|for) (?:an? |my |the )?(?:Debian|Ubuntu|(?:GNU\/)?Linux|Unix)(?: (?:system|machine|computer|server|box))?(?=\s*[?.,!]|$)/gu
+
 /** Proper names and versions in a question. No synonym can replace them. */
 export function namesOf(question: string): string[] {
-  return [...question.matchAll(NAME)].map(([name]) => name)
+  return [...question.replace(ENVIRONMENT, ' ').matchAll(NAME)].map(([name]) => name)
 }
 
 /**
@@ -120,6 +124,9 @@ export interface Anchor {
 }
 
 const IDENTIFIER = /(?<![\w-])(?:--[a-z][\w-]+|\w+(?:_\w+)+|[a-z]+\d*[A-Z]\w*|\p{Lu}[\p{L}\d]*\/\d[\d.]*)/gu
+/** A hyphenated name before the noun for it: the `repo-create` command. */
+const HYPHENATED =
+  /(?<![\w-])[a-z]\w*(?:-\w+)+(?=[’'"`]? (?:command|option|directive|setting|flag|subcommand|program|module|function|method|parameter|property|attribute|header)s?\b)/giu
 const VERSION = /(?<![\w.,])\d+(?:\.\d+)+(?![\w])/g
 const YEAR = /(?<![\w.,-])(?:1[5-9]|20)\d\d(?![\w.,]\d|\w)/g
 const NUMBERED = /(\p{Lu}[\p{L}+#]+)\s+(\d{1,3})(?![\w.,]\d|\w)/gu
@@ -128,7 +135,7 @@ const ANCHORS_MAX = 8
 
 /** Returns at most 8 anchors: identifiers, versions, years, numbered names (`Debian 13`), then products with a version. */
 export function anchorsOf(question: string): Anchor[] {
-  const whole = [IDENTIFIER, VERSION, YEAR].flatMap((pattern) =>
+  const whole = [IDENTIFIER, HYPHENATED, VERSION, YEAR].flatMap((pattern) =>
     [...question.matchAll(pattern)].map(([found]) => found),
   )
   const anchors = whole.map((text) => ({ text, pattern: exactly(text) }))
@@ -143,7 +150,7 @@ export function anchorsOf(question: string): Anchor[] {
 function numbered(name: string, number: string): RegExp {
   const own = name.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
   return new RegExp(
-    `(?:${own}[^\\p{L}\\p{N}]{1,3}(?:version |release |v\\.? ?)?|^\\W?v?)${number}(?:\\.[\\dx]+)*(?![\\p{L}\\p{N}])`,
+    `(?:${own}[^\\p{L}\\p{N}]{1,3}(?:version |release |v\\.? ?)?|^\\W?v?(?=[\\d.x]+\\s*[\\t|]))${number}(?:\\.[\\dx]+)*(?![\\p{L}\\p{N}])`,
     'imu',
   )
 }

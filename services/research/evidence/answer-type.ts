@@ -17,6 +17,7 @@ export type AnswerType =
   | 'compare'
   | 'list'
   | 'definition'
+  | 'default'
 /** Types that an answer must contain if the question asks for one of them. */
 export type RequiredType = 'date' | 'number' | 'person'
 
@@ -37,12 +38,13 @@ const ASKED: Readonly<Record<AnswerType, RegExp>> = {
   compare:
     /\b(?:differences?|differ|compared?|versus|vs|distinguish(?:es|ed)?|in contrast|instead of|rather than|better|faster|advantages?)\b/i,
   list: /\b(?:which (?:\p{L}+ )?\p{L}+s (?:are|were|do|does|can|did|have|must|exist)|what are|what (?:\p{L}+ )?(?:kinds|types|sorts)|list|name (?:the|all|two|three|four|five))\b/iu,
+  default: /\bdefaults?\b|\bout of the box\b|\bunless (?:I|you|one|we|it is|otherwise|configured|set|changed)\b/i,
   definition:
-    /\bwhat(?: exactly)? (?:is|are|was|were) (?:an? |the )?[\p{L}\p{N}_.+-]+(?: [\p{L}\p{N}_.+-]+)?\s*\??$|\bwhat (?:does|do|did) .{1,80}\b(?:mean|stand for|refer to)\b|\bmeaning of\b|\bdefin(?:e|ed|ition)\b/iu,
+    /\bwhat(?: exactly)? (?:is|are|was|were) (?:an? |the )?[\p{L}\p{N}_.+-]+(?: [\p{L}\p{N}_.+-]+)?(?: (?:in|of|for|on) (?:an? |the )?[\p{L}\p{N}_.+-]+)?\s*\??$|\bmeant by\b|\bwhat (?:does|do|did) .{1,80}\b(?:mean|stand for|refer to)\b|\bmeaning of\b|\bdefin(?:e|ed|ition)\b/iu,
 }
 /** Question words of other languages than English. Words such as "height" ask for a number too. */
 const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
-  date: `wann|welchem jahr|quand|quelle année|cuándo|qué año|quando|que ano|che anno|wanneer|welk jaar|när|vilket år|hvornår|når|milloin|
+  date: `wann|welche[mr] (?:jahr|tag|datum)|quand|quelle (?:année|date)|cuándo|qué año|quando|que ano|che anno|wanneer|welk jaar|när|vilket år|hvornår|når|milloin|
     kiedy|którym roku|kdy|mikor|când|ne zaman|hangi yıl|kapan|tahun berapa|khi nào|năm nào|когда|каком году|коли|якому році|кога|πότε|ποιο έτος|
     متى|أي عام|چه سالی|کی |کب|कब|किस वर्ष|何时|何時|哪一年|什么时候|什麼時候|いつ|何年|언제|몇 년|เมื่อไร|เมื่อไหร่|เมื่อใด|ปีใด|ปีไหน|מתי`,
   number: `wie (?:lang|hoch|tief|viele?|groß|schwer|weit|alt|breit|schnell)|combien|quelle est la (?:hauteur|longueur|population|superficie)|
@@ -56,8 +58,9 @@ const MONTH = 'january|february|march|april|may|june|july|august|september|octob
 const DATE = new RegExp(String.raw`\b(?:1[5-9]|20)\d\d\b|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
-/** Two capitalized words in a row, not at the start of a sentence, where every word has a capital. */
-const PERSON = /(?<![.!?:]\s)(?<!^)\b\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
+/** Two capitalized words in a row, of which the first is no article, pronoun or preposition. */
+const PERSON =
+  /\b(?!(?:The|An?|This|That|These|Those|It|All|Each|No|In|On|At|By|For|From|If|When|See|Note)\b)\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
 const FOUND: Readonly<Record<AnswerType, RegExp>> = {
   date: DATE,
   number: NUMBER,
@@ -72,6 +75,8 @@ const FOUND: Readonly<Record<AnswerType, RegExp>> = {
   compare:
     /\b(?:whereas|while|unlike|than|but|however|instead|both|in contrast|on the other hand|compared|differs?|difference|other)\b/i,
   list: /(?:[^,;]{2,60}[,;] ){2,}|\b(?:are|include|includes|following|both|first|second)\b|\t.*\t/,
+  default:
+    /\bdefaults?\b.*(?:\p{N}|\b(?:true|false|yes|no|none|null|on|off|enabled|disabled|unlimited|empty|not)\b|[“"‘'`][^”"’'`]{1,40}[”"’'`]|\w_\w|\bis\b|\bto\b|:\s*\S)|(?:\p{N}|\b(?:enabled|disabled|true|false|on|off|is|are|used)\b)[^.]{0,40}\bby default\b/iu,
   definition:
     /\b(?:is|are|was) (?:an?|the|one)\b|\b(?:means?|stands? for|refers? to|denotes?|called|known as|defined|short for|abbreviation|acronym)\b/i,
 }
@@ -121,7 +126,8 @@ export function holdsType(text: string, type: AnswerType): boolean {
 export function fitOf(text: string, question: string, types: readonly AnswerType[]): number {
   const required = requiredOf(types)
   let best = 0
-  for (const type of required.length > 0 ? required : types) best = Math.max(best, fitOfType(text, question, type))
+  const preferred = types.includes('default') ? (['default'] as const) : types
+  for (const type of required.length > 0 ? required : preferred) best = Math.max(best, fitOfType(text, question, type))
   return best
 }
 

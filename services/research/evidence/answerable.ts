@@ -109,17 +109,18 @@ export function* isAnswered(
   { text, terms, passages, names, anchors, asked: ofQuestion, isEnglish }: Part,
   weights: Weights,
 ): Generator<void, boolean> {
-  const types = requiredOf(answerTypesOf(text, isEnglish))
+  const all = answerTypesOf(text, isEnglish)
+  const types = requiredOf(all).length === 0 && all.includes('default') ? (['default'] as const) : requiredOf(all)
   const asked = terms.filter((term) => !names.has(term))
   const isVague = asked.reduce((sum, term) => sum + (weights.get(term) ?? 0), 0) < ASKED_WEIGHT_MIN
-  const isCompared = answerTypesOf(text, isEnglish).includes('compare')
+  const isCompared = all.includes('compare')
   for (const passage of passages.slice(0, PASSAGES_MAX)) {
     for (const { holds, said, about } of together(passage, ofQuestion)) {
       if (!isAnchored(anchors, passage, `${about}\n${said}`, isCompared)) continue
       const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
       if (!isVague && carries(asked) < ASKED_MIN) continue
-      if (types.length === 0 || fitOf(said, text, types) >= FIT_MIN) return true
+      if (types.length === 0 || fitOf(`${about}\n${said}`, text, types) >= FIT_MIN) return true
       // Number words are recognized in English only. In other languages, a high share of the terms is accepted instead.
       if (!isEnglish && carries(terms) >= SHORT_MASS_MIN) return true
     }
@@ -146,7 +147,9 @@ function* together(
   { source, heading, sentences: all }: CountedPassage,
   asked: QueryTerms,
 ): Generator<{ said: string; about: string; holds: (term: string) => number }> {
-  const sentences = all.filter(({ isCode }) => !isCode)
+  const prose = all.filter(({ isCode }) => !isCode)
+  // Some manuals consist of preformatted text.
+  const sentences = prose.length > 0 ? prose : all
   const above = asked.termsIn(heading)
   const about = (sentence: Sentence) => (sentence.contexts ?? []).map((span) => span.text).join('\n')
   const title = asked.termsIn(subjectOf(source))
@@ -182,10 +185,11 @@ function* namedPassages(
 ): Generator<void, readonly CountedPassage[]> {
   const name = rarest(names, weights)
   if (name === undefined) return passages
-  const pattern = wholeWords(folded(name))
+  const patterns = folded(name).split(/\s+/).map(wholeWord)
   const holding = new Set<Snapshot>()
   for (const source of new Set(passages.map((passage) => passage.source))) {
-    if (pattern.test(folded(`${source.title}\n${source.text}`))) holding.add(source)
+    const text = folded(`${source.title}\n${source.text}`)
+    if (patterns.every((pattern) => pattern.test(text))) holding.add(source)
     yield
   }
   return passages.filter(({ source }) => holding.has(source))
@@ -199,7 +203,11 @@ function rarest(names: readonly string[], weights: Weights): string | undefined 
   return weighed.toSorted((a, b) => b.weight - a.weight)[0]?.name
 }
 
-function wholeWords(name: string): RegExp {
-  const escaped = name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&').replace(/\s+/g, '\\s+')
-  return new RegExp(`(?<![\\p{L}\\p{N}])${escaped}(?!\\p{L}{3}|\\.?\\p{N})`, 'iu')
+/** Minimum length of a name that matches longer words: `Postgres` matches `PostgreSQL`, but `Java` not `JavaScript`. */
+const PREFIX_CHARS_MIN = 6
+
+function wholeWord(name: string): RegExp {
+  const escaped = name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')
+  const after = name.length < PREFIX_CHARS_MIN ? '(?!\\p{L}{3}|\\.?\\p{N})' : '(?!\\.?\\p{N})'
+  return new RegExp(`(?<![\\p{L}\\p{N}])${escaped}${after}`, 'iu')
 }

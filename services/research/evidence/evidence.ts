@@ -2,15 +2,17 @@ import { type CountedPassage, massOf } from '#services/research/passages.ts'
 import {
   type Anchor,
   anchorsOf,
+  namesOf,
   type Question,
   queryTermsIn,
   vocabularyOf,
   type Weights,
 } from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
+import { STATED_VALUE } from '#shared/search/text/contexts.ts'
 import { isForReaders } from '#shared/search/text/quotable.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
-import type { Sentence } from '#shared/search/text/sentences.ts'
+import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, requiredOf } from './answer-type.ts'
 import { coverageIn, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
@@ -79,11 +81,13 @@ const KIND = 0.5
  * 3. Each sentence of them is scored against each part of the question (see `signals.ts`).
  *
  * @param read Passages of all sources that were read, ranked by the question, best first.
+ * @param absent Terms that no passage of a large corpus contains. A part of the question with such a term has no answer there.
  */
 export function* findEvidence(
   question: Question,
   read: readonly CountedPassage[],
   weights: Weights,
+  absent: ReadonlySet<string> = new Set(),
 ): Generator<void, Evidence> {
   const whole = yield* partOf({ text: question.text, terms: [...question.terms.keys()] }, question, read, weights)
   const clauses: Part[] = []
@@ -97,10 +101,11 @@ export function* findEvidence(
   const bearing = [
     ...(isCarried(whole, weights) ? [whole] : []),
     ...clauses.filter((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause)),
-  ]
+  ].filter((part) => !asksForAbsent(part, absent))
   if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], parts: [], gaps }
   const sources = clauses.flatMap((clause) => sourcesFor(clause, weights))
   const passages = chosenPassages(whole.terms, ranked, weights, sources)
+  const products = productsOf(question, new Set(read.map(({ source }) => source)))
   const parts: PartEvidence[] = []
   for (const { text, terms } of partsOf(question)) {
     const own = new Set(terms)
@@ -111,11 +116,17 @@ export function* findEvidence(
         return [term, (own.has(term) ? weight : OTHER_PARTS * weight) * (term === kind ? KIND : 1)]
       }),
     )
-    const wanted = wantedOf(text, question)
+    const wanted = wantedOf(text, question, products)
     const isValueAsked = wanted.types.includes('number') || wanted.types.includes('date')
     parts.push({ text, terms: own, isValueAsked, candidates: yield* scored(wanted, passages, partWeights) })
   }
   return { candidates: merged(parts), parts, gaps }
+}
+
+/** Whether a part has a word that the corpus lacks. A word that names a kind (`which dish`) or has synonyms may be lacking. */
+function asksForAbsent({ text, terms, isEnglish }: Part, absent: ReadonlySet<string>): boolean {
+  const kind = kindTermOf(text)
+  return isEnglish && terms.some((term) => absent.has(term) && term !== kind && synonymsOf(term).size === 0)
 }
 
 /** Parts to answer: the clauses with a question word, if there are several; otherwise the whole question. */
@@ -136,7 +147,7 @@ function kindTermOf(question: string): string | undefined {
 const ASKS =
   /\b(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|does|do|did|can|could|should|must|may|will|has|have)\b/i
 
-function wantedOf(text: string, question: Question): AnswerCriteria {
+function wantedOf(text: string, question: Question, products: ReadonlySet<string>): AnswerCriteria {
   const { isEnglish } = question.language
   return {
     question: text,
@@ -144,9 +155,26 @@ function wantedOf(text: string, question: Question): AnswerCriteria {
     types: answerTypesOf(text, isEnglish),
     asked: queryTermsIn(question),
     anchors: anchorsOf(text),
+    products,
     isEnglish,
     isTypeRequired: requiredOf(answerTypesOf(text, isEnglish)).length > 0,
   }
+}
+
+/** Terms of paths that name no product. */
+const GENERIC = termSet(
+  'doc html manual guide reference api help man test example en de fr es spec user developer source file',
+)
+
+/** Terms of the proper names in a question, and of its words that name a folder of the sources, as in `sqlite/wal.html`. */
+export function productsOf(question: Question, sources: Iterable<Snapshot>): Set<string> {
+  const products = new Set(
+    question.language.isEnglish ? namesOf(question.text).flatMap((name) => [...termSet(name)]) : [],
+  )
+  for (const { url } of sources)
+    for (const term of termSet(url.split('/').slice(0, -1).join(' ').replaceAll('-', ' ')))
+      if (!GENERIC.has(term)) products.add(term)
+  return products.intersection(new Set(question.terms.keys()))
 }
 
 function merged(parts: readonly PartEvidence[]): Candidate[] {
@@ -238,7 +266,7 @@ function* scored(
 function candidateOf(quotable: Quotable, passage: CountedPassage, signals: Signals, wanted: AnswerCriteria): Candidate {
   const { at, start, end, text, isCode } = quotable
   const terms = termSet(passage.sentences[at]?.text ?? '')
-  const context = contextOf(passage.sentences[at], start, terms, wanted)
+  const context = contextOf(passage, quotable, terms, wanted)
   return {
     source: passage.source,
     start,
@@ -257,25 +285,31 @@ function candidateOf(quotable: Quotable, passage: CountedPassage, signals: Signa
 const CONTEXT_CHARS_MAX = 200
 
 function contextOf(
-  sentence: Sentence | undefined,
-  start: number,
+  { heading, sentences }: CountedPassage,
+  { at, start }: Quotable,
   own: ReadonlySet<string>,
   wanted: AnswerCriteria,
 ): string | undefined {
+  const sentence = sentences[at]
   const before = (sentence?.contexts ?? []).filter((span) => span.end <= start && isForReaders(span.text))
   const shown = before.filter(({ text }) => {
     const held = wanted.asked.termsIn(text)
     return sentence?.isRow || wanted.terms.some((term) => held.has(term) && !own.has(term))
   })
-  const context = shown.map(({ text }) => text.replace(/\s*[:：]$/u, '')).join(' › ')
+  // A value such as `Default: 0` is about its heading.
+  const subject = sentence && STATED_VALUE.test(sentence.text) && isForReaders(heading) ? [heading] : []
+  const context = [...subject, ...shown.map(({ text }) => text)]
+    .map((text) => text.replace(/\s*[:：¶]$/u, ''))
+    .filter((text) => text !== '')
+    .join(' › ')
   return context === '' || context.length > CONTEXT_CHARS_MAX ? undefined : context
 }
 
 /** Removes quotes whose words repeat those of an earlier quote. */
 function withoutRepeats(drafts: readonly Candidate[]): Candidate[] {
   const seen = new Set<string>()
-  return drafts.filter(({ text }) => {
-    const key = text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, ' ')
+  return drafts.filter(({ text, context = '' }) => {
+    const key = `${context} ${text}`.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, ' ')
     if (seen.has(key)) return false
     seen.add(key)
     return true

@@ -9,11 +9,12 @@
  *
  * The second line is the answer, though it contains only one of the two terms. The label above it supplies the other one.
  *
- * The weights come from a logistic regression over the open questions of `bench/research`. The predicted label is whether the sentence
+ * The weights come from a logistic regression over 110 questions of three sets (`bench/quality`). The predicted label is whether the sentence
  * states a requested fact.
  */
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
 import type { Anchor, Weights } from '#services/research/question.ts'
+import { STATED_VALUE } from '#shared/search/text/contexts.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
@@ -26,6 +27,8 @@ export interface AnswerCriteria {
   readonly types: readonly AnswerType[]
   readonly asked: QueryTerms
   readonly anchors: readonly Anchor[]
+  /** Terms that name a product: proper names, and words of the question that name a folder of the sources. */
+  readonly products: ReadonlySet<string>
   readonly isEnglish: boolean
   /** True if a sentence must contain an answer of one of the types. */
   readonly isTypeRequired: boolean
@@ -40,43 +43,52 @@ const TITLE = 0.35
 const NEIGHBOUR = 0.3
 /** Maximum distance, in terms, between two neighbouring terms of the question that count as a pair. */
 const PAIR_DISTANCE_MAX = 3
+/** Maximum length of a label or heading that may name the subject of the question. */
+const LABEL_CHARS_MAX = 120
+/** Minimum {@link labelFit} of the term that a sentence defines. */
+const DEFINED_LABEL_MIN = 0.35
 /** Number of terms at which the length signal reaches 1. */
 const LENGTH_TERMS = 20
 
 /** Weight of each signal. */
 const WEIGHTS = {
   /** Share of the question's weight in the sentence itself. */
-  own: 0.34,
+  own: -0.04,
   /** Share of the question's weight in the sentence and around it, by credit. */
-  whole: 0.9,
+  whole: 1.14,
   /** Share of neighbouring terms of the question that are close together in the sentence. */
-  pairs: 0.4,
+  pairs: 0.25,
   /** Fit to the answer type; the fit times `whole`; the fit if the type is required, otherwise 0. */
-  fit: 0.52,
-  fitAbout: 0.83,
-  fitRequired: 0.65,
-  /** Share of the question's weight in the heading, in the title, in the passage, and in the best passage of the source. */
-  heading: 0.39,
-  title: 0.42,
-  passage: 0.83,
-  source: 0.42,
+  fit: 0.65,
+  fitAbout: 1.09,
+  fitRequired: 0.87,
+  /** Share of the question's weight in the title, in the passage, and in the best passage of the source. */
+  title: 0.43,
+  passage: 0.92,
+  source: 0.55,
   /** Reciprocal rank of the passage. */
-  rank: 0.81,
+  rank: 0.54,
   /** Share of the sentence's terms that the question lacks. */
-  news: -0.84,
-  length: 0.14,
-  code: -0.8,
-  lacksReferent: -0.46,
-  /** Credit of the rarest term of the question. */
-  rarest: 0.17,
+  news: -0.46,
+  length: -0.16,
+  code: -0.38,
+  lacksReferent: -0.48,
   /** Share of the question's terms that have no credit at any position. */
-  missing: -1.38,
+  missing: -1.36,
   /** The first sentence below a heading. */
   lead: 0.36,
+  /** How well the label or heading of the sentence names the question's subject, and nothing else. */
+  label: 0.49,
+  /** The same for a question that asks for a definition or a default value. */
+  labelAsked: 0.69,
+  /** Share of the products that the question names which are neither in the title nor around the sentence. */
+  unnamed: -0.43,
+  /** A stated value, such as `Default: 0`, for a question that asks for a value. */
+  value: 0.35,
   /** Share of the anchors missing in and around the sentence. Set by hand: a fact of 2024 does not answer a question about 2021. */
   unanchored: -2,
 }
-const BIAS = -3.4
+const BIAS = -4.2
 
 export type Signals = Readonly<Record<keyof typeof WEIGHTS, number>>
 
@@ -155,8 +167,10 @@ export function signalsOf(
   const own = terms.own[at] ?? NONE
   const share = (held: ReadonlySet<string>) => massOf(wanted.terms, weights, (term) => held.has(term))
   const whole = creditSum(wanted.terms, weights, credit)
-  const fit = wanted.types.length === 0 ? 0.5 : fitOf(text, wanted.question, wanted.types)
   const count = Math.max(1, wanted.terms.length)
+  const label = labelFit(wanted, weights, passage, at)
+  const isDefinition = wanted.types.includes('definition') && label >= DEFINED_LABEL_MIN
+  const fit = wanted.types.length === 0 ? 0.5 : isDefinition ? 1 : fitOf(text, wanted.question, wanted.types)
   return {
     own: share(own),
     whole,
@@ -164,7 +178,6 @@ export function signalsOf(
     fit,
     fitAbout: fit * whole,
     fitRequired: wanted.isTypeRequired ? fit : 0,
-    heading: share(terms.heading),
     title: share(terms.title),
     passage: share(passage.terms),
     source: place.sourceMass,
@@ -173,11 +186,37 @@ export function signalsOf(
     length: Math.min(1, own.size / LENGTH_TERMS),
     code: isCode ? 1 : 0,
     lacksReferent: lacksReferent ? 1 : 0,
-    rarest: credit(rarestOf(wanted.terms, weights)),
     missing: wanted.terms.filter((term) => credit(term) === 0).length / count,
     lead: at === 0 && passage.heading !== '' ? 1 : 0,
+    label,
+    labelAsked: wanted.types.includes('definition') || wanted.types.includes('default') ? label : 0,
+    unnamed: wanted.products.size === 0 ? 0 : massOf(wanted.products, weights, (term) => credit(term) === 0),
+    value: isValueAsked(wanted) && STATED_VALUE.test(text) && fit > 0.5 ? 1 : 0,
     unanchored: unanchored(wanted.anchors, quotable, passage),
   }
+}
+
+function isValueAsked({ types }: AnswerCriteria): boolean {
+  return types.includes('default') || types.includes('number') || types.includes('date')
+}
+
+/** The best F-measure of a label or heading: share of its terms that are in the question, and share of the question's weight. */
+function labelFit(
+  { terms, asked }: AnswerCriteria,
+  weights: Weights,
+  { heading, sentences }: CountedPassage,
+  at: number,
+): number {
+  let best = 0
+  for (const text of [heading, ...(sentences[at]?.contexts ?? []).map((span) => span.text)]) {
+    if (text === '' || text.length > LABEL_CHARS_MAX) continue
+    const own = asked.termsIn(text)
+    const recall = massOf(terms, weights, (term) => own.has(term))
+    const words = [...own].filter((term) => !/^\p{N}+$/u.test(term))
+    const precision = words.filter((term) => terms.includes(term)).length / Math.max(1, words.length)
+    if (recall + precision > 0) best = Math.max(best, (2 * recall * precision) / (recall + precision))
+  }
+  return best
 }
 
 function unanchored(
@@ -195,10 +234,6 @@ function unanchored(
     subjectOf(source),
   ].join('\n')
   return anchors.filter(({ pattern }) => !pattern.test(around)).length / anchors.length
-}
-
-function rarestOf(terms: readonly string[], weights: Weights): string {
-  return terms.reduce((rarest, term) => ((weights.get(term) ?? 0) > (weights.get(rarest) ?? 0) ? term : rarest), '')
 }
 
 export function creditSum(terms: Iterable<string>, weights: Weights, credit: (term: string) => number): number {

@@ -48,6 +48,8 @@ const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanma
 const CAPTION = /^(?:table|tab\.|figure|listing|tabelle|tableau|tabla|tabella)\b/i
 const NUMERIC = /^[\p{Sc}~<>≤≥±+-]{0,2}\s?\p{N}[\p{N}.,:/%\s-]*\p{L}{0,4}\.?$/u
 const YEAR = /^(?:1[5-9]|20)\d\d$/
+/** A property with its value, such as `Default: 0` or `Type: boolean`. */
+export const STATED_VALUE = /^\p{Lu}\p{L}*(?: \p{L}+){0,3}:\s+\S.{0,80}$/u
 /** Titles of boxes such as notes and warnings. */
 const BOX_TITLE = /^(?:note|notes|tip|hint|warning|caution|important|attention|example|notice|info|see also)[.:!]?$/i
 
@@ -171,6 +173,7 @@ function isLabelAt(at: number, text: string, blocks: readonly Block[], isChained
   const own = text.slice(block.start, block.end)
   if (ASKS.test(own)) return after.end - after.start > length / 2
   if (length > LABEL_CHARS_MAX || SENTENCE_END.test(own) || UNMARKED.test(own) || CAPTION.test(own)) return false
+  if (STATED_VALUE.test(own)) return false
   return after.type !== 'text' || after.end - after.start > length || isChained
 }
 

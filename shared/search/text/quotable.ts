@@ -1,3 +1,4 @@
+import { STATED_VALUE } from './contexts.ts'
 import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 
 /** Minimum length of a quoted sentence, and of a line of code, in UTF-16 units. */
@@ -5,7 +6,6 @@ const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
 /** Minimum length of rows, items and definitions. Shorter, because the header, lead-in or term is shown with them. */
 const VALUE_CHARS_MIN = 8
-const VALUE = /^\p{L}[\p{L} ]{1,30}:\s*\S.*\p{N}/u
 const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
 const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu
 /** Addresses: a URL, a host with `www.`, a mail address. */
@@ -35,7 +35,7 @@ export function isQuotable(sentence: Pick<Sentence, 'text' | 'isCode' | 'isLabel
 /** Whether a row or line states a value, such as `Default: 1048576`, regardless of its length. */
 function isValue({ text, isRow, contexts }: Pick<Sentence, 'text' | 'isRow' | 'contexts'>): boolean {
   if (!/[\p{L}\p{N}]$|[.)\]%”"']$/u.test(text)) return false
-  return VALUE.test(text) || ((isRow || contexts !== undefined) && text.length >= VALUE_CHARS_MIN)
+  return STATED_VALUE.test(text) || ((isRow || contexts !== undefined) && text.length >= VALUE_CHARS_MIN)
 }
 
 /** Length of a text, scaled to English by the density of its script. */

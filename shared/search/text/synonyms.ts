@@ -122,6 +122,13 @@ const GROUPS = `
   log record journal
   backup copy
   meaning mean stand
+  licence license
+  postgres postgresql
+  email mail
+  colour color
+  behaviour behavior
+  centre center
+  catalogue catalog
 `
 
 const groups = new Map<string, Set<string>>()

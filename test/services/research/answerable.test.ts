@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { answerTypesOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
+import { anchorsOf, namesOf } from '#services/research/question.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
 const PAGE = `# The harbour\n\nThe engineer Tilda Marlow planned the harbour of Wexley in 1874 for the herring trade.\n
@@ -54,4 +55,49 @@ test.each([
 
 test.each(['Who may read a job?', 'When should I retry?', 'Why is it slow?'])('"%s" asks for no value', (question) => {
   expect(requiredOf(answerTypesOf(question))).toEqual([])
+})
+
+test.each([
+  ['How do I create a repository with the repo-create command?', 'Create a repository and recreate the repo.', false],
+  ['How do I create a repository with the repo-create command?', 'Run repo-create first.', true],
+  ['When will Debian 14 be released?', '14.3. Making a distribution of your own', false],
+  ['When will Debian 14 be released?', '14\t2027-06-01', true],
+])('%s is about %j: %j', (question, text, isAbout) => {
+  const anchors = anchorsOf(question)
+  expect(anchors).toHaveLength(1)
+  expect(anchors.every(({ pattern }) => pattern.test(text))).toBe(isAbout)
+})
+
+test.each([
+  ['Which permissions does the file need on Linux?', []],
+  ['Why is that user id never assigned on a Debian system?', []],
+  ['When was the kernel Linux first released?', ['Linux']],
+])('%s names %j', (question, names) => {
+  expect(namesOf(question)).toEqual(names)
+})
+
+/** A corpus of many passages that counts every word except the absent ones. */
+class CountingBackend extends PagesBackend {
+  readonly #absent: readonly string[]
+  readonly #passages: number
+
+  constructor(absent: readonly string[], passages: number) {
+    super({ 'https://a.example/': PAGE })
+    this.#absent = absent
+    this.#passages = passages
+  }
+
+  async countTerms(terms: readonly string[]) {
+    return { passages: this.#passages, holding: terms.map((term) => (this.#absent.includes(term) ? 0 : 5)) }
+  }
+}
+
+test.each([
+  ['How is the lamp of the lighthouse of Ardmoor painted by zorilla?', 20_000, false],
+  ['How is the lamp of the lighthouse of Ardmoor painted by zorilla?', 100, true],
+  ['In which zorilla is the lamp of the lighthouse of Ardmoor painted?', 20_000, true],
+])('%s in a corpus of %d passages without one word', async (question, passages, isAnswered) => {
+  const run = await researched({ backends: [new CountingBackend(['zorilla'], passages)] }, { question })
+  expect(run.annotations.length > 0).toBe(isAnswered)
+  expect(run.end.quality.gaps).toContain('zorilla')
 })

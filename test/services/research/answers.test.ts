@@ -118,7 +118,7 @@ test('sections follow the parts of a question, and no quote contains another', a
     'https://a.example/leases': `# Leases\n\nA lease is renewed three times in nine seconds. It ends without a renewal. A lease that is not renewed frees its
 job.\n\nA worker loses its lease when its clock stops. Each lease names one worker.\n`,
     'https://b.example/keys': `# Keys\n\nA key is revoked by an administrator such as Tilda Marlow. It cannot be used afterwards. Keys are printed once.\n
-A revoked key is refused at once. Each key belongs to one project.\n`,
+The owner of a project revokes a key too. A revoked key is refused at once. Each key belongs to one project.\n`,
   })
   expect(answerOf(run)).toContain('three times in nine seconds')
   expect(answerOf(run)).toContain('revoked by an administrator')
@@ -144,4 +144,31 @@ test('headings and defined terms are never quoted', async () => {
   const run = await ask('Which buffers of memory does the server share?', { 'https://a.example/settings': page })
   for (const quote of quotesOf(run)) expect(quote).not.toMatch(/^(?:Memory of shared buffers|buffers_shared)/)
   expect(quotesOf(run).length).toBeGreaterThan(0)
+})
+
+test('a default value in a line of its own is quoted with its heading', async () => {
+  const run = await ask('What does RETRY_MAX default to?', {
+    'https://a.example/settings': `# Settings\n\n## RETRY_MAX\n\nDefault: 0\n\nThe maximum number of retries of one message.\n
+## RETRY_WAIT\n\nDefault: 7\n\nThe time between two retries, if RETRY_MAX allows any.\n`,
+  })
+  expect(answerOf(run)).toMatch(/^RETRY_MAX: Default: 0 \[\d\]/)
+})
+
+test('the product of the question decides between documents of several products', async () => {
+  const page = (name: string, seconds: number) =>
+    `# Connections\n\nAn idle connection of ${name} is closed after ${seconds} seconds by default.\n`
+  const run = await ask('After how many seconds is an idle connection closed by default in pelican?', {
+    'heron/connections.md': page('the server', 30),
+    'pelican/connections.md': page('the server', 75),
+  })
+  expect(answerOf(run).split('[')[0]).toContain('75 seconds')
+})
+
+test('a definition is recognized by its label', async () => {
+  const run = await ask('What does the supervisor mean when it reports a process as STALLED?', {
+    'https://a.example/states': `# States of a process\n\nSTALLED (30)\n\nA start was attempted, but the end came too quickly to reach the next state.\n
+RUNNING (20)\n\nThe process is up, and has been up for the whole start time.\n
+# Events\n\nThe supervisor reports an event if a process leaves the state STALLED. A process that is STALLED is reported once.\n`,
+  })
+  expect(answerOf(run)).toContain('the end came too quickly')
 })
