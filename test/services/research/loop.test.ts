@@ -239,7 +239,7 @@ describe('a run', () => {
         new MemoryComposition({ recorded }),
       )
       await expect(other).rejects.toThrow(
-        'No recorded step for: search {"backend":"local","domains":{"allow":[],"deny":["owls.example"]}',
+        'No recorded step for search {"backend":"local","domains":{"allow":[],"deny":["owls.example"]}',
       )
     })
   })

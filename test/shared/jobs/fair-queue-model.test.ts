@@ -11,7 +11,7 @@ const TWO_SLOTS = { workers: 2, jobsMax: 2, restartsMax: 0 }
 it.each([
   ['one slot', ONE_SLOT, 50],
   ['two slots that race', TWO_SLOTS, 500],
-  ['two slots whose workers start again', { ...TWO_SLOTS, restartsMax: 2 }, 2_000],
+  ['two slots with restarts', { ...TWO_SLOTS, restartsMax: 2 }, 2_000],
 ])('no tenant starves with %s', options, (_, size, statesMin) => {
   const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
@@ -19,14 +19,14 @@ it.each([
   expect(verdict.states).toBeGreaterThan(statesMin)
 })
 
-const PASSED = 'a tenant was passed over again and again'
+const PASSED = 'a tenant starved'
 
 /** The invariant that breaks without each guard, and the number of slots. */
 const NEEDED: Record<keyof FairQueueGuards, readonly [string, typeof ONE_SLOT]> = {
   claimsIterateTenants: [PASSED, ONE_SLOT],
   positionMoves: [PASSED, ONE_SLOT],
   roundWraps: [STUCK, ONE_SLOT],
-  fewestComeFirst: ['who had more running was served first', TWO_SLOTS],
+  fewestComeFirst: ['a tenant with more running jobs was served first', TWO_SLOTS],
 }
 
 it.each(Object.entries(NEEDED))('without the guard %s: %s', options, (guard, [violation, size]) => {

@@ -18,24 +18,24 @@ it.each([
 
 /** The invariant that breaks without each guard. */
 const NEEDED: Record<keyof FamilyGuards, string> = {
-  stepIsFenced: 'a step of a lost attempt was kept',
-  stepsAreLookedUp: 'a step that was kept was done again',
+  stepIsFenced: 'a step of a lost attempt was stored',
+  stepsAreLookedUp: 'a stored step was repeated',
   submitIsFenced: 'a child was submitted by a lost attempt',
-  childIdIsDerived: 'a child was doubled',
+  childIdIsDerived: 'a child was submitted twice',
   parkIsFenced: 'a lost attempt moved the job',
   parkSeesEnds: STUCK,
   parkLocksChildren: STUCK,
-  cancelBeatsPark: 'a job waits whose cancel was asked for',
-  wakeNeedsWaiting: 'a terminal state was left',
+  cancelBeatsPark: 'a job with a cancel request waits',
+  wakeNeedsWaiting: 'a job left a terminal state',
   wakeNeedsEnds: 'a job was woken before its children had ended',
   settleSweeps: STUCK,
   wakeDueSweeps: STUCK,
   endCancelsChildren: STUCK,
   settleNeedsCancels: STUCK,
-  partialBeatsWaiting: 'a job waits whose cancel was asked for',
-  partialBeatsPark: 'a job waits whose cancel was asked for',
-  cancelOutlivesWorker: 'a job was ended that had something to write',
-  claimNeedsTime: 'a job ran after its time to write was over',
+  partialBeatsWaiting: 'a job with a cancel request waits',
+  partialBeatsPark: 'a job with a cancel request waits',
+  cancelOutlivesWorker: 'a job ended without its partial result',
+  claimNeedsTime: 'a job ran after its time for a partial result',
   expireSweeps: STUCK,
 }
 /** Guards of a job that may write a partial result when cancelled. */

@@ -17,7 +17,7 @@ it('the protocol may acknowledge records before the claim, because jobs are repu
   expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
 })
 
-const LEFT = 'a terminal state was left'
+const LEFT = 'a job left a terminal state'
 
 /** The invariant that breaks without each guard. */
 const NEEDED: Record<keyof Guards, string> = {
@@ -36,12 +36,12 @@ const NEEDED: Record<keyof Guards, string> = {
   endIsSynchronous: 'the follower saw another end than the store',
   honourIsFenced: LEFT,
   cancelNeedsWaiting: 'a cancel ended a job that did not wait',
-  cancelBeatsReturn: 'a run began after a cancel was asked for',
+  cancelBeatsReturn: 'a run started after a cancel request',
   reaperForcesCancel: STUCK,
   reaperRuns: STUCK,
   reapIsFenced: LEFT,
   reapNeedsExpiredLease: 'a job was taken from a live owner',
-  reaperWaitsAfterOutage: 'an outage was taken for a death',
+  reaperWaitsAfterOutage: 'an outage was treated as the death of a worker',
   poisonFails: 'a job that kills its workers runs on',
   lapsesAreSpared: 'a lapse was counted as a crash',
   runsEndWithLease: 'two workers ran the job at once',

@@ -113,7 +113,7 @@ export function familyModel(guards: FamilyGuards, mayWrite = false, faultsMax = 
     initial,
     steps: (world) => new Steps(world, guards, faultsMax).all(),
     key: keyOf,
-    violation: ({ bad, children }) => bad ?? (hasTwins(children) ? 'a child was doubled' : undefined),
+    violation: ({ bad, children }) => bad ?? (hasTwins(children) ? 'a child was submitted twice' : undefined),
     isOwed: () => true,
     isGoal: ({ state, children }) => isOver(state) && children.every(hasEnded),
   }
@@ -147,7 +147,7 @@ class Steps {
     const { state, runs, isTimeOver } = this.#world
     if (state !== 'queued' || runs[i].at !== 'idle' || (isTimeOver && this.#guards.claimNeedsTime)) return
     yield this.#own(`w${i} claims`, (w) => {
-      if (isTimeOver) w.bad = 'a job ran after its time to write was over'
+      if (isTimeOver) w.bad = 'a job ran after its time for a partial result'
       Object.assign(w, { state: 'in_progress', attempt: w.attempt + 1 })
       w.runs[i] = { ...IDLE, at: 'begins', attempt: w.attempt }
     })
@@ -161,7 +161,7 @@ class Steps {
     if (at === 'begins' && step && this.#guards.stepsAreLookedUp) yield this.#at(i, 'replays its step', 'stepped')
     else if (at === 'begins') {
       yield this.#own(`w${i} does its step outside`, (w) => {
-        if (isMine && step) w.bad = 'a step that was kept was done again'
+        if (isMine && step) w.bad = 'a stored step was repeated'
         w.runs[i] = { ...runs[i], at: 'did' }
       })
     }
@@ -196,7 +196,7 @@ class Steps {
   *#keep(i: 0 | 1, isMine: boolean) {
     yield this.#own(`w${i} writes its step`, (w) => {
       const mayWrite = isMine || !this.#guards.stepIsFenced
-      if (mayWrite && !isMine) w.bad = 'a step of a lost attempt was kept'
+      if (mayWrite && !isMine) w.bad = 'a step of a lost attempt was stored'
       if (mayWrite) w.step = true
       w.runs[i] = mayWrite ? { ...w.runs[i], at: 'stepped' } : IDLE
     })
@@ -227,7 +227,7 @@ class Steps {
       if (!isMine) w.bad = 'a lost attempt moved the job'
       const isQueued = isToWrite(w) && this.#guards.partialBeatsPark
       if (w.cancel && !isToWrite(w) && this.#guards.cancelBeatsPark) return end(w, 'cancelled')
-      if (w.cancel && !isQueued) w.bad = 'a job waits whose cancel was asked for'
+      if (w.cancel && !isQueued) w.bad = 'a job with a cancel request waits'
       const isWaiting = (this.#world.runs[i].sees || !this.#guards.parkSeesEnds) && !isQueued
       w.state = isWaiting ? 'waiting' : 'queued'
     })
@@ -274,7 +274,7 @@ class Steps {
       if (state === 'in_progress') return
       if (!isToWrite(w) || !step) end(w, 'cancelled')
       else if (this.#guards.partialBeatsWaiting) w.state = 'queued'
-      else if (state === 'waiting') w.bad = 'a job waits whose cancel was asked for'
+      else if (state === 'waiting') w.bad = 'a job with a cancel request waits'
     })
   }
 
@@ -287,7 +287,7 @@ class Steps {
     }
     // The row of a child is locked at that moment.
     if (tells.includes('parent') && this.#mayFail && !children.every(hasEnded)) {
-      yield this.#fault('the end of parent is told to no child, for they are locked', (w) => {
+      yield this.#fault('no child is notified of the end of the parent, because the children are locked', (w) => {
         drop(w, 'parent')
         if (!this.#guards.settleNeedsCancels) w.settled.push('parent')
       })
@@ -305,7 +305,7 @@ class Steps {
   #wake(w: World): void {
     const mayWake = w.children.every(hasEnded) || !this.#guards.wakeNeedsEnds
     if (!mayWake || (w.state !== 'waiting' && this.#guards.wakeNeedsWaiting)) return
-    if (isOver(w.state)) w.bad = 'a terminal state was left'
+    if (isOver(w.state)) w.bad = 'a job left a terminal state'
     else if (!w.children.every(hasEnded)) w.bad = 'a job was woken before its children had ended'
     w.state = 'queued'
   }
@@ -388,7 +388,7 @@ function isToWrite({ cancel, mayWrite, isTimeOver }: World): boolean {
 }
 
 function end(w: World, state: 'completed' | 'cancelled'): void {
-  if (state === 'cancelled' && isToWrite(w) && w.step) w.bad = 'a job was ended that had something to write'
+  if (state === 'cancelled' && isToWrite(w) && w.step) w.bad = 'a job ended without its partial result'
   w.state = state
   w.tells.push('parent')
 }

@@ -352,9 +352,9 @@ class Steps {
 
   #start(w: World, i: 0 | 1): void {
     const row = w.row as RowState
-    if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+    if (TERMINAL.has(row.state)) w.bad = 'a job left a terminal state'
     if (w.isLate) w.bad = 'a run began after the deadline'
-    if (row.cancel) w.bad = 'a run began after a cancel was asked for'
+    if (row.cancel) w.bad = 'a run started after a cancel request'
     if (!this.#guards.claimIsSynchronous) w.disk ??= { ...row }
     w.startsLeft--
     row.state = 'in_progress'
@@ -419,7 +419,7 @@ class Steps {
       w.workers[i] = IDLE
       return
     }
-    if (!isMine) w.bad = TERMINAL.has(row.state) ? 'a terminal state was left' : 'a lost attempt moved the job'
+    if (!isMine) w.bad = TERMINAL.has(row.state) ? 'a job left a terminal state' : 'a lost attempt moved the job'
     if (!this.#guards.endIsSynchronous) w.disk ??= { ...row }
     else w.disk = undefined
     row.state = end
@@ -443,7 +443,7 @@ class Steps {
   /** Back to the queue, unless a cancel was requested. */
   #return(w: World, to: 'queued' | 'scheduled'): void {
     const row = w.row as RowState
-    if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+    if (TERMINAL.has(row.state)) w.bad = 'a job left a terminal state'
     w.startsLeft = Math.min(2, w.startsLeft + 1)
     row.state = row.cancel && this.#guards.cancelBeatsReturn ? 'cancelled' : to
     w.disk = undefined
@@ -528,9 +528,9 @@ class Steps {
 
   #reap(w: World): void {
     const row = w.row as RowState
-    if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+    if (TERMINAL.has(row.state)) w.bad = 'a job left a terminal state'
     else if (row.state !== 'in_progress' || row.lease) w.bad = 'a job was taken from a live owner'
-    else if (w.isUnsettled && row.owner !== 'dead') w.bad = 'an outage was taken for a death'
+    else if (w.isUnsettled && row.owner !== 'dead') w.bad = 'an outage was treated as the death of a worker'
     row.crashes++
     row.lostBy += row.owner === 'dead' ? 'd' : `${row.owner}`
     const isPoison = row.crashes >= CRASHES_MAX && !w.isLate && !row.cancel
@@ -655,7 +655,7 @@ function newRow(): RowState {
 /** A guarded transition to an end by a party other than the owner. */
 function move(w: World, to: JobState): void {
   const row = w.row as RowState
-  if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+  if (TERMINAL.has(row.state)) w.bad = 'a job left a terminal state'
   row.state = to
   w.disk = undefined
 }
