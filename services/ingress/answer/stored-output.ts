@@ -82,7 +82,10 @@ export class StoredOutput implements Output, AsyncDisposable {
       if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
       // A stream cannot retract output. The event stream of the job contains the new output.
-      throw new ServiceError('worker_lost', 'The output was started over. Follow the events of the job instead.')
+      throw new ServiceError(
+        'worker_lost',
+        'The output was started over, because a worker was lost. Follow the events of the job instead.',
+      )
     }
   }
 

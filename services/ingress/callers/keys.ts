@@ -285,7 +285,8 @@ export function requireScope(key: ApiKey, scope: KeyScope): void {
 
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
-  const may = key.endpoints.length > 0 ? `It may call ${key.endpoints.join(', ')}.` : 'No endpoint is allowed for it.'
+  const may =
+    key.endpoints.length > 0 ? `Allowed endpoints: ${key.endpoints.join(', ')}.` : 'The key may call no endpoint.'
   throw new ServiceError('permission_denied', `This API key may not call ${path}. ${may}`)
 }
 

@@ -94,7 +94,7 @@ export async function beginResponse(
   const change = { job_id: job.id, pending: input }
   using holding = await storeItems(context, read.tenant, input)
   if (!(await requireConversations(context).change(read, change, context.config.fileRetentionMs))) {
-    throw new ServiceError('invalid_value', 'The conversation has changed meanwhile. Try again.', {
+    throw new ServiceError('invalid_value', 'The conversation was changed by another request. Try again.', {
       param: 'conversation',
     })
   }

@@ -181,7 +181,7 @@ async function childOf(
     throw new ServiceError('unsupported_value', "'stream' must be false in a batch.", { param: 'stream' })
   }
   if (prepared.onCreated) {
-    throw new ServiceError('unsupported_value', "Requests of a batch have no 'conversation'.", {
+    throw new ServiceError('unsupported_value', "Requests of a batch cannot use 'conversation'. Remove the field.", {
       param: 'conversation',
     })
   }

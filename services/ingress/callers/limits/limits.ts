@@ -148,7 +148,10 @@ export class RateLimits {
     if (!this.#users || userId === undefined) return
     const { points } = this.#users
     await this.#users.consume(`${id} ${userId}`).catch((refused: RateLimiterRes) => {
-      throw refusal(`Rate limit reached: ${points} runs per minute of one user.`, refused.msBeforeNext)
+      throw refusal(
+        `Rate limit reached: at most ${points} code runs per minute for one end user.`,
+        refused.msBeforeNext,
+      )
     })
   }
 

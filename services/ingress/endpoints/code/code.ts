@@ -93,7 +93,7 @@ function isPair(text: string, at: number): boolean {
 function requireLibraries(names: readonly string[]): void {
   const unknown = names.find((name) => !isInstalled(name))
   if (unknown === undefined) return
-  const message = `The library '${excerpt(unknown)}' is not installed. Installed are ${LIBRARIES.join(', ')} and the Python standard library.`
+  const message = `The library '${excerpt(unknown)}' is not installed. Available libraries: ${LIBRARIES.join(', ')}, and the Python standard library.`
   throw refuse('invalid_value', 'libraries', message)
 }
 

@@ -37,7 +37,7 @@ export function* decodeCompletions(body: unknown, context: DecodeContext): Piece
   requireChoices(asked)
   const request = requestOf(asked, prompts, model)
   if (choicesOf(request) > CHOICES_MAX) {
-    refuse('invalid_value', 'prompt', `Expected at most ${CHOICES_MAX} choices in one call, of all prompts together.`)
+    refuse('invalid_value', 'prompt', `Expected at most ${CHOICES_MAX} choices in one call, counted over all prompts.`)
   }
   requireCompletable(model, request)
   return request
@@ -83,7 +83,7 @@ function tokensOf(prompts: readonly EmbedInput[]): number[][] | undefined {
   return refuse(
     'invalid_value',
     'prompt',
-    `Expected at most ${TOKENS_MAX} tokens in one call, of all prompts together.`,
+    `Expected at most ${TOKENS_MAX} tokens in one call, counted over all prompts.`,
   )
 }
 

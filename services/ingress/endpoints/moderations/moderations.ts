@@ -106,7 +106,9 @@ function readParts(input: readonly unknown[], context: InputContext): Moderation
 
 function noImages({ model, imageModels }: InputContext): string {
   const others =
-    imageModels.length > 0 ? `Name one that does: ${imageModels.join(', ')}` : 'No model here moderates them'
+    imageModels.length > 0
+      ? `Use one of these models: ${imageModels.join(', ')}`
+      : 'No model of this deployment can moderate images'
   return `The model '${model}' does not read images. ${others}.`
 }
 

@@ -56,7 +56,7 @@ async function readConversation(context: IngressContext, tenant: string, id: str
   const conversation = await getConversation(context, tenant, id, param)
   if (conversation.job_id === null) return conversation
   const under = RESPONSE_PREFIX + conversation.job_id.slice('job_'.length)
-  const message = `The conversation has a response that has not ended, ${under}. Wait for its end, or cancel it.`
+  const message = `The conversation has a running response, ${under}. Wait until the response has ended, or cancel it.`
   return refuse('invalid_value', param, message)
 }
 

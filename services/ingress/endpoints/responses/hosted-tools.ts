@@ -82,7 +82,7 @@ export function hostedTools(
     refuse(
       'unsupported_value',
       `tools[${at}].type`,
-      'Searches need a research model that this key may use; there is none.',
+      'Search tools need a research model that this API key may use, but there is none. Remove the tool, or ask the operator of this service to add one.',
     )
   return { tools: named, calls_max, search: { model: model.id, ...searchOf(tools ?? []) } }
 }
@@ -136,10 +136,15 @@ const REQUIRE: Readonly<Record<HostedTool, (tool: ResponsesTool, path: readonly 
     const { vector_store_ids, filters } = parseAt(FileSearchTool, tool, path)
     const at = `tools[${path[1]}]`
     if (vector_store_ids.some((id) => id !== STORE)) {
-      const message = `There are no vector stores. '${STORE}' stands for the documents of this deployment.`
+      const message = `Vector stores are not supported. Use the id '${STORE}' to search the documents of this deployment.`
       refuse('unsupported_value', `${at}.vector_store_ids`, message)
     }
-    if (filters) refuse('unsupported_parameter', `${at}.filters`, 'Documents have no attributes to filter by.')
+    if (filters)
+      refuse(
+        'unsupported_parameter',
+        `${at}.filters`,
+        'Filters are not supported, because documents have no attributes. Remove the filters.',
+      )
   },
 }
 

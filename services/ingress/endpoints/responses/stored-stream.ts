@@ -158,6 +158,7 @@ class StoredEvents {
 }
 
 function startedOver(): ServiceError {
-  const message = 'The output was started over. Stream the response again from its beginning, or wait for its end.'
+  const message =
+    'The output was started over, because a worker was lost. Stream the response again from its beginning, or wait for its end.'
   return new ServiceError('worker_lost', message)
 }

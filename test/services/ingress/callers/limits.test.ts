@@ -136,7 +136,7 @@ describe('a key with few permissions', () => {
     const said = async (answer: Promise<Response>) =>
       ((await (await answer).json()) as { error: { message: string } }).error.message
     const endpoint = said(stack.post(MESSAGES, say('hi'), as('sk-only-chat')))
-    expect(await endpoint).toBe(`This API key may not call ${MESSAGES}. It may call ${CHAT}.`)
+    expect(await endpoint).toBe(`This API key may not call ${MESSAGES}. Allowed endpoints: ${CHAT}.`)
     const model = said(stack.post(CHAT, say('hi', { model: 'echo-2' }), as('sk-only-echo-1')))
     expect(await model).toBe("This API key may not use the model 'echo-2'. This key may use: echo-1.")
   })
