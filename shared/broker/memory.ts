@@ -15,7 +15,7 @@ class MemoryBroker implements Broker {
   readonly name = 'memory'
   readonly #queues = new Map<string, MemoryQueue>()
   readonly #channels = new Map<string, Set<(record: ChannelRecord) => void>[]>()
-  readonly #kept = new Map<string, Kept>()
+  readonly #kept = new Map<string, PartitionHistory>()
   #isClosed = false
 
   constructor(topics: readonly Topic[]) {
@@ -118,13 +118,13 @@ class MemoryBroker implements Broker {
 }
 
 /** The latest records of a channel. */
-interface Kept {
+interface PartitionHistory {
   readonly max: number
   readonly records: HistoryRecord[]
   next: number
 }
 
-function keep(kept: Kept, record: ChannelRecord): void {
+function keep(kept: PartitionHistory, record: ChannelRecord): void {
   kept.records.push({ ...record, offset: kept.next++, sentAtMs: Date.now() })
   if (kept.records.length > kept.max) kept.records.shift()
 }

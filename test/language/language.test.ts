@@ -41,8 +41,24 @@ const EXAMPLES: Record<string, { readonly broken: readonly string[]; readonly ke
     ],
   },
   name: {
-    broken: ['LOOK_MS', 'KEEP_MS', 'useDeed', 'arbiterOf', 'readWishes', 'inTurns', 'ModelRooms', 'rhythmOf'],
-    kept: ['POLL_INTERVAL_MS', 'useAction', 'LOOKUP_MS', 'turnsOf'],
+    broken: [
+      'LOOK_MS',
+      'KEEP_MS',
+      'useDeed',
+      'arbiterOf',
+      'readWishes',
+      'inTurns',
+      'ModelRooms',
+      'rhythmOf',
+      'TELL_MS',
+      'RESTS',
+      'Kept',
+      'cancelManyJobs',
+      'requireGivable',
+      'isCaredFor',
+      'bury',
+    ],
+    kept: ['POLL_INTERVAL_MS', 'useAction', 'LOOKUP_MS', 'turnsOf', 'RESTART_MS', 'isKept', 'PAUSE_FACTOR'],
   },
 }
 

@@ -56,6 +56,16 @@ const NAMES: readonly (readonly [RegExp, string])[] = [
   [/^(?:Aside|standAside)$/, 'parked calls, pause'],
   [/^(?:ModelRooms?|JobsRoom|KeyRoom|BodyRoom)$/, 'bulkhead, quota, budget'],
   [/[rR]hythm/, 'heartbeat interval'],
+  [
+    /^(?:LOOK|TELL|ASK|AWAY|FREE|ASIDE|TURN)_MS(?:_MAX|_MIN)?$/,
+    'a constant that names its quantity, such as PUBLISH_DELAY_MS',
+  ],
+  [/^(?:RESTS?|DOOR|KIN|ALIKE)$/, 'a constant that names its quantity, such as PAUSE_FACTOR'],
+  [/^(?:Kept|Told|Shown|Asked)$/, 'a noun, such as StoredResponse'],
+  [/[pP]assed(?:Reply|Control)|ManyJobs/, 'payload, bulk'],
+  [/Givable|HANDS_IN|[hH]andsIn|[wW]henThere|^nextTurn$|^nearestOf$/, 'delegation, submission, wait, yield, similar'],
+  [/^is(?:CaredFor|Unheard|LookOnly)$|^overlapSeconds$|^OVERLAP_SECONDS/, 'claimer, dead, checks only, grace period'],
+  [/^(?:bury|tellOwner)$|Unfit/, 'dead letter, notify, unsuitable'],
 ]
 
 /** Rules, in the order in which they are reported. */

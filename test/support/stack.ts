@@ -98,7 +98,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
 }
 
 /** Maximum interval between two checks of {@link until}. */
-const LOOK_MS_MAX = 100
+const POLL_INTERVAL_MS_MAX = 100
 
 /**
  * Polls until a condition holds. The interval grows, because a check may cost a request or a database connection on a busy machine.
@@ -115,7 +115,7 @@ export async function until<T>(
     const value = await condition()
     if (value) return value
     if (Date.now() > deadline) throw new Error(`condition never held: ${condition}`)
-    const lookMs = Math.min(LOOK_MS_MAX, Math.max(10, (Date.now() - startedAt) / 20))
+    const lookMs = Math.min(POLL_INTERVAL_MS_MAX, Math.max(10, (Date.now() - startedAt) / 20))
     await new Promise((resolve) => setTimeout(resolve, lookMs))
   }
 }

@@ -37,7 +37,11 @@ export function compareRuns(first: readonly StepView[], second: readonly StepVie
   const [extra] = more
   if (!different) return { steps, more, divergence: extra && divergenceAt(extra, undefined) }
   const { step, is } = different
-  return { steps, more, divergence: divergenceAt(step, is === 'missing' ? nearestOf(step, more) : byKey.get(step.key)) }
+  return {
+    steps,
+    more,
+    divergence: divergenceAt(step, is === 'missing' ? similarStepOf(step, more) : byKey.get(step.key)),
+  }
 }
 
 function stateOf(step: StepView, other: StepView | undefined): ComparedStep['is'] {
@@ -52,7 +56,7 @@ function divergenceAt(step: StepView, nearest: StepView | undefined): Divergence
 }
 
 /** The step of the same kind with the fewest differences; the earliest one on a tie. */
-function nearestOf(step: StepView, others: readonly StepView[]): StepView | undefined {
+function similarStepOf(step: StepView, others: readonly StepView[]): StepView | undefined {
   let nearest: { step: StepView; count: number } | undefined
   for (const other of others) {
     if (other.kind !== step.kind) continue

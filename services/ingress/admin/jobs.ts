@@ -19,7 +19,7 @@ import { ALL_TENANTS } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 
 /** Filters on the jobs of all projects, from a query or a body of an operator. */
-interface Asked {
+interface JobFilter {
   readonly project?: string | undefined
   readonly pool?: DurableJob['pool'] | undefined
   readonly model?: string | undefined
@@ -79,7 +79,7 @@ async function listChildren(context: IngressContext, parentId: string, query: Op
  *
  * @throws ServiceError `invalid_value`
  */
-export function filterOf(context: IngressContext, { project, pool, model, status, since }: Asked) {
+export function filterOf(context: IngressContext, { project, pool, model, status, since }: JobFilter) {
   const statuses = status?.split(',').map((one) => one.trim())
   const query: Omit<OperatorJobs, 'limit'> = {
     tenant: project === undefined ? undefined : projectIdNamed(context.keys.known, project),
@@ -264,7 +264,7 @@ function fullText({ most, calls, jobs }: NonNullable<Taken>): string {
 }
 
 function aheadOf(ahead: number): string {
-  return ` ${ahead === 1 ? '1 job' : `${ahead} jobs`} of its model and lane ${ahead === 1 ? 'is' : 'are'} older.`
+  return ` ${ahead === 1 ? '1 job' : `${ahead} jobs`} of the same model and priority ${ahead === 1 ? 'is' : 'are'} older.`
 }
 
 function wait(reason: PendingReason['reason'], message: string): PendingReason {

@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT_MS = 5_000
 /** Time limit of a statement that reads or takes the lock. */
 const ANSWER_MS = 30_000
 /** Poll interval and maximum wait of a process for another one: longer than an index on the largest table takes. */
-const ASK_MS = 500
+const LOCK_POLL_MS = 500
 const WAIT_MS_MAX = 6 * 3_600_000
 const LOCK_TRIES_MAX = 300
 /** `lock_not_available` and `deadlock_detected`: the other transaction proceeds, so a retry may succeed. */
@@ -90,7 +90,7 @@ async function waitForLock(holder: Client, onProgress: OnProgress): Promise<void
   for (let tries = 0; !(await tryLock(holder)); tries++) {
     if (performance.now() > giveUpAt) throw new Error('Another process has been changing the schema for too long.')
     if (tries === 0) onProgress('another process changes the schema of the job store; waiting', {})
-    await delay(ASK_MS)
+    await delay(LOCK_POLL_MS)
   }
 }
 
@@ -146,7 +146,7 @@ async function retryOnConflict<T>(change: () => Promise<T>): Promise<T> {
       return await change()
     } catch (error) {
       if (!LOCK_CONFLICTS.has((error as { code?: string }).code ?? '') || tries === LOCK_TRIES_MAX) throw error
-      await delay(ASK_MS * (1 + Math.random()))
+      await delay(LOCK_POLL_MS * (1 + Math.random()))
     }
   }
 }

@@ -28,7 +28,7 @@ function topic() {
   }
 }
 
-const bury = async (dead: ReturnType<typeof topic>, pool: string, count: number) => {
+const writeLetter = async (dead: ReturnType<typeof topic>, pool: string, count: number) => {
   for (let nth = 0; nth < count; nth++) await dead.send('dead', 0, `${pool} p@${nth}`, Buffer.from('{}'))
 }
 const offsets = (letters: readonly DeadLetter[]) => letters.map(({ offset }) => offset)
@@ -36,8 +36,8 @@ const offsets = (letters: readonly DeadLetter[]) => letters.map(({ offset }) => 
 describe('dead letters', () => {
   it('of one pool are found behind very many of another, in full pages', async () => {
     const dead = topic()
-    await bury(dead, 'code', 5)
-    await bury(dead, 'inference', 3_000)
+    await writeLetter(dead, 'code', 5)
+    await writeLetter(dead, 'inference', 3_000)
     const isWanted = ({ pool }: DeadLetter) => pool === 'code'
     const first = await listDeadLetters(dead, { max: 3, isMatch: isWanted })
     expect(offsets(first.letters)).toEqual([4, 3, 2])
@@ -49,8 +49,8 @@ describe('dead letters', () => {
 
   it('are searched in bounded steps, each with a cursor to continue from', async () => {
     const dead = topic()
-    await bury(dead, 'code', 1)
-    await bury(dead, 'inference', SCANNED_MAX + 500)
+    await writeLetter(dead, 'code', 1)
+    await writeLetter(dead, 'inference', SCANNED_MAX + 500)
     const isWanted = ({ pool }: DeadLetter) => pool === 'code'
     const first = await listDeadLetters(dead, { max: 3, isMatch: isWanted })
     expect(first.letters).toEqual([])
@@ -62,9 +62,9 @@ describe('dead letters', () => {
 
   it('that were discarded are not listed on any page, and neither are the discard records', async () => {
     const dead = topic()
-    await bury(dead, 'code', 1_200)
+    await writeLetter(dead, 'code', 1_200)
     for (const offset of [1_199, 700, 3]) await discard(dead, { offset })
-    await bury(dead, 'code', 700)
+    await writeLetter(dead, 'code', 700)
     const seen: number[] = []
     for (let next: number | undefined, isFirst = true; isFirst || next !== undefined; isFirst = false) {
       const page = await listDeadLetters(dead, { before: next, max: 400 })

@@ -20,7 +20,7 @@ export interface CompositionOptions {
   readonly cancelled?: AbortSignal
 }
 
-interface Kept {
+interface StoredStep {
   readonly key: string
   readonly kind: string
   readonly value: unknown
@@ -34,7 +34,7 @@ interface Kept {
 export class MemoryComposition implements Composition {
   readonly cancelled: AbortSignal
   readonly #options: CompositionOptions
-  readonly #kept: Map<string, Kept>
+  readonly #kept: Map<string, StoredStep>
   readonly #children = new Map<string, { child: ChildJob; end: Promise<ChildEnd> }>()
   readonly #spent: Record<string, number> = {}
   /** Kinds of the steps that were run here, without stored ones. */
@@ -46,8 +46,8 @@ export class MemoryComposition implements Composition {
     this.#options = options
     this.cancelled = options.cancelled ?? new AbortController().signal
     this.#kept = before ? new Map(before.#kept) : new Map()
-    for (const kept of linesOf<Kept>(options.cassette)) this.#kept.set(kept.key, kept)
-    for (const { output: value, ...step } of linesOf<Omit<Kept, 'value'> & { output: unknown }>(options.recorded))
+    for (const kept of linesOf<StoredStep>(options.cassette)) this.#kept.set(kept.key, kept)
+    for (const { output: value, ...step } of linesOf<Omit<StoredStep, 'value'> & { output: unknown }>(options.recorded))
       this.#kept.set(step.key, { ...step, value })
   }
 
@@ -83,7 +83,7 @@ export class MemoryComposition implements Composition {
     if (this.#options.recorded) throw new Error(`No recorded step for ${kind} ${canonical(input)}`)
     const { value, cost = {} } = await run(new AbortController().signal)
     // Steps are stored as JSON: a value that does not survive JSON would differ in the next attempt.
-    const kept: Kept = JSON.parse(JSON.stringify({ key, kind, value, cost }))
+    const kept: StoredStep = JSON.parse(JSON.stringify({ key, kind, value, cost }))
     this.#kept.set(key, kept)
     this.ran.push(kind)
     this.#spend(cost)

@@ -18,7 +18,7 @@ const CACHE_TTL_MS = 1_000
  */
 const STALE_MS = 2_000
 /** Maximum time that a call waits for the ledger, in milliseconds. */
-const ASK_MS_MAX = 250
+const LEDGER_TIMEOUT_MS = 250
 /**
  * Maximum cached budgets, which exceeds the number of active keys and projects. At the maximum, the cache is emptied.
  */
@@ -82,7 +82,7 @@ export interface BudgetReservation {
  * Reservations of attached calls are kept in memory and published to the other ingresses. Reservations of durable jobs
  * are stored with the jobs and read together with the ledger.
  *
- * The first call of a month, and the first after a quiet period, wait up to {@link ASK_MS_MAX} for the ledger.
+ * The first call of a month, and the first after a quiet period, wait up to {@link LEDGER_TIMEOUT_MS} for the ledger.
  * Otherwise the ledger is read in the background once a second. While the ledger is unreachable, the last read values
  * apply.
  */
@@ -286,7 +286,7 @@ export class Budgets {
 async function inTime(reading: Promise<void> | undefined): Promise<void> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise((resolve) => {
-    timer = setTimeout(resolve, ASK_MS_MAX)
+    timer = setTimeout(resolve, LEDGER_TIMEOUT_MS)
   })
   await Promise.race([reading, late])
   clearTimeout(timer)
@@ -303,6 +303,6 @@ function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceErr
 }
 
 function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
-  const message = `Calls and jobs under way may spend the rest of the budget of this ${owner}, $${usd} for ${name}. A lower max_tokens reserves less.`
+  const message = `Running calls and jobs have reserved the rest of the budget of this ${owner}, $${usd} for ${name}. Try again later, or with a lower max_tokens, which reserves less.`
   return refusal(message, RESERVED_RETRY_AFTER_MS)
 }

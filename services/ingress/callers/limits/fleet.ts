@@ -8,7 +8,7 @@ const PUBLISH_DELAY_MS = 100
  * Maximum time that a call waits for the counts of the fleet, in milliseconds. After that, the last known counts are
  * used.
  */
-const ASK_MS_MAX = 250
+const STORE_TIMEOUT_MS = 250
 /** Retry interval while the store is unreachable, in milliseconds. */
 const RECONNECT_INTERVAL_MS = 1_000
 /** Maximum age of the counts in use, in milliseconds. */
@@ -64,13 +64,13 @@ export class Fleet {
     if (nowMs - count.syncedAtMs > CACHE_TTL_MS) this.markChanged(count)
   }
 
-  /** Publishes counts now. Resolves when the totals have been read, or after {@link ASK_MS_MAX}. Never rejects. */
+  /** Publishes counts now. Resolves when the totals have been read, or after {@link STORE_TIMEOUT_MS}. Never rejects. */
   async synchronize(counts: readonly Count[]): Promise<void> {
     for (const count of counts) this.#changed.add(count)
     const answered = this.#publish()
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<'late'>((resolve) => {
-      timer = setTimeout(() => resolve('late'), ASK_MS_MAX)
+      timer = setTimeout(() => resolve('late'), STORE_TIMEOUT_MS)
     })
     if ((await Promise.race([answered, late])) === 'late') this.#lose(undefined)
     clearTimeout(timer)

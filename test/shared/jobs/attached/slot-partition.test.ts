@@ -3,7 +3,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import { SlotPartition, type WaitingCalls } from '#shared/jobs/attached/slot-partition.ts'
 import { TenantDispatcher } from '#shared/jobs/attached/tenant-dispatcher.ts'
 
-type Told = Extract<ControlRecord, { type: 'calls_waiting' }>
+type WaitingRecord = Extract<ControlRecord, { type: 'calls_waiting' }>
 
 beforeEach(() => {
   vi.useFakeTimers()
@@ -23,7 +23,7 @@ interface Call {
 
 /** An ingress on the channel of the fleet. Calls wait for a pool with `slots` slots. */
 class Ingress {
-  readonly told: Told[] = []
+  readonly told: WaitingRecord[] = []
   readonly shares: SlotPartition
   readonly turns: TenantDispatcher<Call>
 
