@@ -104,7 +104,7 @@ describe('an exhausted budget', () => {
     expect([held.status, held.headers.get('retry-after'), await held.json()]).toMatchObject([
       429,
       '2',
-      { error: { code: 'rate_limit_exceeded', message: expect.stringContaining('under way may spend the rest') } },
+      { error: { code: 'rate_limit_exceeded', message: expect.stringContaining('have reserved the rest') } },
     ])
     const state = async () =>
       ((await (await stack.get(`/v1/jobs/${id}`, as('sk-one'))).json()) as { status: string }).status

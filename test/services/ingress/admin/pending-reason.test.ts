@@ -45,7 +45,7 @@ it.each([
 ])('reports $is', ({ is, of, job: asked = job() }) => {
   const waits = pendingReason(asked, fleet(of), 3)
   expect(waits).toMatchObject({ reason: is, ahead: 3, until: null })
-  expect(waits?.message).toMatch(/^[A-Z].*\. 3 jobs of its model and lane are older\.$/)
+  expect(waits?.message).toMatch(/^[A-Z].*\. 3 jobs of the same model and priority are older\.$/)
 })
 
 it('checks the broker before the workers, and reports nothing for a running or ended job', () => {
