@@ -29,7 +29,7 @@ const JsonObject = recordOf(z.string(), z.unknown())
 const Extra = JsonObject.optional().describe('Unknown wire fields, for an upstream of the same dialect')
 
 const MessageFields = JsonObject.optional().describe(
-  'Responses: a message item of the assistant begins with this part. Its fields without role and content, such as phase',
+  'Responses: fields of the assistant message item that begins with this part, such as phase. Without role and content',
 )
 const TextPart = z.strictObject({
   type: z.literal('text'),
@@ -73,7 +73,7 @@ const ToolCallPart = z.strictObject({
 const NativePart = z.strictObject({
   type: z.literal('native'),
   dialect: Dialect,
-  value: JsonObject.describe('The content block or item as it came'),
+  value: JsonObject.describe('The content block or item, unchanged'),
   isItem: z.boolean().optional().describe('Responses: an item of the input, not a part of a message'),
   text: z.string().optional().describe('Substitute for other dialects. Absent: other dialects omit the part'),
   message: MessageFields,
@@ -130,7 +130,7 @@ export const Tool = z.strictObject({
     .boolean()
     .optional()
     .describe('The function represents a custom tool: its only argument, input, is free text'),
-  namespace: z.string().optional().describe('Responses: namespace of the function, which calls of it repeat'),
+  namespace: z.string().optional().describe('Responses: namespace of the function, repeated in its calls'),
   called: z
     .string()
     .optional()

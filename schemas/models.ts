@@ -16,7 +16,7 @@ export type Timeouts = z.infer<typeof Timeouts>
 
 /** Base URL of an upstream server. A query, such as `?api-version=2024-10-21`, is appended to each call. */
 const BaseUrl = z.url().refine((url) => !URL.canParse(url) || isBase(new URL(url)), {
-  error: 'Expected http or https without user, password and fragment; a key belongs into api_key_env or headers',
+  error: 'Expected an http or https URL without user, password and fragment; put a key in api_key_env or headers',
 })
 
 function isBase({ protocol, username, password, hash }: URL): boolean {
@@ -32,7 +32,7 @@ const RESERVED_HEADERS: ReadonlySet<string> = new Set([
 const HeaderName = z
   .string()
   .regex(/^[a-z0-9][a-z0-9_-]{0,63}$/, 'Expected the name of a header in lower case')
-  .refine((name) => !RESERVED_HEADERS.has(name), 'This header is never forwarded')
+  .refine((name) => !RESERVED_HEADERS.has(name), 'This header is never forwarded; remove it from the list')
 
 /** The engine of a model: an upstream server, or an engine inside the worker. */
 export const EngineConfig = z.discriminatedUnion('type', [
@@ -52,7 +52,7 @@ export const EngineConfig = z.discriminatedUnion('type', [
       .min(1)
       .max(64)
       .optional()
-      .describe('Several servers, instead of base_url: URLs, or { url, weight } for unequal shares'),
+      .describe('Several servers instead of base_url. Each is a URL, or { url, weight } to divide the calls by weight'),
     headers: z.record(z.string(), z.string()).default({}).describe('Additional request headers'),
     timeouts: Timeouts.prefault({}),
     concurrency: z.int().min(1).optional().describe('Maximum concurrent requests of all workers per server'),
@@ -85,12 +85,16 @@ export const EngineConfig = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('llama').describe('GGUF model inside the worker, run by node-llama-cpp'),
     file: z.string().optional().describe('GGUF file in MODELS_DIR, or an absolute path'),
-    weights: z.string().optional().describe('Name of known weights, prepared at the first start'),
-    system: z.string().min(1).optional().describe('System turn of conversations without one. Default: as the template'),
+    weights: z.string().optional().describe('Name of built-in weights, prepared at the first start'),
+    system: z
+      .string()
+      .min(1)
+      .optional()
+      .describe('System message for conversations without one. Default: that of the chat template'),
     chat_template: z
       .string()
       .optional()
-      .describe('File with a Jinja template in place of that in the GGUF, in MODELS_DIR or an absolute path'),
+      .describe('Jinja chat template that replaces the one in the GGUF: a file in MODELS_DIR, or an absolute path'),
     context_tokens: z.int().min(256).default(2048).describe('Context length per sequence, in tokens'),
     parallel: z.int().min(1).default(2).describe('Maximum concurrent sequences'),
     preload: z.boolean().default(false).describe('Load the model when the worker starts instead of at the first call'),

@@ -6,7 +6,7 @@ export const ErrorAnswer = z.object({
     message: z.string().describe('The problem and how to fix it'),
     type: z.string().describe('invalid_request_error, requests, tokens, insufficient_quota or server_error'),
     param: z.string().nullable().describe('Path of the invalid field, such as messages[2].content'),
-    code: z.string().nullable().describe('Error code of the guide. null: a general error of this type'),
+    code: z.string().nullable().describe('Error code (docs/reference/errors.md). null: a general error of this type'),
   }),
 })
 

@@ -116,7 +116,8 @@ class CodeRun {
         this.#startedAt = performance.now()
       })
     } catch (error) {
-      this.#error = error ?? new ServiceError('sandbox_lost', 'The sandbox broke.')
+      this.#error =
+        error ?? new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
       // This sandbox cannot start runs any more. Discard it, so that the next run chooses another one.
       if (ServiceError.from(error).code === 'sandbox_unavailable') this.#bench.sandbox.discard(this.#sandbox)
     }

@@ -143,7 +143,7 @@ export class DeliveryQueue {
   #pop(tenant: Tenant, name: string): Taken {
     const queue = tenant.queues.get(name)
     const taken = queue?.pop()
-    if (!taken) throw new Error('the queue of a host is empty')
+    if (!taken) throw new Error('delivery queue of a host is empty, although its tenant was chosen')
     if (queue?.length === 0) tenant.queues.delete(name)
     this.#count(tenant, this.#hostOf(name), -1)
     return taken

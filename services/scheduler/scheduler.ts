@@ -37,7 +37,7 @@ const REAP_MS_MAX = 1_000
  */
 export async function startScheduler(ports: Ports): Promise<Service> {
   const { broker, blobs, config, log, metrics, models, store, version } = ports
-  if (!store) throw new ConfigError(['DATABASE_URL: needed by the scheduler'])
+  if (!store) throw new ConfigError(['DATABASE_URL: must be set for the role scheduler'])
   const boot = newId('sch_', 16)
   const shared = await sharedKeyOf(config)
   if (shared) warnOfShared(log, shared)

@@ -151,11 +151,11 @@ export class WebhookSender {
 
   async #deliver(delivery: WebhookDelivery): Promise<Result> {
     const job = await this.#options.store.find(ALL_TENANTS, delivery.job_id)
-    if (!job || job.erased_at_ms !== null) return { state: 'failed', error: 'The job is gone.', isUntried: true }
+    if (!job || job.erased_at_ms !== null) return { state: 'failed', error: 'The job was deleted.', isUntried: true }
     const keys = await this.#keysOf(delivery)
     if (!keys) return unsigned(delivery)
     const answer = await this.#post(delivery, messageOf(delivery, job), keys)
-    if (!answer) return { state: 'pending', retryInMs: 0, error: 'The try was aborted.' }
+    if (!answer) return { state: 'pending', retryInMs: 0, error: 'The delivery attempt was aborted.' }
     return outcomeOf(answer, triesOf(delivery) + 1, this.#options.retriesMs ?? RETRIES_MS, Math.random())
   }
 

@@ -37,7 +37,7 @@ export async function* withSpeakers(
       if (event.type === 'text') speakers.start()
       if (event.type === 'segment') speakers.hold(event.segment)
       if (event.type === 'usage' && speakers.isBehind) {
-        onProgress?.({ phase: 'diarizing', percent: null, message: 'Telling speakers apart' })
+        onProgress?.({ phase: 'diarizing', percent: null, message: 'Identifying speakers' })
         await speakers.untilKnown()
       }
       for (const segment of speakers.take()) yield { type: 'segment', segment }

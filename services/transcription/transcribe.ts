@@ -191,7 +191,7 @@ function audioOf({ audio }: TranscribeRequest, blobs: Blobs): AudioFile {
     open: () =>
       blobs.open(blob).catch((cause: unknown) => {
         // Not caused by the caller: the blob directory is not shared by the processes, or was emptied.
-        throw new ServiceError('internal_error', 'The audio of the request could not be read by its worker.', { cause })
+        throw new ServiceError('internal_error', 'The worker could not read the audio of the request.', { cause })
       }),
   }
 }

@@ -13,7 +13,7 @@ export const drain: Command = {
        sluice drain WORKER --undo
 
 The worker starts no new jobs and finishes those in flight. The drain ends with --undo or a restart. A drained worker without
-jobs can be stopped without anyone noticing. Requires a key with the admin scope.
+jobs can be stopped without effect on callers. Requires a key with the admin scope.
 
 Options:
   --wait N  wait up to N seconds until no job is in flight, and print how many remain; exit code 5 on timeout

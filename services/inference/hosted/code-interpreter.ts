@@ -30,9 +30,9 @@ export const codeInterpreter: HostedRunner = {
 
 function codeOf(text: string): HostedInput {
   const code = textField(text, 'code')
-  if (code === undefined) return { input: text, problem: 'The arguments must be a JSON object with the text "code".' }
-  if (code.trim() === '') return { input: code, problem: 'The code is blank.' }
-  if (code.includes('\0')) return { input: code, problem: 'The code holds a NUL character.' }
+  if (code === undefined) return { input: text, problem: 'The arguments must be a JSON object with the string "code".' }
+  if (code.trim() === '') return { input: code, problem: 'The code is empty.' }
+  if (code.includes('\0')) return { input: code, problem: 'The code contains a NUL character.' }
   // `length` counts UTF-16 units, so a character outside the BMP counts as two. Such code is rare, and the model can write less.
   if (code.length > CODE_POINTS_MAX) {
     return { input: code.slice(0, READ_CHARS_MAX), problem: `The code is longer than ${CODE_POINTS_MAX} characters.` }

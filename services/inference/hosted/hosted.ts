@@ -29,7 +29,7 @@ const Found = tolerant(SearchResults)
 const searching: HostedRunner = {
   read(text) {
     const query = textField(text, 'query')?.trim()
-    if (!query) return { input: query ?? text, problem: 'The arguments must be a JSON object with the text "query".' }
+    if (!query) return { input: query ?? text, problem: 'The arguments must be a JSON object with the string "query".' }
     return { input: query.slice(0, QUERY_CHARS_MAX).toWellFormed() }
   },
   child(query, tool, { hosted }: GenerateRequest) {
@@ -86,7 +86,8 @@ export async function* generateHosted(
   settings: HostedSettings,
 ): AsyncGenerator<GenerateEvent> {
   const { composition } = context
-  if (!composition) throw new ServiceError('internal_error', 'Tools that the service runs need a durable job.')
+  if (!composition)
+    throw new ServiceError('internal_error', 'Hosted tools run only in a durable job; this job is attached.')
   yield { type: 'usage', usage: await new HostedAnswer(generate, request, context, composition, settings).run() }
 }
 
@@ -201,7 +202,7 @@ class HostedAnswer {
     })
     const answers = round.hosted.map((call): Turn => {
       const result = results[runs.findIndex((run) => run.call === call)]
-      const text = result?.text ?? 'Error: this call was not run. No more calls of tools are run now.'
+      const text = result?.text ?? 'Error: this call was not run, because the maximum number of tool calls was reached.'
       return {
         role: 'tool',
         call_id: call.id,

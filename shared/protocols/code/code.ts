@@ -53,7 +53,7 @@ class CodeGather {
   /** The answer (docs/guides/code.md, The result). @throws ServiceError `sandbox_lost` if the run has no end event */
   result(): CodeResult {
     // Without an end event the output may be truncated, so it must not be returned as a result.
-    if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox was lost before the run ended.')
+    if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
     const { success, exit_code, execution_time, violations } = this.#end
     const how = { exit_code, execution_time, security_checked: true, violations } as const
     return { success, ...this.#text, ...how, plots: this.#plots }

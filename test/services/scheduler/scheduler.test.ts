@@ -124,7 +124,7 @@ describe('the scheduler', () => {
   it('does not start without a store', async () => {
     await expect(start({ store: undefined })).rejects.toMatchObject({
       name: 'ConfigError',
-      problems: ['DATABASE_URL: needed by the scheduler'],
+      problems: ['DATABASE_URL: must be set for the role scheduler'],
     })
   })
 

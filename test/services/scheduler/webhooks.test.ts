@@ -355,7 +355,9 @@ describe('webhook deliveries', () => {
     await setup.sender.turn(new AbortController().signal)
     await until(() => receiver.received.length === 1)
     await setup.sender.drain(AbortSignal.abort())
-    expect(await setup.store.listDeliveries(id)).toMatchObject([{ state: 'pending', error: 'The try was aborted.' }])
+    expect(await setup.store.listDeliveries(id)).toMatchObject([
+      { state: 'pending', error: 'The delivery attempt was aborted.' },
+    ])
     await using after = await openSetupOver(setup)
     expect(await after.deliver(id)).toMatchObject([{ state: 'delivered', tries: 2 }])
   })
@@ -365,7 +367,7 @@ describe('webhook deliveries', () => {
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
     expect(await setup.store.erase(ALL_TENANTS, id)).toBe(true)
-    expect(await setup.deliver(id)).toMatchObject([{ state: 'failed', error: 'The job is gone.' }])
+    expect(await setup.deliver(id)).toMatchObject([{ state: 'failed', error: 'The job was deleted.' }])
     expect(receiver.received).toHaveLength(0)
   })
 })
