@@ -14,21 +14,10 @@ const CHAT = '/v1/chat/completions'
 const RESPONSES = '/v1/responses'
 const MESSAGES = '/v1/messages'
 const TOOL = { type: 'custom', custom: { name: 'f' } }
-const TOKEN = { token: 'a', logprob: -1, bytes: [97] }
 
 const message = (message: object): Script => {
   return (_call, answer) => answer.json({ choices: [{ index: 0, finish_reason: 'stop', message }] })
 }
-
-const response = (...output: object[]): Script => {
-  return (_call, answer) => answer.json({ id: 'r', status: 'completed', output })
-}
-
-const text = (fields: object) => ({
-  type: 'message',
-  role: 'assistant',
-  content: [{ type: 'output_text', text: 'a'.repeat(20_000), ...fields }],
-})
 
 /** A Responses stream of `count` messages with one character each. */
 function messages(count: number): Script {
@@ -63,13 +52,6 @@ const HOSTILE_ANSWERS: readonly HostileAnswer[] = [
     path: RESPONSES,
     request: { stream: true },
     script: messages(4_000),
-  },
-  {
-    name: 'log probabilities of 20,000 tokens',
-    api: 'responses',
-    path: RESPONSES,
-    request: { include: ['message.output_text.logprobs'], top_logprobs: 2 },
-    script: response(text({ logprobs: Array(20_000).fill({ ...TOKEN, top_logprobs: [TOKEN, TOKEN] }) })),
   },
   {
     name: 'free text of 6 MB for a custom tool',
