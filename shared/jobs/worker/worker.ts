@@ -255,7 +255,7 @@ export class Worker {
     const capacity = this.#bulkheads.capacityToPublish() ?? UNLIMITED
     const found = this.#options.upstreams?.limitsToPublish(capacity.models ?? []) ?? []
     const failing = this.#options.upstreams?.failingModels(capacity.models ?? []) ?? []
-    const self = { parkedCalls: this.parkedCalls, host: hostname(), pid: process.pid }
+    const self = { parked_calls: this.parkedCalls, host: hostname(), pid: process.pid }
     return {
       ...capacity,
       ...self,

@@ -63,7 +63,7 @@ describe.skipIf(!CHROMIUM)('the screen Webhooks', { timeout: 6 * PAGE_MS }, () =
     await row.getByText('204').first().waitFor()
     expect(await row.getByRole('button', { name: /^Resend/ }).count()).toBe(0)
     await look(page, 'webhooks-delivered')
-    expect(admin.deeds().map(({ deed }) => deed)).toEqual(['retry_delivery'])
+    expect(admin.deeds().map(({ action }) => action)).toEqual(['retry_delivery'])
     await page.context().close()
   })
 

@@ -75,7 +75,7 @@ it('drains one worker, which finishes its jobs, and undrains it', async () => {
   expect(await back.json()).toMatchObject({ id: boot, draining: false })
   await until(async () => (await seen()).status === 'completed')
   await door.as('alice').post(`/v1/jobs/${running}/cancel`)
-  expect(door.deeds().map(({ deed, worker }) => [deed, worker])).toEqual([
+  expect(door.deeds().map(({ action, worker }) => [action, worker])).toEqual([
     ['drain_worker', boot],
     ['undrain_worker', boot],
   ])
@@ -143,5 +143,5 @@ it('lists failed deliveries without their URLs, and resends them', async () => {
   expect(history.length).toBeGreaterThanOrEqual(1)
   expect(history[0]).toMatchObject({ response_status: null, at: expect.any(Number), duration_ms: expect.any(Number) })
   expect(history[0]?.error).toBeTruthy()
-  expect(door.deeds()).toMatchObject([{ deed: 'retry_delivery', delivery_id: message?.id, of_project: 'alice' }])
+  expect(door.deeds()).toMatchObject([{ action: 'retry_delivery', delivery_id: message?.id, of_project: 'alice' }])
 })

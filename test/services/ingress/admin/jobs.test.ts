@@ -94,14 +94,14 @@ describe('the jobs of all projects', () => {
     expect((await op.post(`/v1/admin/jobs/${running}/cancel`)).status).toBe(200)
     expect(door.deeds()).toEqual([
       expect.objectContaining({
-        deed: 'cancel_job',
+        action: 'cancel_job',
         job_id: running,
         of_project: 'alice',
         key_id: 'op',
         project_id: 'ops',
       }),
-      expect.objectContaining({ deed: 'redrive_job', job_id: failed, new_job_id: repeat, of_project: 'bob' }),
-      expect.objectContaining({ deed: 'cancel_job', job_id: running }),
+      expect.objectContaining({ action: 'redrive_job', job_id: failed, new_job_id: repeat, of_project: 'bob' }),
+      expect.objectContaining({ action: 'cancel_job', job_id: running }),
     ])
   })
 
