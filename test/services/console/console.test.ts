@@ -241,7 +241,9 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await look(page, 'dead-letters-redrive')
     await page.getByRole('button', { name: 'Requeue 1' }).click()
     await page.getByText('1 requeued.').waitFor()
-    expect(admin.deeds().filter(({ action }) => action === 'redrive_dead_letter')).toMatchObject([{ job_id: 'job_dead' }])
+    expect(admin.deeds().filter(({ action }) => action === 'redrive_dead_letter')).toMatchObject([
+      { job_id: 'job_dead' },
+    ])
     await page.getByRole('button', { name: 'Done' }).click()
     const row = page.getByRole('row').filter({ hasText: 'job_dead' }).filter({ hasText: 'version mismatch' })
     await row.getByRole('button', { name: /^Requeue dead letter/ }).click()

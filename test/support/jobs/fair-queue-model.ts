@@ -140,7 +140,8 @@ class Steps {
     const count = passes[other] + (theirs <= own ? 1 : 0)
     const changed = { passes: { a: 0, b: 0, [other]: count } }
     if (count > workers.length + restarts) return { ...changed, bad: 'a tenant starved' }
-    if (own > theirs && !workers[nth]?.isStale) return { ...changed, bad: 'a tenant with more running jobs was served first' }
+    if (own > theirs && !workers[nth]?.isStale)
+      return { ...changed, bad: 'a tenant with more running jobs was served first' }
     return changed
   }
 
