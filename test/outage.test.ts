@@ -99,7 +99,7 @@ describe.skipIf(missing)('when one of three brokers dies', () => {
     expect(readiness.filter((status) => status !== 200)).toEqual([])
     for (const { log } of [ingress, worker]) {
       expect(log.filter(({ msg }) => msg === 'no Kafka broker answers')).toEqual([])
-      expect(log.filter(({ msg }) => msg === 'Kafka replaces a dead broker late')).toHaveLength(1)
+      expect(log.filter(({ msg }) => msg === 'Kafka is slow to replace a dead broker')).toHaveLength(1)
     }
   })
 })

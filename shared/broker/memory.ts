@@ -113,7 +113,7 @@ class MemoryBroker implements Broker {
   }
 
   #refuseWhenClosed(): void {
-    if (this.#isClosed) throw new ServiceError('overloaded', 'The broker is closed.')
+    if (this.#isClosed) throw new ServiceError('overloaded', 'The server is shutting down: the broker is closed.')
   }
 }
 

@@ -19,7 +19,7 @@ export const postgresCheck: Check = {
 function withoutPostgres(hasKafka: boolean): Finding {
   const message = 'not needed: without DATABASE_URL durable jobs and keys are stored in DATA_DIR'
   if (!hasKafka) return skipped('postgres', message)
-  const remediation = 'Roles in separate processes store durable jobs in Postgres only. Set DATABASE_URL for a fleet.'
+  const remediation = 'With roles in separate processes, durable jobs need Postgres: set DATABASE_URL.'
   return warned('postgres', 'DATABASE_URL is not set, but KAFKA_BROKERS is', remediation)
 }
 

@@ -111,7 +111,8 @@ export class Pauses {
       for (const pause of read) this.#paused.set(keyOf(pause), pause)
     } catch (error) {
       // Logged once per outage, which may last for hours.
-      if (!this.#isStale && !this.#isClosed) this.#log.warn({ err: error }, 'pauses not read; keeping the known ones')
+      if (!this.#isStale && !this.#isClosed)
+        this.#log.warn({ err: error }, 'pauses could not be read from the store; the last known ones apply')
       this.#isStale = true
     }
   }

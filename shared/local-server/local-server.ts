@@ -157,7 +157,10 @@ export class LocalServer {
     const { found: environment } = state
     const found = await describePython(environment.python.executable, this.#closing.signal).catch(() => undefined)
     if (found?.tag === environment.python.tag) return environment
-    this.#options.log.warn({ built_for: environment.python.tag }, 'local model server lost its Python; preparing again')
+    this.#options.log.warn(
+      { built_for: environment.python.tag },
+      'Python of the local model server changed or is missing; preparing again',
+    )
     await discardEnvironment(environment)
     throw this.#preparation.begin({ state: 'absent' })
   }

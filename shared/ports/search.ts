@@ -24,7 +24,7 @@ export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
   const web = openWeb(config)
   if (web.length > 0 && !config.researchCorpus) return web
   const own = config.researchCorpus ? { directory: resolve(config.researchCorpus), paths: ['.'] } : OWN
-  const onProblem = (problem: string) => log.warn({ problem }, 'corpus document not read')
+  const onProblem = (problem: string) => log.warn({ problem }, 'corpus document could not be read; skipped')
   return [openLocalCorpus({ corpus: own, directory: join(config.dataDir, 'corpus'), onProblem }), ...web]
 }
 

@@ -66,7 +66,7 @@ export class UsageBatches {
       (sum, entry) => sum + entry.calls,
       0,
     )
-    if (calls > 0) this.#log.error({ calls }, 'usage lost at shutdown')
+    if (calls > 0) this.#log.error({ calls }, 'usage of these calls lost at shutdown: the ledger was unavailable')
   }
 
   #writeLater(): void {

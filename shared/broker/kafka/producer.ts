@@ -68,7 +68,7 @@ export class KafkaProducer {
 
   async #newIdentity(leaders: readonly number[]): Promise<Identity> {
     const leader = leaders.find((node) => node >= 0)
-    if (leader === undefined) throw new NodeUnknown('No partition of the call has a leader')
+    if (leader === undefined) throw new NodeUnknown('No partition for the record has a leader')
     const connection = await this.#cluster.connection(leader, LANE, REQUEST_TIMEOUT_MS)
     const { producerId, producerEpoch } = await initProducerIdV5.api.async(connection, null, 0, -1n, -1)
     return { producerId, producerEpoch }

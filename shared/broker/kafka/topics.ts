@@ -241,7 +241,7 @@ export function lateFailover(brokers: number, settings: ReadonlyMap<string, stri
 export async function warnOfLateFailover(admin: KafkaAdmin, options: KafkaOptions): Promise<void> {
   const settings = await readable(admin.brokerSettings(), 'broker', options)
   const found = lateFailover(await admin.brokerCount(), settings)
-  if (found) options.onProblem('Kafka replaces a dead broker late', { ...found })
+  if (found) options.onProblem('Kafka is slow to replace a dead broker', { ...found })
 }
 
 /** If an internal topic requires more replicas than there are brokers, then Kafka never creates it and groups hang. */

@@ -87,7 +87,7 @@ export class Calls {
     // After `started` is sent, the ingress supervises the job, so the broker need not.
     void events.started().then(() => delivery.acknowledge())
     if (delivery.deliveryCount >= DELIVERIES_MAX) {
-      log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'poison job')
+      log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'job crashed several workers; failed as poison')
       void events.failed({
         code: 'internal_error',
         message: 'The request crashed several workers and is not retried.',

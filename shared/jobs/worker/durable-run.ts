@@ -259,7 +259,7 @@ export class DurableRun implements AttemptSink {
         await this.#writeSome()
       }
     } catch (error) {
-      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output not committed')
+      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output could not be committed')
     } finally {
       this.#flush = undefined
     }
@@ -314,7 +314,10 @@ export class DurableRun implements AttemptSink {
     try {
       return this.#takeOutput(withProgress)
     } catch (error) {
-      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output of a failed attempt not encoded')
+      this.#options.log.error(
+        { err: error, job_id: this.#job.id },
+        'output of a failed attempt could not be encoded; dropped',
+      )
       return withProgress ? this.#takeProgress() : []
     }
   }
@@ -330,7 +333,7 @@ export class DurableRun implements AttemptSink {
   /** @throws ServiceError `internal_error` for a job that no ingress of this service made */
   get #encode(): EncodeContext {
     if (this.#job.encode) return this.#job.encode
-    throw new ServiceError('internal_error', 'The job has no encoding for its output.')
+    throw new ServiceError('internal_error', 'The stored job does not name the API format of its output.')
   }
 
   #open(): AnswerStream | undefined {

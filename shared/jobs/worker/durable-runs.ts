@@ -150,7 +150,7 @@ export class DurableRuns {
     await this.#renewing
     await this.#reconciling
     await this.#options.store.deregister(this.#options.boot).catch((error: unknown) => {
-      this.#options.log.info({ err: error }, 'deregistration failed; the lease expires')
+      this.#options.log.info({ err: error }, 'worker lease could not be released; it expires on its own')
     })
   }
 

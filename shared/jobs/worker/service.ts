@@ -45,7 +45,9 @@ export async function startWorker(
   const worker = await Worker.open({ ...definition, ...own?.() }, options)
   const forgetModels = ports.models.onChange(() => {
     const untilOver = own ? worker.change(own()) : Promise.resolve()
-    retire?.(untilOver).catch((error: unknown) => log.warn({ err: error, pool: name }, 'engine not closed'))
+    retire?.(untilOver).catch((error: unknown) =>
+      log.warn({ err: error, pool: name }, 'engine of a removed model could not be closed'),
+    )
   })
   metrics.gauge('sluice_pool_running', { pool: name }, () => worker.running)
   metrics.gauge('sluice_worker_parked_calls', { pool: name }, () => worker.parkedCalls)

@@ -94,7 +94,10 @@ export class UnsupportedJobs {
   /** Moves an unreadable record to the dead-letter topic, so that the queue is not blocked. */
   #writeDeadLetter(delivery: Delivery): void {
     const { broker, log, pool } = this.#options
-    log.error({ record_offset: delivery.position, bytes: delivery.value.length }, 'record not understood')
+    log.error(
+      { record_offset: delivery.position, bytes: delivery.value.length },
+      'unreadable record moved to the dead letters',
+    )
     writeDeadLetter(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),
       (error: unknown) => {

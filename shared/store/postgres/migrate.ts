@@ -88,7 +88,10 @@ async function migrateAlone(url: string, client: Client, onProgress: OnProgress)
 async function waitForLock(holder: Client, onProgress: OnProgress): Promise<void> {
   const giveUpAt = performance.now() + WAIT_MS_MAX
   for (let tries = 0; !(await tryLock(holder)); tries++) {
-    if (performance.now() > giveUpAt) throw new Error('Another process has been changing the schema for too long.')
+    if (performance.now() > giveUpAt)
+      throw new Error(
+        'Another process holds the migration lock for too long. Wait for its migration or stop it, then restart this process.',
+      )
     if (tries === 0) onProgress('another process changes the schema of the job store; waiting', {})
     await delay(LOCK_POLL_MS)
   }

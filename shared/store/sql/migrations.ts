@@ -27,7 +27,9 @@ export function loadMigrations(dialect: 'postgres' | 'sqlite'): Migration[] {
 export function missingMigrations(migrations: readonly Migration[], applied: ReadonlyMap<string, string>): Migration[] {
   for (const { name, hash } of migrations) {
     if ((applied.get(name) ?? hash) === hash) continue
-    throw new Error(`Migration ${name} was applied in another form. Restore the file, or add a new migration instead.`)
+    throw new Error(
+      `Migration ${name} differs from the one applied to this database. Restore the file, or add a new migration instead.`,
+    )
   }
   return migrations.filter(({ name }) => !applied.has(name))
 }

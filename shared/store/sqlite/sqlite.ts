@@ -270,7 +270,10 @@ class SqliteDatabase implements SqlDatabase {
 
   #refuseWhenClosed(): void {
     if (!this.#db.isOpen)
-      throw new ServiceError('overloaded', 'The job store is closed.', { isUndone: true, isInfrastructure: true })
+      throw new ServiceError('overloaded', 'The server is shutting down: the job store is closed.', {
+        isUndone: true,
+        isInfrastructure: true,
+      })
   }
 }
 

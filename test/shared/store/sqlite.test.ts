@@ -197,7 +197,7 @@ it('refuses a schema with unknown migrations', async () => {
   await using database = await openSqliteDatabase()
   await database.open()
   await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
-  await expect(database.open()).rejects.toThrow('001-durable-jobs.sql was applied in another form')
+  await expect(database.open()).rejects.toThrow('001-durable-jobs.sql differs from the one applied to this database')
 })
 
 it('is idle while no job is due, undelivered, or missing in the ledger', async () => {

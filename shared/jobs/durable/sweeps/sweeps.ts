@@ -139,7 +139,8 @@ export class Sweeps {
     await publish(this.#context, woken)
     for (const job of unsettled) await this.#family.settle(job)
     const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
-    if (late.length + woken.length + unsettled.length > 0) log.info(counts, 'families settled')
+    if (late.length + woken.length + unsettled.length > 0)
+      log.info(counts, 'parent and child jobs of ended jobs updated')
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
@@ -168,7 +169,7 @@ export class Sweeps {
     const { store, log } = this.#context
     for (const lease of [REAPER_LEASE, PURGE_LEASE]) {
       await store.releaseLease(lease, this.#options.boot).catch((error: unknown) => {
-        log.info({ err: error, lease }, 'lease not released; it expires')
+        log.info({ err: error, lease }, 'sweep lease could not be released; it expires on its own')
       })
     }
   }

@@ -70,7 +70,10 @@ export class Reporter {
     const texts = events.map(({ text }) => text).join(',')
     const value = Buffer.from(`{"worker":"${this.#worker}","events":[${texts}]}`)
     return this.#broker.send(REPLIES, to.shard, to.boot, value).catch((error: unknown) => {
-      this.#log.warn({ err: error, ingress: to.boot, bytes: value.length }, 'events not sent')
+      this.#log.warn(
+        { err: error, ingress: to.boot, bytes: value.length },
+        'events could not be sent to the ingress of their jobs',
+      )
       throw error
     })
   }
