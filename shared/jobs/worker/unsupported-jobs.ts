@@ -96,7 +96,7 @@ export class UnsupportedJobs {
     const { broker, log, pool } = this.#options
     log.error(
       { record_offset: delivery.position, bytes: delivery.value.length },
-      'unreadable record moved to the dead letters',
+      'unsupported record; moving it to the dead letters',
     )
     writeDeadLetter(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),
