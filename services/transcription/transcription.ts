@@ -40,7 +40,7 @@ async function openWorkbench(ports: Ports) {
     share: new AudioQuota({ secondsPerKey, secondsMax }),
     engineOf: (model) => engines.of(model),
     onUnchecked(why) {
-      if (!isTold) ports.log.warn({ reason: why.message }, 'audio sent to the model without a local validation')
+      if (!isTold) ports.log.warn({ reason: why.message }, 'audio sent to the model without local validation')
       isTold = true
     },
   }

@@ -159,7 +159,7 @@ describe('audio is checked before any model processes it', () => {
     for (let call = 0; call < 2; call++) {
       expect(await (await service.upload({ model: 's1' })).json()).toMatchObject({ text: VERBOSE.text, duration: 4 })
     }
-    expect(warned).toEqual([['audio sent to the model without a local validation', 'install python3']])
+    expect(warned).toEqual([['audio sent to the model without local validation', 'install python3']])
   })
 
   test('and diarization is unavailable without a decoder', async () => {
