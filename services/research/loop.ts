@@ -374,5 +374,5 @@ function sliceByPoints(text: string, start: number, end: number): string {
 }
 
 function citationError(): ServiceError {
-  return new ServiceError('internal_error', 'A citation of the report does not stand in its source.')
+  return new ServiceError('internal_error', 'A quotation in the report does not occur in its source.')
 }

@@ -56,7 +56,7 @@ async function* researchIn(
   request: ResearchRequest,
   { composition, onProgress, signal }: AttemptContext,
 ): AsyncGenerator<ResearchEvent> {
-  if (!composition) throw new ServiceError('internal_error', 'A research needs a durable job.')
+  if (!composition) throw new ServiceError('internal_error', 'Research runs only as a durable job.')
   for await (const event of runResearch(setup, request, composition, signal)) {
     if (event.type === 'progress') onProgress?.(progressOf(event))
     yield event

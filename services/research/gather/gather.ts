@@ -273,7 +273,7 @@ async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: Ab
     } catch (error) {
       signal.throwIfAborted()
       const failure = timeout.aborted
-        ? new ServiceError('upstream_timeout', 'It took too long.')
+        ? new ServiceError('upstream_timeout', 'The attempt exceeded its timeout.')
         : ServiceError.from(error)
       const waitMs = failure.retryAfterMs ?? RETRY_DELAY_MS
       if (

@@ -142,14 +142,14 @@ export class Exchange implements Dispatcher.DispatchHandler {
   /** Ends reading. The rest of a complete answer is dropped; the socket of an incomplete one is destroyed. */
   release(isComplete: boolean): void {
     if (this.#state !== 'open') return
-    if (!isComplete) return this.fail(new Error('the reader left'))
+    if (!isComplete) return this.fail(new Error('the reader stopped before the end'))
     if (this.#isReceived) return this.#over(undefined)
     this.#isReleased = true
     this.#chunks = []
     this.#inflater?.close()
     this.#controller?.resume()
     clearTimeout(this.#idle)
-    this.#idle = setTimeout(() => this.fail(new Error('the answer lingered')), REUSE_TIMEOUT_MS)
+    this.#idle = setTimeout(() => this.fail(new Error('the answer did not end in time')), REUSE_TIMEOUT_MS)
   }
 
   /** Ends the call with an error. The reader receives `reason` and no more bytes; the socket is destroyed. */

@@ -93,7 +93,7 @@ export class WasmProcess {
     const { promise: ended, resolve: onEnd, reject: lose } = Promise.withResolvers<SandboxEnd>()
     const emit = (event: SandboxEvent) => void (signal.aborted || onEvent(event))
     this.#runs.set(number, { channel: new Channel({ onEvent: emit, onEnd }), lose })
-    const watchdog = new Watchdog(() => this.#break(new Error('a run did not end')))
+    const watchdog = new Watchdog(() => this.#break(new Error('a run did not end within its timeout')))
     const cancel = () => {
       this.#child.stdin.write(encodeRunFrame('C', number))
       watchdog.expect(CANCEL_MS)

@@ -68,7 +68,7 @@ export class DocumentReader {
   async read(input: DocumentInput, project: string, signal: AbortSignal): Promise<ReadDocument> {
     const reply = await this.#runTask(input, this.#documentMs, project, signal)
     if ('document' in reply) return reply.document
-    throw new ServiceError('unsupported_media_type', 'problem' in reply ? reply.problem : 'The document is broken.')
+    throw new ServiceError('unsupported_media_type', 'problem' in reply ? reply.problem : 'The document is damaged.')
   }
 
   /**
@@ -137,7 +137,8 @@ class DocumentThread {
   }
 
   async do(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
-    if (this.#isClosed) throw new ServiceError('overloaded', 'The reader of documents is closed.')
+    if (this.#isClosed)
+      throw new ServiceError('overloaded', 'This worker is shutting down and reads no more documents; retry.')
     signal.throwIfAborted()
     clearTimeout(this.#idle)
     const worker = this.#started()

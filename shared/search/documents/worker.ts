@@ -16,7 +16,7 @@ async function answer(task: Exclude<ThreadTask, ThreadStart>): Promise<ThreadRep
     if (task.type === 'robots') return { isAllowed: (await import('./robots.ts')).allows(task) }
     return { document: await read(task) }
   } catch (error) {
-    return { problem: error instanceof Unreadable ? error.message : 'The document is broken.' }
+    return { problem: error instanceof Unreadable ? error.message : 'The document is damaged.' }
   }
 }
 

@@ -73,10 +73,12 @@ export async function readFound({ absolute }: FoundFile, signal: AbortSignal): P
   // O_NONBLOCK: opening a pipe without a writer would block.
   const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
   await using file = await open(absolute, flags).catch((error: unknown) => {
-    throw codeOf(error) === 'ELOOP' ? new ServiceError('permission_denied', 'It has become a link.') : error
+    throw codeOf(error) === 'ELOOP'
+      ? new ServiceError('permission_denied', 'The file was replaced with a symbolic link, which is not followed.')
+      : error
   })
   const stat = await file.stat()
-  if (!stat.isFile()) throw new ServiceError('permission_denied', 'It is no file any more.')
+  if (!stat.isFile()) throw new ServiceError('permission_denied', 'The path is no longer a regular file.')
   if (stat.size > FILE_BYTES_MAX) throw tooLarge()
   const content = await file.readFile({ signal })
   if (content.length > FILE_BYTES_MAX) throw tooLarge()
@@ -98,7 +100,7 @@ async function namesIn(directory: string): Promise<string[]> {
 }
 
 function tooLarge(): ServiceError {
-  return new ServiceError('request_too_large', `It has more than ${FILE_BYTES_MAX} bytes.`)
+  return new ServiceError('request_too_large', `The file has more than ${FILE_BYTES_MAX} bytes.`)
 }
 
 function codeOf(error: unknown): unknown {

@@ -106,7 +106,8 @@ class CorpusBackend implements LocalCorpus {
   }
 
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
-    if (!isHostAllowed(LOCAL_HOST, domains)) throw new ServiceError('permission_denied', 'The corpus may not be read.')
+    if (!isHostAllowed(LOCAL_HOST, domains))
+      throw new ServiceError('permission_denied', 'The corpus is outside the allowed domains.')
     // A hit with a hash is already indexed, so its text can be read before the first scan ends.
     if (sha256 === undefined) await this.#waitForScan(signal)
     const snapshot = this.#index.find(url, sha256)

@@ -51,7 +51,8 @@ async function textOf(body: AsyncIterable<Buffer>): Promise<string> {
   let bytes = 0
   for await (const chunk of body) {
     bytes += chunk.length
-    if (bytes > BYTES_MAX) throw new ServiceError('upstream_error', 'The search backend answers too much.')
+    if (bytes > BYTES_MAX)
+      throw new ServiceError('upstream_error', `The search backend sent more than ${BYTES_MAX} bytes.`)
     chunks.push(chunk)
   }
   return Buffer.concat(chunks).toString('utf8')
@@ -61,7 +62,7 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   try {
     return schema.parse(JSON.parse(text))
   } catch (cause) {
-    throw new ServiceError('upstream_error', `The search backend ${name} answers something else than results.`, {
+    throw new ServiceError('upstream_error', `The search backend ${name} sent an answer without valid results.`, {
       cause,
     })
   }
@@ -71,7 +72,9 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
 export function refusal(name: string, status: number, after: unknown, hint?: string): ServiceError {
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}
-  const cause = new Error(`It answered ${status}.${hint && (status === 401 || status === 403) ? ` ${hint}` : ''}`)
+  const cause = new Error(
+    `The search service answered ${status}.${hint && (status === 401 || status === 403) ? ` ${hint}` : ''}`,
+  )
   if (status === 429)
     return new ServiceError('rate_limit_exceeded', `The search backend ${name} is throttled.`, { cause, ...retry })
   if (status >= 500)

@@ -88,15 +88,15 @@ export class WebPages {
       // Checked before the first request to the site, which fetches its robots.txt.
       checkUrl(url.href, this.#options.policy)
       if (!isHostAllowed(url.hostname, domains))
-        throw new ServiceError('permission_denied', 'The host may not be read.')
+        throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')
       if (!(await this.#robots.isAllowed(url, project, signal)))
-        throw new ServiceError('permission_denied', 'The site does not want the page to be read by programs.')
+        throw new ServiceError('permission_denied', 'The robots.txt of the site does not allow this page.')
       const page = await this.#get(url.href, this.#options.bytesMax ?? PAGE_BYTES_MAX, signal)
       const target = page.status >= 300 && page.status < 400 ? page.headers.location : undefined
       if (target === undefined) return { url, page }
       url = URL.parse(target, url.href)
     }
-    throw new ServiceError('upstream_error', 'The page redirects too often, or to nowhere.')
+    throw new ServiceError('upstream_error', 'The page redirects too often, in a loop, or to an invalid URL.')
   }
 
   async #get(url: string, bytesMax: number, signal: AbortSignal): Promise<OutboundPage> {
@@ -110,7 +110,7 @@ export class WebPages {
 }
 
 function refusalOf(status: number): ServiceError {
-  if (status === 404 || status === 410) return new ServiceError('not_found', 'The page is not there.')
+  if (status === 404 || status === 410) return new ServiceError('not_found', 'The page does not exist.')
   if (status === 429 || status >= 500) return new ServiceError('upstream_error', `The site answered ${status}.`)
   return new ServiceError('permission_denied', `The site answered ${status}.`)
 }

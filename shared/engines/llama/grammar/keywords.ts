@@ -112,7 +112,7 @@ export function withinCounts(schema: Schema, members: readonly Member[], path: s
 }
 
 export function tooFew(path: string): SchemaProblem {
-  return new SchemaProblem('asks for more properties than it names', `${path}.minProperties`)
+  return new SchemaProblem('requires more properties than it names', `${path}.minProperties`)
 }
 
 /** The schemas of keys and values of an object without named properties; undefined: none, or any. */

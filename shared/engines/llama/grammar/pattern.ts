@@ -308,6 +308,6 @@ class Parser {
   }
 
   #broken(): SchemaProblem {
-    return new SchemaProblem(`has a pattern that is no regular expression: it breaks off at character ${this.#at}`)
+    return new SchemaProblem(`has a pattern that is no regular expression: the error is at character ${this.#at}`)
   }
 }

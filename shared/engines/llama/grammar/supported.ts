@@ -100,7 +100,7 @@ class Support {
     const { $ref, ...rest } = schema
     if (typeof $ref !== 'string') return
     const target = this.#reader.follow($ref)
-    if (target === undefined) throw new SchemaProblem('points at nothing in the schema', `${path}.$ref`)
+    if (target === undefined) throw new SchemaProblem('refers to a definition that does not exist', `${path}.$ref`)
     this.visit(target, $ref.slice(1).replaceAll('/', '.'), isJoined || !isPlain(rest))
   }
 

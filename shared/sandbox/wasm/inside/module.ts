@@ -30,7 +30,7 @@ export function limitModule(module: Uint8Array, pagesMax: number, isRestored: bo
 
 function memorySection(module: Uint8Array, body: number, pagesMax: number): Uint8Array {
   const [count, flagsAt] = readNumber(module, body)
-  if (count !== 1) throw new Error('the module has not one memory')
+  if (count !== 1) throw new Error('the module must have exactly one memory')
   const [pagesMin] = readNumber(module, flagsAt + 1)
   const hasMaximum = 1
   const content = [1, hasMaximum, ...encodeNumber(pagesMin), ...encodeNumber(pagesMax)]

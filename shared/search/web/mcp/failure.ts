@@ -35,9 +35,9 @@ function named(cause: ServiceError): ServiceError {
     case 'upstream_timeout':
       return timedOut(cause)
     case 'request_too_large':
-      return failed('answers too much', cause)
+      return failed('sent an answer that is too large', cause)
     case 'invalid_value':
-      return new ServiceError('upstream_refused', 'The address of the search backend mcp may not be asked.', { cause })
+      return new ServiceError('upstream_refused', 'The address of the search backend mcp is not permitted.', { cause })
     default:
       return cause.message.includes('search backend') ? cause : failed('cannot be reached', cause)
   }

@@ -91,7 +91,7 @@ class McpSearch implements SearchBackend {
   async read(hit: Hit, options: ReadOptions): Promise<Snapshot> {
     const { domains, signal } = options
     if (!isHostAllowed(new URL(hit.url).hostname, domains))
-      throw new ServiceError('permission_denied', 'The host may not be read.')
+      throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')
     const { id } = hit
     const hasFetch = id !== undefined && (await this.#opened(signal)).parametersOf(FETCH_TOOL) !== undefined
     if (!hasFetch) return withHit(await this.#pages.read(hit.url, options), hit)
@@ -166,7 +166,7 @@ type McpDocument = z.infer<typeof Document>
  */
 function resultsOf(answer: ToolAnswer): RawHit[] {
   const all = Results.safeParse(dataOf(answer))
-  if (!all.success) throw failed('answers something else than results', all.error)
+  if (!all.success) throw failed('sent an answer without valid results', all.error)
   const given = Array.isArray(all.data) ? all.data : all.data.results
   const results = given.slice(0, RESULTS_MAX).flatMap((each) => Result.safeParse(each).data ?? [])
   if (given.length > 0 && results.length === 0) throw failed('gives results without addresses')
