@@ -139,8 +139,8 @@ describe('the local corpus', () => {
     await writeFile(join(root, 'secret.md'), 'secret')
     const swaps: [() => unknown, RegExp][] = [
       [() => symlink(join(root, 'secret.md'), absolute), /link/],
-      [() => execFileSync('mkfifo', [absolute]), /no file/],
-      [() => mkdir(absolute), /no file/],
+      [() => execFileSync('mkfifo', [absolute]), /no longer a regular file/],
+      [() => mkdir(absolute), /no longer a regular file/],
     ]
     for (const [swap, problem] of swaps) {
       await rm(absolute, { recursive: true })
