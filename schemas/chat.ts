@@ -4,25 +4,25 @@ import { Metadata, recordOf } from '#schemas/record.ts'
 /**
  * Request and response of `POST /v1/chat/completions` (docs/reference/compatibility.md, Chat requests).
  *
- * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Parts, calls, tools and formats of an
- * unknown type are read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields. A bound
- * with the message `decimal` is reported with a `decimal_…` error code.
+ * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Parts, calls, tools and formats of an unknown
+ * type are read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields. If a value
+ * violates a bound with the message `decimal`, then the error code begins with `decimal_`, as in the OpenAI API.
  */
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
 const StopString = z.string().min(1).max(1_000)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
-/** Longer names are valid here: a worker shortens those that its upstream would refuse (shared/engines/adapt.ts). */
+/** A tool name. Upstream servers often allow fewer characters; the worker then shortens the name (shared/engines/adapt.ts). */
 const ToolName = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 /** An enum value of the API. The list is open, because new models add values. */
 const Word = z.string().min(1).max(64)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** Key in `extra` that marks a tool call generated for the result of a deprecated function. */
+/** Key in `extra` that marks a generated tool call. The decoder generates one for each result of a deprecated function call. */
 export const IMPLIED_CALL = 'implied_call'
 
-/** An unchanged object of a type without a schema. */
+/** An object of a type that has no schema. The object is passed on unchanged. */
 export interface Unknown {
   readonly type: 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }
@@ -75,7 +75,7 @@ const CustomCall = z.looseObject({
   custom: z.looseObject({ name: z.string().min(1), input: z.string() }),
 })
 const ToolCall = z.union([CustomCall, FunctionCall])
-/** Maximum calls of one message, which is checked as a whole. */
+/** Maximum tool calls of one message. Limited, because a message is validated in one step, without event-loop yields. */
 const TOOL_CALLS_MAX = 10_000
 
 const name = z.string().nullish()

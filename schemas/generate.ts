@@ -20,7 +20,7 @@ import { RESULTS_MAX } from './search.ts'
  * any other upstream as a function with one string, `input`.
  */
 
-/** Public API that a request came in by, or that an upstream speaks: chat completions, Messages, Responses. */
+/** Public API that a client called, or that an upstream provides: chat completions, Messages or Responses. */
 export const Dialect = z.enum(['openai', 'anthropic', 'responses'])
 export type Dialect = z.infer<typeof Dialect>
 
@@ -278,7 +278,7 @@ const NativeUsage = z.strictObject({
   dialect: Dialect,
   value: JsonObject.describe('Unchanged usage object of the upstream'),
 })
-/** Usage object of an upstream, for a client of the same dialect. */
+/** Usage object of an upstream, returned unchanged to a client of the same dialect. */
 export type NativeUsage = z.infer<typeof NativeUsage>
 
 /**

@@ -5,15 +5,15 @@ import { recordOf } from '#schemas/record.ts'
  * Request and response of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/reference/compatibility.md, Messages requests).
  *
  * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Blocks, tools and sources of an unknown type
- * are read as {@link Unknown}, because the API adds types every month. `null` means absent for all optional fields. A bound with the
- * message `decimal` is reported with a `decimal_…` error code.
+ * are read as {@link Unknown}, because the API adds types every month. `null` means absent for all optional fields. If a value violates a
+ * bound with the message `decimal`, then the error code begins with `decimal_`.
  */
 
 const DECIMAL = 'decimal'
 const fraction = z.number().min(0, DECIMAL).max(1, DECIMAL)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** An unchanged object of a type without a schema. */
+/** An object of a type that has no schema. The object is passed on unchanged. */
 export class Unknown {
   readonly type = 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }
@@ -126,7 +126,7 @@ export const InputMessage = z.discriminatedUnion('role', [
 ])
 export type InputMessage = z.infer<typeof InputMessage>
 
-/** Maximum characters of a tool name. Longer names than an upstream accepts are shortened (shared/engines/adapt.ts). */
+/** Maximum characters of a tool name. If the upstream allows fewer, then the worker shortens the name (shared/engines/adapt.ts). */
 const TOOL_NAME_CHARS_MAX = 256
 
 const CustomTool = z.looseObject({

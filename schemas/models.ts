@@ -126,7 +126,7 @@ function isUpstream(engine: EngineConfig): engine is UpstreamConfig {
   return engine.type === 'openai' || engine.type === 'anthropic'
 }
 
-/** Engines per pool: the engine type, or the model of the local model server. */
+/** Engines that each pool supports: an engine type, or the name of a model of the local model server. */
 const ENGINES_BY_POOL: Readonly<Record<ModelPool, readonly string[]>> = {
   inference: ['openai', 'anthropic', 'llama', 'echo'],
   embeddings: ['openai', 'all-minilm-l6-v2'],
@@ -134,7 +134,7 @@ const ENGINES_BY_POOL: Readonly<Record<ModelPool, readonly string[]>> = {
   research: ['research'],
 }
 
-/** Tasks that replace the work of the pool, with their pool. */
+/** Pool of each task. A model with a task serves this task instead of the usual work of its pool. */
 const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embeddings' } as const satisfies Record<
   string,
   ModelPool
@@ -142,7 +142,7 @@ const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embedding
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 
-/** Work of a model: its task, otherwise the work of its pool. */
+/** Work of a model: its task if it has one, otherwise the usual work of its pool. */
 export type ModelWork = ModelPool | ModelTask
 
 export const ModelConfig = z
@@ -281,7 +281,7 @@ export function workOf({ pool, task }: Pick<ModelConfig, 'pool' | 'task'>): Mode
   return task ?? (hasModels(pool) ? pool : undefined)
 }
 
-/** Maximum models per file, so that a reload compares the models within some milliseconds. */
+/** Maximum models per file. Limited, because a reload compares all models in one step, which takes some milliseconds. */
 const MODELS_MAX = 2_000
 
 export const ModelsFile = z.strictObject({

@@ -39,7 +39,7 @@ export const UsageSums = z.object({
 })
 export type UsageSums = z.infer<typeof UsageSums>
 
-/** A budget and its remainder in the current month. */
+/** A budget and the amount that remains in the current month. */
 export const BudgetState = z.object({
   owner: z.enum(['project', 'key']),
   id: z.string(),

@@ -7,10 +7,10 @@ const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
 const SECONDS_MAX = 99_999_999_999
 /** Maximum time that a rotated key stays valid, in seconds: 90 days. */
 const GRACE_PERIOD_SECONDS_MAX = 7_776_000
-/** Maximum endpoints, and maximum models, per key. */
+/** Maximum number of endpoints, and of models, to which one key may be restricted. */
 const NAMES_MAX = 1_000
 
-/** Changed limits. Omitted limits are unchanged. */
+/** Limits to change. Limits that are left out stay as they are. */
 export const ChangeLimits = z
   .object({
     requests_per_minute: Count.describe('Requests per minute'),
@@ -62,7 +62,7 @@ export const CreateKey = z.object({
   project: Text.nullable().optional().describe('Project id or name. null: standalone key without a project'),
 })
 
-/** Body of `POST /v1/admin/keys/{id}`. Omitted fields are unchanged. */
+/** Body of `POST /v1/admin/keys/{id}`. Fields that are left out stay as they are. */
 export const UpdateKey = z.object(Permissions)
 export type UpdateKey = z.infer<typeof UpdateKey>
 

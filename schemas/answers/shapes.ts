@@ -1,6 +1,5 @@
 import { z } from 'zod'
 
-/** A timestamp. */
 export const Seconds = z.int().describe('Unix seconds')
 
 export function listOf<Item extends z.ZodType>(item: Item) {

@@ -58,7 +58,7 @@ export const BatchUsage = z.strictObject({
 })
 export type BatchUsage = z.infer<typeof BatchUsage>
 
-/** Result of a part. The result lines are in blobs named after the job of the part. */
+/** Result of a part job, which runs some of the lines of a batch. Its result lines are stored in blobs named after this job. */
 export const BatchPartResult = z.strictObject({
   counts: BatchCounts,
   usage: BatchUsage,
@@ -94,6 +94,6 @@ export type BatchPartEvent = z.infer<typeof BatchPartEvent>
 export const BatchEvent = z.strictObject({ type: z.literal('batch'), result: BatchResult })
 export type BatchEvent = z.infer<typeof BatchEvent>
 
-/** Errors of requests that did not become jobs, by `custom_id`. */
+/** Errors of the requests that were rejected before a job was created, by `custom_id`. */
 export const Refusals = recordOf(z.string(), ErrorBody)
 export type Refusals = z.infer<typeof Refusals>

@@ -7,12 +7,13 @@ import { ConversationParam } from './conversation.ts'
  * Body of `POST /v1/responses` (docs/guides/responses.md, Requests).
  *
  * Objects are loose and enums are open, because agents send new fields, tools and items before Sluice supports them. The decoder passes
- * unknown ones to an upstream with the Responses API. Each item is checked against the schema of its type. `null` means absent.
+ * unknown fields, tools and items to an upstream with the Responses API. Each item is checked against the schema of its type. `null`
+ * means absent.
  */
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
-/** Longer names are valid here: a worker shortens those that its upstream would refuse (shared/engines/adapt.ts). */
+/** A tool name. Upstream servers often allow fewer characters; the worker then shortens the name (shared/engines/adapt.ts). */
 const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const JsonObject = recordOf(z.string(), z.unknown())
@@ -51,7 +52,7 @@ export const PARTS = {
 } as const
 export type InputPart = z.infer<(typeof PARTS)[keyof typeof PARTS]>
 
-/** Maximum parts of one item. An item is checked as a whole, which blocks the event loop for a microsecond per part. */
+/** Maximum parts of one item. Limited, because an item is validated in one step, which blocks the event loop for a microsecond per part. */
 const PARTS_MAX = 10_000
 const AnyPart = z.looseObject({ type: z.string() })
 const Content = z.union([z.string(), z.array(AnyPart).max(PARTS_MAX)])
@@ -107,7 +108,7 @@ export const ITEMS = {
 export type ItemType = keyof typeof ITEMS
 export type ItemOf<Type extends ItemType> = z.infer<(typeof ITEMS)[Type]>
 
-/** An item before the check of its type. */
+/** An item of any type. The schema of its type is applied later, in the decoder. */
 export const AnyItem = z.looseObject({ type: z.string().nullish() })
 export type AnyItem = z.infer<typeof AnyItem>
 

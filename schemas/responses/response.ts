@@ -41,7 +41,7 @@ export interface ReasoningItem {
   status: ItemStatus
   summary: { type: 'summary_text'; text: string }[]
   content?: { type: 'reasoning_text'; text: string }[]
-  /** Opaque data with which the model can restore its reasoning. */
+  /** Opaque data from which the model can restore its reasoning. */
   encrypted_content?: string
 }
 

@@ -2,9 +2,11 @@ import { z } from 'zod'
 import { TranscriptFormat, VoiceActivity } from './transcription.ts'
 
 /**
- * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields), from a form or from JSON.
+ * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields), from a form or from
+ * JSON.
  *
- * Unknown fields are ignored. `null` means absent. A bound with the message `decimal` is reported with a `decimal_…` error code.
+ * Unknown fields are ignored. `null` means absent. If a value violates a bound with the message `decimal`, then the error code begins
+ * with `decimal_`.
  */
 
 const DECIMAL = 'decimal'
@@ -13,7 +15,7 @@ const KEYWORDS_MAX = 100
 
 /** Maximum known speakers (docs/guides/transcription.md). */
 export const SPEAKERS_MAX = 4
-/** Maximum characters of the prompt. Engines use about the last thousand. */
+/** Maximum characters of the prompt. Engines read about the last thousand only. */
 export const PROMPT_CHARS_MAX = 16 * 1024
 /** Maximum characters of the data URL of a voice sample. Ten seconds of 24-bit stereo WAV at 48 kHz are 3.7 MiB in base64. */
 export const REFERENCE_CHARS_MAX = 4 * 1024 * 1024

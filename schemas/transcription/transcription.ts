@@ -70,8 +70,8 @@ export const TokenLogprob = z.strictObject({
 export type TokenLogprob = z.infer<typeof TokenLogprob>
 
 /**
- * Events of a transcription, in order: one `start`; `text` and `segment` events, with the texts of a segment before the segment; `usage`;
- * `finish`. The transcript is the concatenation of all texts. A missing `finish` means that the transcription failed.
+ * Events of a transcription, in order: one `start`; `text` and `segment` events, where the texts of a segment precede the segment;
+ * `usage`; `finish`. The transcript is the concatenation of all texts. A missing `finish` means that the transcription failed.
  */
 export const TranscribeEvent = z.discriminatedUnion('type', [
   z.strictObject({

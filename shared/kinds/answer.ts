@@ -7,7 +7,7 @@ import type { JsonText } from '#shared/protocols/encode.ts'
  * durable job.
  */
 export interface Frame {
-  /** Sequence number in a history that a client can resume. */
+  /** Sequence number, if a client can resume the stream after this message. */
   readonly id?: number
   /** Event name, if the format has event names. */
   readonly event?: string
@@ -17,14 +17,14 @@ export interface Frame {
 
 export interface Answer<Event = unknown> {
   /**
-   * The complete answer from all events of the job. Either a JSON value, or a string that is sent as plain text, or a promise of either.
+   * The complete answer from all events of the job: a JSON value, a string that is sent as plain text, or a promise of either.
    *
    * @throws ServiceError if the events are not those of a successful job
    */
   whole(events: readonly Event[], context: EncodeContext): unknown
-  /** The complete answer as JSON text, for answers so large that serialization must yield to the event loop. */
+  /** The complete answer as JSON text. For answers so large that serialization must yield to the event loop. */
   write?(events: readonly Event[], context: EncodeContext): Promise<JsonText>
-  /** Binary form, for callers that request bytes: its media type, and the bytes of an event. */
+  /** Binary form of the answer, for callers that request bytes: the media type, and the bytes of one event. */
   readonly bytes?: { type(context: EncodeContext): string; of(event: Event): Buffer | undefined }
   /** Opens a stream; absent if the answer is never streamed. */
   open?(context: EncodeContext): AnswerStream<Event>

@@ -1,12 +1,12 @@
 import { type BatchEvent, type BatchPartEvent, BatchPartRequest, BatchRequest } from '#schemas/batches/batch.ts'
 import type { Kind } from './kind.ts'
 
-/** Maximum concurrent children: the requests of a part, and the parts of a batch. Both usually stay far below. */
+/** Maximum child jobs in flight per parent: requests of a part, or parts of a batch. */
 const CHILDREN_AT_ONCE = 500
 
 /**
- * Time for a batch to write its partial result, after its completion window or a cancel. The job's deadline is later by this
- * time.
+ * Time in which a batch writes its partial result, after its completion window or a cancel. The job's deadline is the end of the window
+ * plus this time.
  */
 export const BATCH_WRAP_UP_MS = 300_000
 
@@ -22,13 +22,13 @@ export const batch: Kind<BatchRequest, BatchEvent> = {
   answer: () => ({ whole: ([event]) => (event as BatchEvent).result }),
 }
 
-/** A part of a batch: some lines, each of which is an API call and a job of its own. */
+/** A part of a batch: some lines of the input file. Each line is an API call and becomes a child job of the part. */
 export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   name: 'batch_part',
   pool: 'batches',
   request: BatchPartRequest,
   childrenAtOnce: CHILDREN_AT_ONCE,
-  // The batch, not its parts, writes the partial result.
+  // The batch writes the partial result. Its parts need no time for this.
   wrapUpMs: 0,
   merge: () => undefined,
   isOutput: () => true,

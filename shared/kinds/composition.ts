@@ -8,20 +8,17 @@ export const STEP_BYTES_MAX = 1024 * 1024
 
 export interface StepResult<T> {
   readonly value: T
-  /** External usage by unit, such as `{ searches: 1 }`. A step that is read from the record counts again. */
+  /** External usage by unit, such as `{ searches: 1 }`. Added to {@link Composition.spent} also when the result is read from the record. */
   readonly cost?: Cost
 }
 
-/** Amounts by unit, such as searches, pages, tokens, usd. Amounts are only ever added up. */
+/** Amounts by unit, such as searches, pages, tokens, usd. Costs are combined by adding the amounts of equal units. */
 export type Cost = Readonly<Record<string, number>>
 
 export interface ChildJob {
-  /** Unique within the parent. An equal key is the same child, however often it is submitted. */
+  /** Unique within the parent. A repeated submission with this key returns the first child. */
   readonly key: string
-  /**
-   * Path of the API call that the child stands for, such as `/v1/chat/completions`. The result has the format of that call's
-   * answer.
-   */
+  /** Path of the API call that the child job runs, such as `/v1/chat/completions`. The result has the format of this call's response. */
   readonly endpoint: string
   readonly kind: string
   readonly pool: PoolName
@@ -47,49 +44,50 @@ export type ChildEnd =
  */
 export interface Composition {
   /**
-   * Returns the result of a step. If an earlier attempt committed the step, then its record is returned; otherwise `run` is
-   * called and its result committed first. A step is identified by a hash of `kind` and `input` (canonical JSON).
+   * Returns the result of a step. If an earlier attempt committed the step, then its recorded result is returned. Otherwise `run` is
+   * called, and its result is committed before it is returned. A step is identified by a hash of `kind` and `input` (canonical JSON).
    *
    * @throws Any error of `run`; nothing is recorded then
    */
   step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
   /**
-   * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published.
-   * If a later attempt publishes the same key, then subscribers receive nothing again. Streams thus continue across attempts. A
-   * handler that calls this publishes all of its output this way and yields none.
+   * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a
+   * later attempt publishes the same key, then subscribers do not receive the events again. Streams thus continue across attempts. A
+   * handler that calls this method publishes all of its output this way and yields none.
    *
    * @param key Unique within the job. Every attempt must publish the same events under the same key
    */
   publish(key: string, events: readonly unknown[]): Promise<void>
   /**
-   * Like {@link publish}, for events that another attempt could not reproduce, such as text of a model. The events are stored,
-   * and {@link published} returns them. An attempt that finds such events publishes them under the same key before it continues.
+   * Like {@link publish}, for events that another attempt could not reproduce, such as text of a model. The events are stored, and {@link
+   * published} returns them. An attempt that finds stored events publishes them under the same key before it continues.
    */
   publishStored(key: string, events: readonly unknown[]): Promise<void>
   /** The events that {@link publishStored} published under a key in any attempt; undefined if there are none. */
   published(key: string): Promise<readonly unknown[] | undefined>
   /**
-   * Submits a child to its pool and returns its id. A second call with the same key returns the same child. @throws ServiceError
-   * `invalid_request` beyond the limits of a family
+   * Submits a child to its pool and returns its id. A second call with the same key returns the same child.
+   *
+   * @throws ServiceError `invalid_request` if the job has too many child jobs, or too many levels of them
    */
   submit(child: ChildJob): Promise<string>
   /**
-   * Returns the ends of children, in the order of `ids`. If a child has not ended, then the parent is parked in the store: its
-   * slot is freed and this promise never resolves. The handler runs again when all have ended, at {@link wrapUpAtMs}, or after a
-   * cancel. In the last two cases, an unfinished child is returned as `undefined`.
+   * Returns the terminal states and results of children, in the order of `ids`. If a child is not in a terminal state, then the parent is
+   * parked in the store: its slot is freed and this promise never resolves. The handler runs again when all children have ended, at
+   * {@link wrapUpAtMs}, or after a cancel. In the last two cases, an unfinished child is returned as `undefined`.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
-  /** Like {@link waitFor}, without reading the results: for many children whose results are read one by one. */
+  /** Like {@link waitFor}, without reading the results. For many children whose results are read one by one. */
   wait(ids: readonly string[]): Promise<void>
-  /** End of a child, or of a child of the child `parent`. Undefined if it has not ended or does not exist. */
+  /** Terminal state and result of a child, or of a child of the child `parent`. Undefined if it has not ended or does not exist. */
   endOf(id: string, parent?: string): Promise<ChildEnd | undefined>
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
   /** Unix milliseconds at which the handler must start to write its result, some time before the deadline. 0 after a cancel. */
   readonly wrapUpAtMs: number
   /**
-   * Aborts when the job was cancelled and may write a partial result within seconds; stays aborted in later attempts. External
-   * work must be stopped. A handler without a partial result throws a ServiceError `job_cancelled`.
+   * Aborts when the job was cancelled but may still write a partial result, within seconds. Stays aborted in later attempts. The handler
+   * must stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
    */
   readonly cancelled: AbortSignal
 }

@@ -3,7 +3,7 @@ import { answerBytesMax } from '#shared/engines/batching/limits.ts'
 import { embeddingsAnswer } from '#shared/protocols/embeddings/embeddings.ts'
 import type { Kind } from './kind.ts'
 
-/** Merged vectors stay below this many base64 characters, because an event may have at most 512 KiB of JSON. */
+/** Maximum base64 characters of merged vectors. Far below the limit of one event, 512 KiB of JSON. */
 const PIECE_CHARS_MAX = 64 * 1024
 
 export const embed: Kind<EmbedRequest, EmbedEvent> = {
@@ -16,7 +16,7 @@ export const embed: Kind<EmbedRequest, EmbedEvent> = {
   answer: () => embeddingsAnswer,
 }
 
-/** Merges consecutive vectors while they are few; undefined: keep them separate. */
+/** Merges consecutive vectors up to {@link PIECE_CHARS_MAX}; undefined: keep the events separate. */
 export function mergeEmbedEvents(a: EmbedEvent, b: EmbedEvent): EmbedEvent | undefined {
   if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
   if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined

@@ -9,7 +9,7 @@ import { tolerant } from '#shared/tolerant.ts'
 import type { Answer } from './answer.ts'
 import type { Kind } from './kind.ts'
 
-/** Maximum text of a merged event, in UTF-16 units; keeps records and frames small. */
+/** Maximum text of a merged event, in UTF-16 units. Limited, so that records and frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
 /** Maximum text of one event, in UTF-16 units. Even if every unit needs a six-byte escape, the text fits into a record. */
 const EVENT_TEXT_MAX = 64 * 1024
@@ -27,7 +27,7 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // A second run would repeat every event except the start.
+  // After such an event, a second run would send output twice. The start event contains no output.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }
@@ -104,7 +104,10 @@ export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
 
 type TextEvent = Extract<GenerateEvent, { text: string }>
 
-/** The signature of a thought belongs to its last piece. Only the last piece of native output is marked as complete. */
+/**
+ * One piece of a split event. The signature of a thought belongs to its last piece. Only the last piece of native output is marked as
+ * complete.
+ */
 function pieceOf(
   rest: Omit<TextEvent, 'text'>,
   text: string,
@@ -117,7 +120,7 @@ function pieceOf(
   return { ...others, ...proof, ...more, text, ...(logprobs.length > 0 && { logprobs }) } as GenerateEvent
 }
 
-/** A piece never ends within a surrogate pair. */
+/** End of the piece that begins at `start`. A piece never ends within a surrogate pair. */
 function endOfPiece(text: string, start: number): number {
   const end = Math.min(text.length, start + EVENT_TEXT_MAX)
   return end < text.length && isLowSurrogate(text.charCodeAt(end)) ? end + 1 : end

@@ -13,15 +13,15 @@ export interface Kind<Request = unknown, Event = unknown> {
   readonly pool: PoolName
   readonly request: z.ZodType<Request>
   readonly childrenAtOnce?: number
-  /** Time in ms before its deadline at which a composed job starts to write its result; default: a fraction of its total time. */
+  /** Time before its deadline, in ms, at which a composed job starts to write its result. Default: a fraction of its total time. */
   readonly wrapUpMs?: number
   /** Bytes of a complete answer above which it is refused; default: 8 MiB. */
   readonly answerBytesMax?: number
   /** Merges an event into the previous one; undefined: keep both. */
   merge(previous: Event, next: Event): Event | undefined
-  /** True if the caller would receive the event twice after a second run. */
+  /** True if the event contains output. After such an event, a second run would send the caller the output twice. */
   isOutput(event: Event): boolean
-  /** Encoder for an API endpoint. Durable jobs are stored in this format. */
+  /** Encoder of results for an API endpoint. The result of a durable job is stored in this format. */
   answer(endpoint?: string): Answer<Event>
 }
 
@@ -52,7 +52,7 @@ export interface AttemptContext {
 export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
   /** Parses and checks the body. @throws If the body is not valid for this version */
   parse(body: unknown): Request | Promise<Request>
-  /** If true, then a body object from an ingress of the same process is run without parsing; default: false. */
+  /** If true, then a body from an ingress in the same process is passed to `run` without {@link parse}. Default: false. */
   readonly acceptsUnparsed?: boolean
   /** Yields events until the job is done. @throws ServiceError */
   run(request: Request, context: AttemptContext): AsyncIterable<Event>

@@ -6,7 +6,7 @@ export const moderate: Kind<ModerateRequest, ModerateEvent> = {
   name: 'moderate',
   pool: 'inference',
   request: ModerateRequest,
-  // One event has as many results as fit into a record.
+  // Never merged, because the worker already puts as many results into an event as fit into a record.
   merge: () => undefined,
   isOutput: () => true,
   answer: () => moderationsAnswer,

@@ -2,7 +2,7 @@ import { type ResearchEvent, ResearchRequest } from '#schemas/research/research.
 import { researchAnswer } from '#shared/protocols/research/stream.ts'
 import type { Kind } from './kind.ts'
 
-/** Maximum text of a merged event, in UTF-16 units; keeps records and frames small. */
+/** Maximum text of a merged event, in UTF-16 units. Limited, so that records and frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
 
 /** Deep research: a question, answered by a report with citations. */
@@ -11,7 +11,7 @@ export const research: Kind<ResearchRequest, ResearchEvent> = {
   pool: 'research',
   request: ResearchRequest,
   merge: mergeResearchEvents,
-  // A second run repeats progress with the same sequence numbers, which a stream sends only once.
+  // A second run repeats progress events with the same sequence numbers, and a stream drops repeated numbers.
   isOutput: ({ type }) => type !== 'progress',
   answer: () => researchAnswer,
 }

@@ -2,7 +2,7 @@ import { type TranscribeEvent, TranscribeRequest } from '#schemas/transcription/
 import { transcriptAnswer } from '#shared/protocols/transcript/stream.ts'
 import type { Kind } from './kind.ts'
 
-/** Maximum text of a merged event, in UTF-16 units; keeps records and frames small. */
+/** Maximum text of a merged event, in UTF-16 units. Limited, so that records and frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
 /** Maximum tokens with log probabilities per merged event. */
 const MERGED_LOGPROBS_MAX = 256
@@ -16,12 +16,12 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // A second run would repeat every event except the start.
+  // After such an event, a second run would send output twice. The start event contains no output.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }
 
-/** Speech to English text. A separate kind, so that older workers requeue such jobs. */
+/** Speech to English text. A separate kind, because older workers cannot translate and must requeue such jobs. */
 export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
 
 /**
