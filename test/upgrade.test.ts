@@ -14,8 +14,8 @@ import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { TEST_KEY, until } from './support/stack.ts'
 
-/** The oldest version whose processes work next to those of this version. That version still parses every record strictly. */
-const OLDEST = '7b87dabb1d40b0f081178dd2fc5f3887c1cb24d8'
+/** The oldest version whose processes work next to those of this version. Release 0.2.0 renamed control records. */
+const OLDEST = '38d49f02d6c3627cb1e05468067027f027fe260a'
 
 const run = promisify(execFile)
 const ROOT = join(import.meta.dirname, '..')

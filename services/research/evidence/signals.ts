@@ -79,7 +79,7 @@ const WEIGHTS = {
   lead: 0.36,
   /** How well the label or heading of the sentence names the question's subject, and nothing else. */
   label: 0.49,
-  /** The same for a question that asks for a definition or a default value. */
+  /** Weight of `label` for a question that asks for a definition or a default value. */
   labelAsked: 0.69,
   /** Share of the products that the question names which are neither in the title nor around the sentence. */
   unnamed: -0.43,

@@ -4,6 +4,7 @@ import { fetchMetrics, type Latency, latencyOf, loadProgressOf, type Metrics } f
 import { fetchModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Model, Page, Pause, Pool, Worker } from '#services/console/api/types.ts'
+import { capacityOf, type ModelCapacity } from './capacity.ts'
 
 /** Name or alias → model id, cached. */
 const idOf = new Map<string, string>()
@@ -159,45 +160,4 @@ async function mergeAliases(
 
 async function resolve(name: string, abort: AbortSignal): Promise<string> {
   return (await fetchJson<Model>(`/v1/models/${encodeURIComponent(name)}`, { signal: abort })).id
-}
-
-interface ModelCapacity {
-  /** Workers that are alive and not drained. */
-  readonly workers: number
-  readonly concurrency: number
-  readonly slots: number
-  /** Workers with an open circuit breaker for this model. */
-  readonly failing: number
-  /** Adaptive concurrency limits by server. A server that never signalled overload has none. */
-  readonly limits: readonly { readonly server: number; readonly limit: number }[]
-}
-
-export function capacityOf(id: string, pool: string, all: readonly Worker[]): ModelCapacity {
-  const workers = all.filter(
-    ({ role, models, suspected, draining }) =>
-      role === pool && !suspected && !draining && (models === null || models.includes(id)),
-  )
-  const sum = (count: (worker: Worker) => number) => workers.reduce((total, worker) => total + count(worker), 0)
-  return {
-    workers: workers.length,
-    concurrency: sum((worker) => slotsOf(id, worker)),
-    slots: sum(({ slots }) => slots),
-    failing: workers.filter(({ open_circuits: failing }) => failing.includes(id)).length,
-    limits: limitsOf(id, workers),
-  }
-}
-
-/** A model without a concurrency limit can use every slot. With one limit per kind of work, the highest counts. */
-function slotsOf(id: string, { concurrency_limits: bounds, slots }: Worker): number {
-  const own = bounds.filter(({ model }) => model === id).map(({ capacity }) => capacity)
-  return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
-}
-
-/** All workers publish the shared adaptive limit. Per server, the newest generation applies. */
-function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
-  const newest = new Map<number, Worker['adaptive_limits'][number]>()
-  for (const one of workers.flatMap(({ adaptive_limits: found }) => found).filter(({ model }) => model === id)) {
-    if (one.generation > (newest.get(one.server)?.generation ?? 0)) newest.set(one.server, one)
-  }
-  return [...newest.values()].toSorted((a, b) => a.server - b.server)
 }
