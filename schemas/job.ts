@@ -43,7 +43,7 @@ export const EncodeContext = z.strictObject({
 })
 export type EncodeContext = z.infer<typeof EncodeContext>
 
-/** Start of a prompt that several responses share. Its messages are stored once, in consecutive blobs (shared/jobs/durable/history.ts). */
+/** Start of a prompt that several responses share. The messages are stored once, in consecutive blobs (shared/jobs/durable/history.ts). */
 export const SharedHistory = z.strictObject({
   at: z.int().min(0).describe('Index of the first shared message in the prompt'),
   segments: z.array(z.strictObject({ blob: z.string(), turns: z.int().min(1), bytes: z.int().min(0) })),

@@ -6,7 +6,7 @@ const Count = z.int().min(0)
 const CountByPriority = z.object({ normal: Count, low: Count })
 const Work = z.object({ kind: z.string(), model: z.string() })
 
-/** A queue record that no worker could run. Its input is not returned. */
+/** A queue record that no worker could run. The input is not returned. */
 export const DeadLetterAnswer = z.object({
   id: z.string(),
   object: z.literal('dead_letter'),

@@ -58,7 +58,7 @@ export const BatchUsage = z.strictObject({
 })
 export type BatchUsage = z.infer<typeof BatchUsage>
 
-/** Result of a part job, which runs some of the lines of a batch. Its result lines are stored in blobs named after this job. */
+/** Result of a part job, which runs some of the lines of a batch. The result lines are stored in blobs named after this job. */
 export const BatchPartResult = z.strictObject({
   counts: BatchCounts,
   usage: BatchUsage,

@@ -6,13 +6,16 @@ import { runYielding } from '#shared/yielding.ts'
 /** OpenAI rejects call ids of more than 40 characters when a client sends them back. */
 const CALL_ID_CHARS_MAX = 24
 
-/** An id for a tool call whose engine sent none: `prefix`, the end of the API call's id, and an ordinal. Unique within the answer. */
+/**
+ * An id for a tool call whose engine sent none. Made of `prefix`, the last characters of the id of the API call, and an ordinal. Unique
+ * within the answer.
+ */
 export function makeCallId(prefix: 'call_' | 'toolu_', callId: string, choice: number, call: number): string {
   const ordinal = choice === 0 ? `${call}` : `${choice}_${call}`
   return `${prefix}${callId.slice(-CALL_ID_CHARS_MAX)}_${ordinal}`
 }
 
-/** The error of an answer without a finish event. Such an answer may be truncated, so it must not be returned as complete. */
+/** Error for an answer without a finish event. Such an answer may be truncated, so it must not be returned as complete. */
 export function unfinished(): ServiceError {
   return new ServiceError('upstream_error', 'The model stopped without finishing its answer.')
 }

@@ -2,8 +2,8 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { ServiceError } from '#shared/error.ts'
 
 /**
- * Wire forms of a {@link ServiceError} in the two formats (docs/internals/protocol.md, Errors): body, status and headers. No other file decides what
- * a caller sees of an error.
+ * Wire forms of a {@link ServiceError} in the OpenAI and Anthropic formats (docs/internals/protocol.md, Errors): body, status and
+ * headers. Only this file decides which parts of an error a caller receives.
  */
 
 /** The inner object of an error in the OpenAI format. All four keys are always present. */
@@ -21,13 +21,16 @@ export interface MessagesError {
   request_id: string
 }
 
-/** Codes without an OpenAI equivalent; there the field `code` is null. */
+/** Codes without an OpenAI equivalent. Their errors have the `code` null. */
 const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
 
-/** Codes that OpenAI does not distinguish by `code`, only by `type`. */
+/** Codes that OpenAI reports under another code. Only the field `type` distinguishes their errors. */
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
-/** Body in the OpenAI format. Also the error frame of a stream that fails after its head (docs/internals/protocol.md, Failures after the head). */
+/**
+ * Body in the OpenAI format. Also sent as the last frame of a stream that fails after its head (docs/internals/protocol.md, Failures
+ * after the head).
+ */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
   const code = CODELESS.has(error.code) ? null : (SHOWN_AS[error.code] ?? error.code)
   return { error: { message: error.message, type: openaiType(error), param: error.param, code } }
@@ -44,8 +47,8 @@ function openaiType(error: ServiceError): string {
 }
 
 /**
- * Body in the messages format. The message about a field starts with the path of the field in Anthropic's notation: `max_tokens: Field
- * required`, `messages.0.role: …`.
+ * Body in the messages format. If the error is about a field, then the message starts with its path in Anthropic's notation: `max_tokens:
+ * Field required`, `messages.0.role: …`.
  */
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
   const { param, message } = error
@@ -56,7 +59,10 @@ export function messagesErrorBody(error: ServiceError, requestId: string): Messa
   return { type: 'error', error: { type, message: text, ...details }, request_id: requestId }
 }
 
-/** Tool runners of the Anthropic SDKs request a thread by themselves. If they receive this code, then they continue without one. */
+/**
+ * Whether a request was rejected because of the parameter `thread`. Tool runners of the Anthropic SDKs add this parameter; after this
+ * error they continue without it.
+ */
 function isThreadRefusal(error: ServiceError): boolean {
   return error.code === 'unsupported_parameter' && error.param === 'thread'
 }
@@ -83,8 +89,8 @@ function messagesType(status: number): string {
 }
 
 /**
- * `x-should-retry` of an error, where the default rule of the SDKs (retry 408, 409, 429 and 5xx) is wrong or needs confirmation. Errors
- * that the service already retried, and timeouts that used up the caller's time, are not retried.
+ * `x-should-retry` per error code, if the default rule of the SDKs (retry 408, 409, 429 and 5xx) is wrong or needs confirmation. Errors
+ * that the service already retried, and timeouts that used up the caller's time, must not be retried.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,
@@ -103,7 +109,7 @@ const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   upstream_refused: false,
 }
 
-/** Retry-After of an overload error that has none of its own. */
+/** Retry-After of an overload error that sets none. */
 const RETRY_AFTER_SECONDS_DEFAULT = 2
 /** The longest Retry-After that every SDK honours: openai-node ignores longer ones. */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
@@ -130,7 +136,10 @@ export function errorHeaders(
   return headers
 }
 
-/** An unfinished job is worth a retry if a Retry-After is set: for reading its result, but not for deleting it. */
+/**
+ * Whether to retry a request about an unfinished job. A Retry-After is set for reading the result, which is worth a retry, but not for
+ * deleting the job.
+ */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]
 }

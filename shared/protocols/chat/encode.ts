@@ -7,7 +7,7 @@ export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' } | { type: 'native' }>
 
-/** Fields of a choice in native events of the scope `text`. */
+/** Fields of a choice that native events of the scope `text` carry. */
 export interface ChatChoiceFields {
   readonly logprobs?: { readonly refusal?: readonly unknown[] }
   readonly finish_reason?: ChatFinishReason
@@ -19,7 +19,7 @@ export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
   return Object.hasOwn(OF_CHOICE, event.type)
 }
 
-/** Agents loop on `tool_calls`, so this reason is returned whenever there are calls, even if a function was forced. */
+/** The finish reason of a choice. Agents run tools only after `tool_calls`, so any call leads to this reason, even a forced one. */
 export function chatFinish(reason: FinishReason, hasCalls: boolean): ChatFinishReason {
   return reason === 'stop' && hasCalls ? 'tool_calls' : reason
 }
@@ -33,7 +33,7 @@ const NOT_FILTERED: ChatFilterResults = {
   profanity: { filtered: false, detected: false },
 }
 
-/** All categories, with the results of the upstream or of the classifier (docs/reference/compatibility.md, Chat answers). */
+/** Results of the upstream or of the classifier, for all categories (docs/reference/compatibility.md, Chat answers). */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }
@@ -41,7 +41,7 @@ export function filterResults(event: FinishEvent): ChatFilterResults {
 /**
  * Usage in the chat format.
  *
- * @param native Usage as the upstream sent it; its additional fields are passed on.
+ * @param native Usage object of the upstream. Additional fields are passed on.
  */
 export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
   const { input_tokens: prompt, output_tokens: completion, cached_tokens, cache_write_tokens, reasoning_tokens } = usage
@@ -51,7 +51,7 @@ export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
     ...wire,
     prompt_tokens: prompt,
     completion_tokens: completion,
-    // Some servers count hidden reasoning in the sum alone.
+    // Some servers count hidden reasoning only in `total_tokens`.
     total_tokens: typeof wire.total_tokens === 'number' && wire.total_tokens > sum ? wire.total_tokens : sum,
     prompt_tokens_details: details(wire.prompt_tokens_details, { cached_tokens, cache_write_tokens }),
     completion_tokens_details: details(wire.completion_tokens_details, { reasoning_tokens }),

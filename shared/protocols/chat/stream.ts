@@ -84,7 +84,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
     return []
   }
 
-  /** Adds the pending answer fields to the first chunk. */
+  /** Adds the pending answer fields to the first chunk of `frames`. */
   #withFields(frames: Frame[]): Frame[] {
     const [first, ...rest] = frames
     if (this.#fields === undefined || first === undefined) return frames
@@ -115,7 +115,7 @@ interface CallStream {
   isEmpty: boolean
 }
 
-/** One choice of a stream. Each text of the choice has a surrogate buffer of its own, because pieces of several texts may alternate. */
+/** One choice of a stream. Each text of the choice has its own surrogate buffer, because pieces of several texts may alternate. */
 class ChoiceStream {
   readonly index: number
   readonly native = new NativeReader('openai')
@@ -237,8 +237,8 @@ class ChoiceStream {
   }
 
   /**
-   * Emits text that was held back for its surrogate pair. Calls without arguments get `{}`, which clients can parse (docs/reference/compatibility.md,
-   * Tools).
+   * Emits text that was held back because it ended within a surrogate pair. Calls without arguments get `{}`, which clients can parse
+   * (docs/reference/compatibility.md, Tools).
    */
   #flush(out: Frame[], reason: FinishReason): void {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())
@@ -250,7 +250,7 @@ class ChoiceStream {
     }
   }
 
-  /** Emits the chunk with the role, only once: clients concatenate strings, so a second role would read `assistantassistant`. */
+  /** Emits the chunk with the role, only once: clients concatenate strings, so a second role would become `assistantassistant`. */
   #role(out: Frame[], content: string | null): void {
     if (this.#hasRole) return
     this.#hasRole = true

@@ -20,10 +20,10 @@ import {
   isOfChoice,
 } from './encode.ts'
 
-/** Fields whose text is an identifier: a repetition replaces it instead of extending it. */
+/** Fields whose text is an identifier. A later value replaces an earlier one; other texts are concatenated. */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])
 
-/** Number of last list entries that are searched for an equal `index`. */
+/** Number of entries at the end of a list that are searched for an equal `index`. */
 const COMPARED_MAX = 16
 
 /**
@@ -110,7 +110,7 @@ class ChoiceAnswer {
     }
   }
 
-  /** Adds an event without an internal form. Returns fields that belong to the answer as a whole. */
+  /** Adds an event without an internal form. Returns the fields that belong to the whole answer and not to this choice. */
   addNative(event: NativeEvent): Record<string, unknown> | undefined {
     const value = this.#native.read(event)
     if (value === undefined || event.scope === 'answer') return value

@@ -118,7 +118,7 @@ class CompletionStream implements AnswerStream<GenerateEvent> {
   }
 }
 
-/** Addition of one event to a choice. Reasoning and tool calls have no form in this format. */
+/** Fields that one event adds to a choice. Reasoning and tool calls have no form in this format. */
 interface Added {
   readonly text: string
   readonly logprobs: CompletionLogprobs | null
@@ -128,10 +128,10 @@ interface Added {
 class ChoiceText {
   isFinished = false
   readonly #characters = new SurrogateBuffer()
-  /** Code points of the tokens so far, for `text_offset`. */
+  /** Code points of all tokens so far, for `text_offset`. */
   #offset = 0
 
-  /** Undefined if the event has no form in this format. */
+  /** The addition of an event; undefined if the event has no form in this format. */
   read(event: GenerateEvent): Added | undefined {
     if (event.type === 'text') return this.#textOf(this.#characters.push(event.text), event.logprobs ?? [])
     // The format has no field for a refusal, so its text is returned as the answer.
@@ -164,7 +164,7 @@ class ChoiceText {
   }
 }
 
-/** The most likely tokens, and always the chosen one. */
+/** Log probabilities of the most likely tokens, and always of the chosen one. */
 function topOf({ token, logprob, top_logprobs: tops }: Logprob): Record<string, number> | null {
   if (tops.length === 0) return null
   const likely = tops.flatMap((top) => (top.logprob === null ? [] : [[top.token, top.logprob] as const]))

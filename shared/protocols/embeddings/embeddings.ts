@@ -79,7 +79,7 @@ function numbersOf(text: string): number[] {
   return shortNumbers(vector)
 }
 
-/** The error of an answer that lacks vectors. */
+/** Error for an answer in which vectors or usage are missing. */
 export function incomplete(): ServiceError {
   return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
 }

@@ -3,7 +3,7 @@ import type { Frame } from '#shared/kinds/answer.ts'
 import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { parseInput } from './encode.ts'
 
-/** Keeps the connection alive. Sent once after the first block's start, as Anthropic does. */
+/** Keeps the connection alive. Sent once, after the start of the first block, as Anthropic does. */
 const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
 
 /** An event of the messages format, whose name always equals its type (docs/internals/protocol.md, Event streams). */
@@ -12,11 +12,12 @@ export function frame(data: { type: string }): Frame {
 }
 
 /**
- * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/internals/protocol.md, Messages streams).
+ * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/internals/protocol.md, Messages
+ * streams).
  *
- * Engines may interleave blocks, as the chat format permits for tool calls. Here only one block is open: its deltas are sent at once, and
- * the deltas of the others are buffered. A text ends when another block begins. A tool call ends when its arguments are a complete JSON
- * object.
+ * Engines may interleave blocks, as the chat format permits for tool calls. This stream has one open block at a time: its deltas are sent
+ * at once, and the deltas of other blocks are buffered. A text block ends when another block begins. A tool call ends when its arguments
+ * are a complete JSON object.
  *
  * The buffer is bounded by the length of the answer. Each method appends its frames to `out`.
  */
@@ -64,7 +65,7 @@ export class BlockStream {
     if (block) this.#feed(out, block, text)
   }
 
-  /** Adds a complete block. The input of a tool is sent as a delta, since clients assemble it from deltas. */
+  /** Adds a complete block. The input of a tool is sent as a delta, because clients assemble it from deltas. */
   whole(out: Frame[], value: OutputBlock): void {
     const input = value.type.endsWith('tool_use') && 'input' in value ? value.input : undefined
     if (typeof input !== 'object' || input === null || Object.keys(input).length === 0) {
@@ -75,7 +76,7 @@ export class BlockStream {
     this.#feed(out, block, { type: 'input_json_delta', partial_json: JSON.stringify(input) })
   }
 
-  /** The next text begins a new block, which repeats the answer from the start of the round. */
+  /** Makes the next text begin a new block. After a `cut` event the answer is repeated from the start of the round. */
   cut(): void {
     this.#isCut = true
   }
@@ -112,7 +113,7 @@ export class BlockStream {
     if (this.#waiting.length > 0) this.#advance(out, false)
   }
 
-  /** Opens waiting blocks in order, as long as the open block is complete. */
+  /** Opens buffered blocks in order, as long as the open block is complete. */
   #advance(out: Frame[], isForced: boolean): void {
     while (this.#waiting.length > 0 && (isForced || this.#current === undefined || this.#current.isOver())) {
       this.#current?.stop(out)
@@ -143,7 +144,7 @@ class Block {
   signature = ''
   readonly #opening: OutputBlock
   readonly #characters = new SurrogateBuffer()
-  /** Deltas that wait until the block is opened. */
+  /** Deltas that are buffered until the block is opened. */
   readonly #pending: (string | Delta)[] = []
   #index = 0
   #prefix = ''

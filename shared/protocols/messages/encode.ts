@@ -7,7 +7,7 @@ import { objectIn } from '#shared/json/object.ts'
 
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
-/** First API version whose answers have the keys of the newer dialect, most of them null. */
+/** First API version of the newer dialect, whose answers have additional keys, most of them null. */
 const NEWER_DIALECT = '2026-10-21'
 
 /** Whether the caller's version uses the newer dialect. In older versions its keys break clients (docs/reference/compatibility.md, Messages versions). */
@@ -39,15 +39,15 @@ export function stopDetails(reason: StopReason | null): RefusalDetails | null {
   return reason === 'refusal' ? { type: 'refusal', category: null, explanation: null } : null
 }
 
-/** Usage of an answer: internal counts, and the upstream's own form. */
+/** Usage of an answer: the internal counts, and the usage object of the upstream. */
 export interface AnswerUsage {
   readonly usage: Usage
-  /** Usage as an upstream of this dialect sent it. Details such as `cache_creation` are passed on. */
+  /** Unchanged usage object of an upstream of this dialect. Details such as `cache_creation` are passed on. */
   readonly native?: NativeUsage | undefined
   readonly searches?: number
 }
 
-/** A message around its content. Also the start event of a stream, with empty content and no stop reason. */
+/** A message with the given content. The start event of a stream is a message with empty content and no stop reason. */
 export function envelope(
   context: EncodeContext,
   model: string,
@@ -97,7 +97,7 @@ export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: An
   return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...Object.fromEntries(details) }
 }
 
-/** The upstream's usage without the counts, which have an internal form. */
+/** Details of the upstream's usage, without the counts, which have an internal form. */
 function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
   const { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens, ...details } =
     native?.dialect === 'anthropic' ? native.value : {}

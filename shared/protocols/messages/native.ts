@@ -11,8 +11,8 @@ export type NativeContent =
   | { readonly type: 'citations'; readonly citations: readonly unknown[] }
 
 /**
- * Reads the native events of one answer. Message fields are collected until the end of the stream: `delta` for the `delta` object of
- * `message_delta`, the other field for the fields next to that object.
+ * Reads the native events of one answer. Message fields are collected until the end of the stream. The field `delta` collects those for
+ * the `delta` object of `message_delta`, the other field those next to that object.
  */
 export class NativeAnswer {
   readonly #reader = new NativeReader('anthropic')
@@ -45,7 +45,7 @@ type HostedResult = Extract<GenerateEvent, { type: 'hosted_result' }>
 /** Prefix of the text inside `encrypted_content`, which distinguishes it from the content of other services. */
 const CONTENT_PREFIX = 'sluice:'
 
-/** A search that the service runs, in Anthropic's form of its own searches. */
+/** A web search of the service, in the form in which Anthropic reports its own web searches. */
 export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'run' | 'input'>): OutputBlock {
   return {
     type: 'server_tool_use',
@@ -55,7 +55,7 @@ export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'ru
   }
 }
 
-/** Results of a search. Their texts are opaque to callers, who send them back with the next request. */
+/** Results of a search. Their texts are opaque to callers, which send them back with the next request. */
 export function searchResultBlock(callId: string, { run, status, output }: HostedResult): OutputBlock {
   const tool_use_id = searchId(callId, run)
   const error = { type: 'web_search_tool_result_error', error_code: 'unavailable' }

@@ -30,8 +30,8 @@ export const messagesAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of the messages format (docs/internals/protocol.md, Messages streams).
  *
- * `message_start` is sent at the first event. The end waits for the usage, because exactly one `message_delta` carries both the stop reason
- * and the final counts.
+ * `message_start` is sent at the first event. The last frames are sent after the usage event, because exactly one `message_delta` carries
+ * both the stop reason and the final counts.
  */
 class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext

@@ -1,8 +1,8 @@
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * Rewrites an error about an input for a rerank call. Embedding models know only inputs (`shared/engines/embedding.ts`); here the inputs
- * are the documents, followed by the query.
+ * Rewrites an embedding error for a rerank call. Embedding errors name an input by its index (`shared/engines/embedding.ts`). In a rerank
+ * call the inputs are the documents, followed by the query.
  *
  * @param count Number of documents in the call
  */

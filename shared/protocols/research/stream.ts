@@ -82,8 +82,8 @@ export const researchAnswer: Answer<ResearchEvent> = {
 /**
  * Encodes one run as chat completion chunks, so that plain chat clients can read the report.
  *
- * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, since clients that merge
- * deltas cannot merge lists. Events of the end are sent only after the run has ended successfully.
+ * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, because clients that
+ * merge deltas cannot merge lists. Events of the end are sent only after the run has ended successfully.
  */
 class ResearchStream implements AnswerStream<ResearchEvent> {
   readonly #chat: ChatStream
@@ -137,7 +137,7 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
     return chatEvents(event).flatMap((each) => this.#chat.push(each))
   }
 
-  /** A resumed run restarts its sequence numbers. Progress that the client already received is dropped. */
+  /** Encodes progress. A resumed run restarts its sequence numbers, so progress that the client already received is dropped. */
   #progress({ type: _, ...progress }: Extract<ResearchEvent, { type: 'progress' }>): Frame[] {
     if (progress.sequence <= this.#sequence) return []
     this.#sequence = progress.sequence

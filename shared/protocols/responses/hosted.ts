@@ -4,7 +4,7 @@ import type { ItemEvent, OpenItem } from './items.ts'
 
 export interface HostedStart {
   readonly tool: HostedTool
-  /** Id of the item without its prefix. */
+  /** Id of the item, without the prefix of its type. */
   readonly id: string
   readonly container: string
   readonly input: string
@@ -12,7 +12,7 @@ export interface HostedStart {
   readonly includes: readonly string[]
 }
 
-/** A call of a tool that the service runs. The input is complete at the start; the result is added at the end. */
+/** A call of a hosted tool. The input is complete at the start; the result is added at the end. */
 export class OpenHosted implements OpenItem {
   readonly item: HostedItem
   readonly #index: number
@@ -90,7 +90,8 @@ function addOutput(item: HostedItem, output: Record<string, unknown>[]): void {
 }
 
 /**
- * An item reduced to the fields that the caller requested. The stored item has more, for responses that continue the conversation.
+ * An item reduced to the fields that the caller requested. The stored item has all fields, because a later response may continue the
+ * conversation.
  *
  * @param includes Values of `include`, such as `code_interpreter_call.outputs`.
  */
@@ -102,7 +103,7 @@ export function visibleItem<Item extends OutputItem>(item: Item, includes: reado
   if (item.type === 'file_search_call') {
     return shows('file_search_call.results') ? { ...item } : { ...item, results: null }
   }
-  // The item of an upstream's own search tool may have another action than a search.
+  // The search tool of an upstream may report actions other than a search, such as opening a page.
   if (item.type !== 'web_search_call' || !item.action) return item
   const { sources, ...action } = item.action
   const { results, ...shown } = item

@@ -23,7 +23,7 @@ export interface OpenItem {
   close(out: ItemEvent[], isCut: boolean): void
 }
 
-/** The message with the answer's text: parts of text and of refusal, one after another. */
+/** The message item with the text of the answer: alternating parts of text and of refusal. */
 export class OpenMessage implements OpenItem {
   readonly item: Extract<OutputItem, { type: 'message' }>
   readonly #index: number
@@ -102,7 +102,7 @@ export class OpenMessage implements OpenItem {
   }
 }
 
-/** Names of reasoning events and parts: for raw reasoning, and for a summary. */
+/** Names of reasoning events and parts: for unabridged reasoning, and for a summary. */
 const REASONING = {
   content: { event: 'response.reasoning_text', part: 'response.content_part', type: 'reasoning_text' },
   summary: {
@@ -114,14 +114,14 @@ const REASONING = {
 
 type ReasoningEvent = Extract<GenerateEvent, { type: 'reasoning' }>
 
-/** Separates summary parts in other APIs. Here each part is separate, so the separator is removed. */
+/** Text between summary parts in other APIs. The Responses API has separate parts, so this text is removed. */
 const SUMMARY_SEPARATOR = '\n\n'
 
 /**
  * A reasoning item. A signature closes it: later reasoning belongs to another item.
  *
- * An upstream of this API assigns each text to a summary part. The text of other engines is one part: of the summary if the caller
- * requested one, otherwise of the content.
+ * An upstream of this API assigns each text to a summary part. The text of any other engine is one part: a part of the summary if the
+ * caller requested one, otherwise a part of the content.
  */
 export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
@@ -134,7 +134,10 @@ export class OpenReasoning implements OpenItem {
   #signature: string | undefined
   #redacted: string | undefined
 
-  /** @param seals Whether the caller requested `encrypted_content` */
+  /**
+   * @param summarizes Whether the caller requested a summary
+   * @param seals Whether the caller requested `encrypted_content`
+   */
   constructor(out: ItemEvent[], id: string, index: number, summarizes: boolean, seals: boolean) {
     this.#index = index
     this.#seals = seals
@@ -179,7 +182,7 @@ export class OpenReasoning implements OpenItem {
     return this.#seals && !isSigned && text !== '' ? { text } : {}
   }
 
-  /** @param summary Ordinal of the summary part; undefined for raw reasoning */
+  /** @param summary Ordinal of the summary part; undefined for unabridged reasoning */
   #enterPart(out: ItemEvent[], summary: number | undefined): void {
     this.#closePart(out)
     this.#place = summary === undefined ? 'content' : 'summary'

@@ -16,7 +16,10 @@ import {
 } from './items.ts'
 import { responseObject, responsesUsage } from './response.ts'
 
-/** Maximum characters of one answer. A stream repeats the whole text four times, and at its end all at once. */
+/**
+ * Maximum characters of one answer. Limited, because the last events of a stream repeat the whole text four times, and are encoded
+ * together.
+ */
 const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 
 type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>

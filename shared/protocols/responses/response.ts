@@ -7,7 +7,7 @@ import { visibleItem } from './hosted.ts'
 /** Prefix of the id of a response; the rest is the id of its job. */
 export const RESPONSE_PREFIX = 'resp_'
 
-/** A response with the given fields; other fields have the values before the first output (docs/guides/responses.md, Answers). */
+/** A response with the given fields. All other fields have the values of a response without output (docs/guides/responses.md, Answers). */
 export function responseObject(
   context: Pick<EncodeContext, 'call_id' | 'created_at' | 'model' | 'responses'>,
   known: Pick<ResponseObject, 'status'> & Partial<ResponseObject>,
@@ -27,7 +27,10 @@ export function responseObject(
   }
 }
 
-/** A response reduced to the items and fields that the caller requested. The stored response has more, for responses that continue it. */
+/**
+ * A response reduced to the items and fields that the caller requested. The stored response has all of them, because a later response may
+ * continue it.
+ */
 export function responseView(
   response: ResponseObject,
   { responses }: Pick<EncodeContext, 'responses'>,
@@ -36,7 +39,7 @@ export function responseView(
   return { ...response, output: response.output.map((item) => visibleItem(item, responses.includes ?? [])) }
 }
 
-/** Usage in the form of this API. @param native Usage as the upstream sent it; its additional counts are passed on */
+/** Usage in the form of this API. @param native Usage object of the upstream. Additional counts are passed on */
 export function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsage {
   const { input_tokens, output_tokens } = usage
   const sent = native?.dialect === 'responses' ? (native.value as Partial<ResponsesUsage>) : {}

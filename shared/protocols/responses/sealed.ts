@@ -1,11 +1,11 @@
 import { objectIn } from '#shared/json/object.ts'
 
 /*
- * `encrypted_content` of a reasoning item: the data that its model needs to read the reasoning again, such as a signature. Callers send it
- * back with the item.
+ * `encrypted_content` of a reasoning item: the data that the model needs to read its reasoning again, such as a signature. Callers send
+ * it back with the item.
  *
  * Some clients (the AI SDK with `store: false`) drop items without this field. If the caller includes `reasoning.encrypted_content`, then
- * reasoning without a signature is therefore sealed as its text. The content is not secret.
+ * reasoning without a signature is therefore encoded as its text. The content is not secret.
  */
 
 const PREFIX = 'sluice1.'
@@ -14,7 +14,7 @@ const PREFIX = 'sluice1.'
 export interface SealedThought {
   readonly signature?: string | undefined
   readonly redacted?: string | undefined
-  /** Text of reasoning that has neither. */
+  /** Text of reasoning that has neither a signature nor redacted data. */
   readonly text?: string | undefined
 }
 

@@ -43,8 +43,8 @@ export function endOf(response: ResponseObject): ItemEvent {
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 
 /**
- * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). The first and last events of a stored
- * response are not sent here, since they come from its record.
+ * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then the
+ * reader of its event log adds the first and the last event.
  */
 class ResponsesStream implements AnswerStream<GenerateEvent> {
   readonly #output: ResponseOutput

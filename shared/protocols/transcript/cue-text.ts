@@ -1,8 +1,8 @@
 import { languageName } from './languages.ts'
 
 /*
- * Line breaking for subtitles. The text is split into tokens with their width, and each token end gets a score as a place for a break.
- * Widths are columns: a Latin, Greek or Cyrillic letter is one wide, a Chinese, Japanese or Korean character two.
+ * Line breaking for subtitles. The text is split into tokens. Each token has a width and a score: how good its end is as the end of a
+ * line. Widths are in columns: a Latin, Greek or Cyrillic letter takes one, a Chinese, Japanese or Korean character two.
  */
 
 export const LINE_COLUMNS_MAX = 42
@@ -20,7 +20,7 @@ export interface Token {
   readonly endScore: number
 }
 
-/** Scores of token ends; the highest score within reach wins. */
+/** Scores of token ends. A line or cue ends at the token with the highest score that fits. */
 const SCORES = { sentence: 100, clause: 60, beforeConjunction: 35, plain: 0, afterBound: -50, insideNumber: -300 }
 
 /** Per language: words that begin a phrase, and words that belong to the next word. */
@@ -145,10 +145,10 @@ function endScoreOf(
   return begins.has(next.toLowerCase()) ? SCORES.beforeConjunction : SCORES.plain
 }
 
-/** Score of a token that ends with a digit or a punctuation mark. */
+/** Score of a token that ends with a digit or a punctuation mark; undefined for any other token. */
 function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): number | undefined {
   if (isInsideNumber(text, next)) return SCORES.insideNumber
-  // A title or an initial before a name.
+  // The period belongs to a title or an initial before a name, and does not end a sentence.
   if (text.endsWith('.') && (binds.has(text.slice(0, -1).toLowerCase()) || /^\p{Lu}\.$/u.test(text))) {
     return SCORES.afterBound
   }
@@ -156,7 +156,7 @@ function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): nu
   return /[,;:，、；：—–][)"'”’»]*$/.test(text) ? SCORES.clause : undefined
 }
 
-/** Numbers that must stay together: "10 000", "5 %", "3 million", "No. 7", "7 p.m.", "$ 5". */
+/** Whether the space between the two texts is inside a number: "10 000", "5 %", "3 million", "No. 7", "7 p.m.", "$ 5". */
 function isInsideNumber(text: string, next: string): boolean {
   if (/\d$/.test(text))
     return /^(\d|%|‰|°|€|\$|£|(thousand|million|billion|percent|a\.?m|p\.?m|Uhr|Millionen|millions?|mil)\b)/i.test(next)

@@ -24,10 +24,10 @@ const PAUSE_SECONDS = 0.35
 const PAUSE_SCORE = 50
 /** Silence within a segment after which a new cue begins. */
 const SILENCE_SECONDS = 2
-/** Score cost of each column by which a cue deviates from an even length. */
+/** Score cost of each column by which the length of a cue deviates from that of an even division. */
 const UNEVEN_COST = 1.2
 const CUE_COLUMNS = 76
-/** Maximum characters between two words: spaces and punctuation. A later match would be a repetition of the word. */
+/** Maximum characters between two words: spaces and punctuation. A match farther away would be a repetition of the word. */
 const GAP_CHARS_MAX = 4
 /** Maximum characters of a segment that is divided, about an hour of speech. Dividing a longer one would block the event loop. */
 const DIVIDED_CHARS_MAX = 64 * 1024
@@ -86,7 +86,7 @@ interface Timed {
   readonly tokens: readonly Token[]
   readonly starts: readonly number[]
   readonly ends: readonly number[]
-  /** Whether the times come from words, instead of a proportional division of the segment. */
+  /** Whether the times come from word timestamps. Otherwise the time of the segment was divided in proportion to the text. */
   readonly isTimed: boolean
 }
 
@@ -114,7 +114,7 @@ function endOf(timed: Timed, from: number): number {
   const { tokens, starts, ends } = timed
   const reach = reachOf(timed, from)
   if (reach === tokens.length) return reach
-  // Measures only the part of the rest that influences the division.
+  // Measures only the part of the remaining text that influences the division.
   const rest = columnsBetween(tokens, from, Math.min(tokens.length, from + CUE_COLUMNS))
   const even = rest / Math.max(2, Math.ceil(rest / CUE_COLUMNS))
   let best = { to: reach, score: Number.NEGATIVE_INFINITY }

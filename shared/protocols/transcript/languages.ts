@@ -22,7 +22,7 @@ const NAMES: ReadonlyMap<string, string> = new Map(
     .map((pair) => [pair.slice(0, pair.indexOf(' ')), pair.slice(pair.indexOf(' ') + 1)] as const),
 )
 
-/** The other codes of ISO-639-1. */
+/** The remaining codes of ISO-639-1. */
 const OTHERS: ReadonlySet<string> = new Set(
   `
     aa ab ae ak an av ay bh bi bm ce ch co cr cu cv dv dz ee eo ff fj fy ga gd gn gv ho hz ia ie ig ii ik io
@@ -33,7 +33,7 @@ const OTHERS: ReadonlySet<string> = new Set(
     .split(/\s+/),
 )
 
-/** Codes with another code that speech models use instead. */
+/** ISO-639-1 codes for which speech models use another code: code → code of the models. */
 const SYNONYMS: ReadonlyMap<string, string> = new Map([
   ['jv', 'jw'],
   ['nb', 'no'],

@@ -80,7 +80,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return this.#textFrames(this.#trim(this.#characters.push(text)), segment)
   }
 
-  /** The part of the text that can be sent now. */
+  /** The part of the text that can be sent now: without leading whitespace, and without whitespace at its end. */
   #trim(text: string): string {
     const all = this.#text === '' ? text.trimStart() : this.#blanks + text
     const trimmed = all.trimEnd()
@@ -88,7 +88,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return trimmed
   }
 
-  /** Log probabilities of text that was held back are sent with the text after it. */
+  /** Frames for a piece of text. Log probabilities of whitespace that was held back are sent with the text after it. */
   #textFrames(delta: string, segment?: number): Frame[] {
     if (delta === '') return []
     this.#text += delta

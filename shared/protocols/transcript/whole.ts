@@ -33,20 +33,20 @@ export function encodeTranscript(
   }
 }
 
-/** The form of the answer. @throws ServiceError `internal_error` if the job has none */
+/** The requested format of the transcript. @throws ServiceError `internal_error` if the job has none */
 export function formOf({ transcript }: EncodeContext): NonNullable<EncodeContext['transcript']> {
   if (transcript) return transcript
   throw new ServiceError('internal_error', 'The job does not specify the format of its transcript.')
 }
 
-/** The format `json` reports both forms of usage: duration and tokens (docs/reference/compatibility.md, Transcripts). */
+/** The format `json`. Usage is reported in both forms, duration and tokens (docs/reference/compatibility.md, Transcripts). */
 function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs: boolean): object {
   return {
     text,
     logprobs: hasLogprobs ? logprobs : null,
     usage: { type: 'duration', seconds: Math.ceil(duration), ...usage },
     duration,
-    // Empty, because other formats return the language's name here. Clients map names, so a code would count as an unknown language.
+    // Empty, because clients expect the English name of a language here, as in other formats, and would not recognise a code.
     language: '',
     segments: null,
     words: null,
@@ -66,7 +66,7 @@ function encodeVerbose(transcript: Transcript, form: TranscriptForm): object {
   }
 }
 
-/** All ten keys are present, because clients check each of them. */
+/** A segment of `verbose_json`. All ten keys are present, because clients check each of them. */
 function verboseSegment(segment: TranscriptSegment): object {
   const { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob } = segment
   return { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob }
@@ -101,7 +101,7 @@ export function segmentId(id: number): string {
   return `seg_${String(id + 1).padStart(3, '0')}`
 }
 
-/** One line per speaker turn: the speaker's label and the text until another speaker begins. */
+/** The text as one line per speaker turn: the label of the speaker, then the text until another speaker begins. */
 function labelled(segments: readonly DiarizedSegment[]): string {
   let text = ''
   let last: string | undefined
