@@ -13,7 +13,7 @@ import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
  */
 const PLOT_PIECE_BYTES = 192 * 1024
 
-/** How a run ended, for metrics and the log. */
+/** Outcome of a run, for metrics and the log. */
 export type RunEnd = 'ok' | 'error' | 'violations' | 'timeout' | 'killed' | 'cancelled' | 'failed'
 
 /** Facts of a finished run for metrics and logs. The code and its output are never logged. */
@@ -59,7 +59,7 @@ class CodeRun {
   readonly #files: readonly SandboxFile[]
   readonly #context: AttemptContext
   #startedAt = performance.now()
-  /** Duration of the run, measured at its end and not when a slow reader has received all output. */
+  /** Duration of the run. Measured when the run ends, so that a slow reader of the output does not extend it. */
   #seconds = 0
   /** Bounded by the sandbox's output limits (shared/sandbox/limits.ts): 2 MiB of text and 20 MiB of plots. */
   readonly #pieces = new EventBuffer(mergeCodeEvents)

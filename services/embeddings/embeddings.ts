@@ -22,21 +22,21 @@ import { Slots } from '#shared/slots.ts'
 import { vectorToBase64 } from '#shared/vector.ts'
 import { Rerankers } from './rerank.ts'
 
-/** Maximum base64 characters of one event. An event may have 512 KiB of JSON. */
+/** Maximum base64 characters of one event: half of the limit of an event, 512 KiB of JSON. */
 const PIECE_CHARS = 256 * 1024
 
 /** Maximum time between event-loop yields while inputs are checked. */
 const YIELD_INTERVAL_MS = 5
 
-/** Maximum inputs whose vectors a worker holds at once: 16 jobs of maximum size, 550 MB at 3,072 dimensions. */
+/** Maximum inputs whose vectors a worker keeps in memory at once: 16 jobs of maximum size, or 550 MB at 3,072 dimensions. */
 const INPUTS_HELD_MAX = 16 * 2_048
 
-/** Jobs with at most this many inputs need no permits. The worker's slots bound them. */
+/** Maximum inputs of a job that needs no permits. The memory of such jobs is bounded by the number of slots of the worker. */
 const SMALL_MAX = 32
 
 type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
 
-/** Starts one worker of the embeddings pool. Texts of many jobs share the calls of an engine. */
+/** Starts one worker of the embeddings pool. Inputs of many jobs are sent to an engine in common calls. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const openers = await ports.loadEngines()
   const batchers = new EngineRegistry(ports.models.served, (model) => openBatched(openers, model))
@@ -63,7 +63,7 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
   })
 }
 
-/** Opens the engine of a model behind a batcher. Closing it aborts all calls of the model. */
+/** Opens the engine of a model together with its batcher. Closing them aborts all calls of the model. */
 function openBatched(openers: EngineOpeners, model: ModelConfig) {
   const { embeddings, engine } = model
   const batcher = new Batcher(openers.openEmbeddingEngine(model), {
@@ -104,7 +104,7 @@ async function* embedAll(
   const texts = await textsOf(inputs, model, signal)
   const vectors = new Vectors(texts.length, dimensions)
   signal.throwIfAborted()
-  // Aborts the calls also if the consumer leaves. A plain listener is cheaper than `AbortSignal.any`, and a normal end creates no error.
+  // Also aborts the calls if the consumer leaves. A plain listener is cheaper than `AbortSignal.any`, and a normal end creates no error.
   const left = new AbortController()
   const leave = () => left.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
@@ -135,7 +135,8 @@ function progressOf(done: number, all: number) {
 }
 
 /**
- * Bounds the memory of large jobs. A job's vectors are held until the job ends, and a worker runs hundreds of jobs.
+ * Bounds the memory of large jobs, because a job's vectors stay in memory until the job ends, and a worker runs hundreds of jobs. A
+ * permit is needed per input.
  *
  * Large jobs start in order of arrival, as soon as enough permits are free. Small jobs start at once.
  */
@@ -151,9 +152,9 @@ export class InputSemaphore {
 }
 
 /**
- * The texts of a job. Token inputs are decoded, and lengths are checked if that requires a tokenizer.
+ * The texts of a job. Token inputs are decoded. Lengths are checked; a tokenizer is loaded only if an input may be too long.
  *
- * A token has at least one byte. Most texts are so short that they cannot have too many tokens, and then no vocabulary is loaded.
+ * Most texts are short enough to skip the tokenizer: a token has at least one byte, so the bytes of a text bound its tokens.
  *
  * @throws ServiceError `context_length_exceeded`; `invalid_value` for unknown token ids; the signal's reason
  */
@@ -173,15 +174,13 @@ async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal
   return texts
 }
 
-/**
- * Decodes token ids. @param index Position of the input, for error messages; undefined for an only input, sent as `[1, 2]` or `[[1, 2]]`
- */
+/** Decodes token ids. @param index Position of the input, for error messages; undefined for the only input of a request */
 async function decode(ids: readonly number[], index: number | undefined, model: ModelConfig): Promise<string> {
   const tokens = await loadTokens(model.embeddings.token_encoding)
   return tokens.decode(ids, (place) => (index === undefined ? 'input' : `input[${index}][${place}]`))
 }
 
-/** Counts the tokens of each input, and of all inputs together, only if a limit may be exceeded. */
+/** Checks the tokens of each input, and of all inputs together. Tokens are counted only if the number of bytes allows too many. */
 class Counter {
   readonly #model: ModelConfig
   /** Maximum tokens of one input. Undefined for local engines, which refuse longer inputs by their own tokenizer. */
@@ -242,7 +241,10 @@ class Vectors {
     this.#count++
   }
 
-  /** Emits the longest gapless sequence of vectors, in full pieces. A last piece may be smaller; any other incomplete piece waits. */
+  /**
+   * Emits the vectors that follow the emitted ones without a gap, in full pieces. An incomplete piece is emitted only at the end of the
+   * job.
+   */
   *take(): Generator<EmbedEvent> {
     for (;;) {
       const first = this.#emitted
@@ -272,7 +274,7 @@ class Vectors {
     return isLast && piece.length > 0 ? this.#without(piece) : undefined
   }
 
-  /** Emitted vectors are released here, since the event holds them. */
+  /** Removes a piece from memory, because the emitted event contains its vectors. */
   #without(piece: string[]): string[] {
     this.#vectors.fill(undefined, this.#emitted, this.#emitted + piece.length)
     return piece

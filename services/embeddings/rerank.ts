@@ -81,7 +81,7 @@ function* rank(vectors: readonly string[]): Generator<undefined, RankedDocument[
   return found.sort((a, b) => b.relevance_score - a.relevance_score)
 }
 
-/** Scales a vector to length 1. The zero vector stays as it is and has similarity 0 to all others. */
+/** Scales a vector to length 1. A zero vector stays unchanged; its similarity to all other vectors is 0. */
 function unitOf(text: string): Float64Array {
   const vector = vectorFromBase64(text)
   if (!vector) throw incomplete()

@@ -22,7 +22,7 @@ export function generateWithFallback(
 ): AsyncGenerator<GenerateEvent> {
   const ask = async (model: ModelConfig): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
-    // The requested model keeps the name that the caller used, which may be an alias.
+    // For the requested model, the name that the caller used is kept, because it may be an alias.
     const named = model === chain[0] ? request : { ...request, model: model.id }
     requireCompletable(model, named)
     const engine = engines.of(model)
@@ -40,7 +40,7 @@ export function generateWithFallback(
   return withFallbacks(chain, ask, context, ports.log)
 }
 
-/** Tokens of a prompt; an estimate if neither the engine nor its server can count. */
+/** Counts the tokens of a prompt, or estimates them if neither the engine nor its server can count. */
 export async function countPrompt(
   engine: ChatEngine,
   request: GenerateRequest,
@@ -50,10 +50,10 @@ export async function countPrompt(
 }
 
 /**
- * Transforms an engine's events into those for callers.
+ * Returns a function that converts an engine's event into the event for callers.
  *
- * The start event names the answering model, which is certain only with the first output, so it is delayed until then. The result is a
- * plain function: one more generator would cost a microtask per token.
+ * The start event names the answering model, which is certain only with the first output, so the start event is delayed until then. The
+ * result is a plain function: one more generator would cost a microtask per token.
  */
 function outputOf({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: GenerateEvent) => Iterable<GenerateEvent> {
   let start: GenerateEvent | undefined
@@ -94,8 +94,8 @@ function isBehindHttp({ engine }: ModelConfig): boolean {
 /**
  * Removes as few of the oldest turns as possible from a prompt that exceeds the model's context (docs/guides/responses.md, Truncation).
  *
- * The rest consists of the instructions, if any, and the conversation from some user turn on, so that no tool output loses its call. The
- * last user turn always stays; if it alone is too long, then the engine refuses it.
+ * The shortened prompt consists of the instructions, if any, and the conversation from one of the user turns on. A tool output thus stays
+ * together with its call. The last user turn is never removed; if that turn alone is too long, then the engine rejects the prompt.
  *
  * @param count Returns the tokens of a prompt by the model's tokenizer.
  */

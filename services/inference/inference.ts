@@ -30,16 +30,17 @@ const PIECE_RESULTS = 64
 
 /** Progress is published at most twice a second (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
-/** Estimated characters per token, used until the engine has counted. */
+/** Estimated characters per token, for progress before the engine reports its count. */
 const CHARS_PER_TOKEN = 4
 
 /**
- * Maximum estimated tokens of a prompt that a model in this process counts exactly: more than any context window. The tokenizer needs half a
- * minute for 31 MB of text, so a larger prompt is estimated by its length. Loading another tokenizer for that would hold the event loop for 0.2 s.
+ * Maximum estimated tokens of a prompt that a model in this process counts exactly: more than any context window. A larger prompt is
+ * estimated by its length, because the tokenizer of the model needs half a minute for 31 MB of text. No other tokenizer is loaded for the
+ * estimate, because loading one blocks the event loop for 0.2 s.
  */
 const COUNTED_TOKENS_MAX = 512 * 1024
 
-/** Turns and parts that are checked between two event-loop yields: a few milliseconds. */
+/** Maximum turns and parts that are validated between two event-loop yields, which takes a few milliseconds. */
 const PIECE_PARTS = 1_000
 
 const Request = tolerant(GenerateRequest)
@@ -84,7 +85,7 @@ export async function startInference(ports: Ports): Promise<Service> {
   const placesOf = (model: string) => engines.find(model)?.places
   const own = () => {
     const own = modelsOf(ports.models.served, { pool: 'inference', kinds: Object.keys(kinds), slots, placesOf })
-    // The word list needs no model, so each worker of the pool offers it, whatever MODELS selects.
+    // The word list needs no model, so each worker of the pool offers it, independent of the setting MODELS.
     return { ...own, models: new Set([...own.models, WORD_LIST]) }
   }
   const retire = async (untilOver: Promise<void>) => {
@@ -126,7 +127,7 @@ function* readRequest(body: unknown): Generator<undefined, GenerateRequest> {
   return request
 }
 
-/** Publishes the number of generated tokens, and the percentage of the maximum, while events pass through. */
+/** Passes events on. Meanwhile publishes the number of generated tokens, and the percentage of the maximum, as progress. */
 async function* withProgress(
   events: AsyncIterable<GenerateEvent>,
   request: GenerateRequest,
@@ -148,8 +149,8 @@ async function* withProgress(
 }
 
 /**
- * Loads the models with `engine.preload` into memory, one after the other, after the worker's models are on its disk. A call that arrives
- * meanwhile waits for the same load.
+ * Loads the models with `engine.preload` into memory, one after the other, once their files are on the worker's disk. A call for a model
+ * that is being loaded waits for the same load.
  */
 function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRegistry<ChatEngine>) {
   return async (onProgress: PrepareProgress, signal: AbortSignal): Promise<void> => {

@@ -29,10 +29,9 @@ export async function requirePublicUrls(
 }
 
 /**
- * Checks any URLs by the same rules.
+ * Checks a list of URLs by the rules of {@link requirePublicUrls}.
  *
- * @param param Field that the error names.
- * @param mayBeUnknown Accept names that do not resolve here.
+ * @param param Field that the error names. @param mayBeUnknown Accept names that do not resolve here.
  */
 export async function requirePublic(
   urls: Iterable<string>,

@@ -3,15 +3,15 @@ import type { WebhookDelivery } from '#schemas/durable-job.ts'
 /**
  * A fair queue of webhook messages in front of a semaphore with three limits: permits in all, per tenant and per host.
  *
- * Tenants take turns, and within a tenant its hosts. A message whose tenant or host has no permit left is passed over, so that a slow
- * receiver delays its own messages only.
+ * Tenants are served in turn, and within a tenant its hosts. A message whose tenant or host has no permit left is passed over, so that a
+ * slow receiver delays its own messages only.
  *
- * The queue of one host is bounded by time. A host of 4 permits that answers in 0.2 s may have 400 messages here, since they are sent
- * within 20 s. A host that never answers within 15 s may have 6.
+ * The queue of one host contains at most the messages that are expected to be sent within 20 s. A host with 4 permits that answers in 0.2
+ * s may have 400 messages in the queue. A host that exceeds the timeout of 15 s each time may have 6.
  *
- * If the queue is full, then the tenant with the most messages loses the last message of its longest queue, as RFC 8290 does with packets.
- * A message without a place goes back to the store until about its turn. A backlog of 10,000 messages therefore costs few store writes per
- * sent message.
+ * If the whole queue is full, then the tenant with the most messages loses the last message of its longest queue. RFC 8290 treats packets
+ * alike. A message that does not fit, or was removed, is returned to the store until shortly before it can be sent. A backlog of 10,000
+ * messages therefore costs few store writes per sent message.
  */
 
 const PERMITS = 32
@@ -23,11 +23,11 @@ const WAITING_PER_HOST_MAX = 512
 /** Time within which the waiting messages of one host are expected to be sent. */
 const WAITING_MS = 20_000
 
-/** Assumed response time before the first answer, and the weight of each answer in the moving average. */
+/** Assumed response time of a host before its first answer, and the weight of each answer in the moving average. */
 const ANSWER_MS_DEFAULT = 200
 const ANSWER_WEIGHT = 0.2
 
-/** Bounds of the time for which a message goes back to the store. */
+/** Minimum and maximum time for which a message is returned to the store. */
 const DELAY_MS_MIN = 250
 const DELAY_MS_MAX = 300_000
 
@@ -42,25 +42,27 @@ interface Host {
   waiting: number
   /** Moving average of the response time. */
   answerMs: number
-  /** Expected time at which the last message that went back to the store finds a permit. */
+  /** Expected send time of the message that was last returned to the store. */
   lastTurnAt: number
 }
 
 interface Tenant {
   sending: number
   waiting: number
-  /** Queue of each host; the host of the next turn first. */
+  /** Queue of each host, in the order in which the hosts are served. */
   readonly queues: Map<string, Taken[]>
 }
 
 export class DeliveryQueue {
   readonly #hosts = new Map<string, Host>()
-  /** Tenants, the one of the next turn first. */
+  /** Tenants, in the order in which they are served. */
   readonly #tenants = new Map<string, Tenant>()
   #waiting = 0
   #sending = 0
 
-  /** Adds a message to the queue of its host. @returns The message that has no place, this one or another */
+  /**
+   * Adds a message to the queue of its host. @returns The message that does not fit, this one or another; undefined if all fit
+   */
   add(taken: Taken): Taken | undefined {
     const tenant = this.#tenantOf(taken)
     const host = this.#hostOf(taken.host)
@@ -73,7 +75,7 @@ export class DeliveryQueue {
     return this.#waiting > WAITING_MAX ? this.#evict() : undefined
   }
 
-  /** The next message to send, which holds a permit until {@link release}; undefined if none may be sent now. */
+  /** Removes the next message to send, with a permit until {@link release}; undefined if no message may be sent now. */
   next(): Taken | undefined {
     if (this.#sending >= PERMITS) return undefined
     for (const [name, tenant] of this.#tenants) {
@@ -96,11 +98,11 @@ export class DeliveryQueue {
     this.#forgetIdle(taken)
   }
 
-  /** Time until a message without a place is expected to find a permit. @param random In [0, 1) */
+  /** Time for which a message that does not fit is returned to the store, until a permit is expected to be free. @param random In [0, 1) */
   delayMs(taken: Taken, random: number, now = performance.now()): number {
     const host = this.#hostOf(taken.host)
     const stepMs = host.answerMs / PERMITS_PER_HOST
-    // Half of the queue's time, so that the message arrives before the queue is empty.
+    // Counts half of the time that the queue needs, so that the message returns before the queue is empty.
     host.lastTurnAt = Math.max(host.lastTurnAt, now + (host.waiting * stepMs) / 2) + stepMs
     const delayMs = host.lastTurnAt - now
     this.#forgetIdle(taken)

@@ -12,7 +12,7 @@ import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { type SharedKey, sharedKeyOf, signingKeys } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
 
-/** Random deviation from the interval, so that the loops of several processes drift apart. */
+/** Random deviation from the interval, as a fraction, so that several processes do not run a loop at the same time. */
 const JITTER = 0.1
 
 const RUN_MS_MAX = 600_000
@@ -30,7 +30,7 @@ const REAP_MS_MAX = 1_000
 /**
  * Starts a scheduler: the periodic work on durable jobs (docs/internals/design.md, Sweeps). Any number of schedulers may run.
  *
- * A scheduler starts jobs that are due, and republishes records that the broker lost. Jobs that waited or ran too long are ended; jobs of
+ * A scheduler starts jobs that are due, and republishes records that the broker lost. Jobs that waited or ran too long expire; jobs of
  * lost workers are requeued. A scheduler also deletes expired data and delivers webhooks.
  *
  * @throws ConfigError without a store
@@ -42,7 +42,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const shared = await sharedKeyOf(config)
   if (shared) warnOfShared(log, shared)
   const keys = await ports.openKeys()
-  // Created at the start, so that a store that cannot be written is noticed at once.
+  // Created at the start, so that the start fails if the key store is not writable.
   await keys.webhookRoot()
   const presence = await openPresence(ports, boot)
   const callMsMax = config.requestTimeoutMs
@@ -84,15 +84,18 @@ function openLoops(
   sweeps: Sweeps,
   sender: WebhookSender,
 ): Loop[] {
-  // Shorter than the interval of a worker's lease renewals. Otherwise a store outage would look like the death of its workers.
+  // Lease of the reaper, which must be shorter than the interval of a worker's lease renewals. Otherwise a store outage would look like
+  // the failure of all workers.
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable
-  // Without a broker the due jobs stay scheduled. Started jobs that cannot be published would have to be found again.
+  // Without a broker, jobs that are due stay scheduled. If they were started, they could not be published and would wait for the next
+  // republish.
   const canPublish = () => store.isReachable && broker.isReachable
   const isAlone = config.databaseUrl === undefined
   const common = { log, isAlone, canRun }
-  // The reaper always keeps its lease: it must have held it for some time before it takes a job from a worker.
+  // For all loops except the reaper, which must renew its lease without a pause. A reaper requeues jobs only after it has held the lease
+  // for some time.
   const resting = { ...common, rest: (stopped: AbortSignal) => store.untilWork(stopped) }
   return [
     new Loop({ ...resting, name: 'due', intervalMs: START_DUE_MS, canRun: canPublish, run: () => sweeps.startDue() }),
@@ -123,22 +126,22 @@ interface LoopOptions {
   readonly name: string
   readonly intervalMs: number
   readonly log: Log
-  /** Whether no other process runs this loop. Then its turns are aligned with those of other loops, so that the process wakes rarely. */
+  /** Whether no other process runs this loop. Iterations are then aligned with those of other loops, so that the process wakes rarely. */
   readonly isAlone?: boolean
-  /** Waits until there may be work, or for the signal. Default: no wait. */
+  /** Waits until there may be work, or until the signal aborts. Default: no wait. */
   rest?(stopped: AbortSignal): Promise<void>
-  /** False while a dependency is unreachable, which another check reports. */
+  /** False while a dependency is unreachable. The dependency's own check reports this. */
   canRun(): boolean
   /**
-   * One turn.
+   * Runs one iteration.
    *
    * @param stopped Aborts when the loop is stopped: waits end, started work is finished.
-   * @returns `true` if there is more to do: the next turn follows at once
+   * @returns `true` if there is more to do: the next iteration follows at once
    */
   run(stopped: AbortSignal): Promise<unknown>
 }
 
-/** Runs turns one after the other from its creation until it is stopped. After a failed turn the next one runs as usual. */
+/** Runs iterations one after the other, from its creation until it is stopped. After a failed iteration the next one runs as usual. */
 export class Loop {
   readonly #options: LoopOptions
   readonly #stopped = new AbortController()
@@ -151,14 +154,14 @@ export class Loop {
     this.#ended = this.#runForEver()
   }
 
-  /** The reason why the loop makes no progress; undefined if it does. */
+  /** Why the loop makes no progress; undefined if it makes progress. */
   get problem(): string | undefined {
     const hangs = performance.now() - (this.#turnStartedAt ?? Infinity) > RUN_MS_MAX
     if (!hangs && !this.#isFailing) return undefined
     return `The scheduler's loop '${this.#options.name}' ${hangs ? 'hangs' : 'fails'}.`
   }
 
-  /** Starts no further turn and waits for the running one. May be called twice. */
+  /** Starts no further iteration and waits for the running one. May be called twice. */
   async stop(): Promise<void> {
     this.#stopped.abort()
     await this.#ended
@@ -167,7 +170,7 @@ export class Loop {
   async #runForEver(): Promise<void> {
     const { signal } = this.#stopped
     while (!signal.aborted) {
-      // After a failed wait a turn runs, because a superfluous turn does no harm.
+      // If the wait fails, then an iteration runs at once, because a superfluous iteration does no harm.
       if (this.#options.rest) await this.#options.rest(signal).catch(() => {})
       const hasMore = await this.#runOnce(signal)
       // Yields to the event loop at least once, since an embedded store may answer without yielding.
@@ -190,7 +193,7 @@ export class Loop {
       this.#isFailing = false
       return hasMore
     } catch (error) {
-      // Logged once per outage. Not logged if this turn was the first to find that the store is down: the store reports that.
+      // Logged once per outage. Not logged if a dependency is unreachable, because the dependency's own check reports that.
       if (!this.#isFailing && this.#options.canRun()) {
         this.#isFailing = true
         log.error({ err: error, loop: name }, 'scheduler loop failed; retrying')

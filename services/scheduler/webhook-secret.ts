@@ -14,10 +14,10 @@ export interface SharedKey {
 export type SigningKeys = (project: string) => Promise<readonly Buffer[]>
 
 /**
- * The shared secret for receivers that do not use the secret of their project yet.
+ * The shared secret, for receivers that do not yet use the secret of their project.
  *
- * The value is WEBHOOK_SECRET, else the file `webhook-secret` in the data directory, which versions before projects created; undefined if
- * neither exists.
+ * The value is WEBHOOK_SECRET. Without this setting, it is the file `webhook-secret` in the data directory, which versions before
+ * projects created. Undefined if neither exists.
  *
  * @throws ConfigError if the file does not contain a secret
  */
@@ -33,7 +33,7 @@ export async function sharedKeyOf(config: Pick<Config, 'webhookSecret' | 'dataDi
   throw new ConfigError([`WEBHOOK_SECRET: ${path} contains no secret; delete it`])
 }
 
-/** The keys of each project and the shared key. A receiver accepts a message if one signature matches a key that it has. */
+/** The keys of each project, plus the shared key. A receiver accepts a message if one signature matches one of its keys. */
 export function signingKeys(source: WebhookSecretSource, shared: SharedKey | undefined): SigningKeys {
   return async (project) => {
     const own = (await webhookSecretsOf(source, project)).map(({ secret }) => webhookKeyOf(secret))

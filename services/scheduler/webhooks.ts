@@ -20,7 +20,10 @@ const SECOND_MS = 1_000
 const MINUTE_MS = 60 * SECOND_MS
 const HOUR_MS = 60 * MINUTE_MS
 
-/** Waits between the tries of one message (docs/guides/webhooks.md). After the last one the message has failed. */
+/**
+ * Delays between the attempts to deliver one message (docs/guides/webhooks.md). The message fails if the attempt after the last delay
+ * fails.
+ */
 export const RETRIES_MS: readonly number[] = [
   5 * SECOND_MS,
   MINUTE_MS,
@@ -34,16 +37,19 @@ const JITTER = 0.1
 const RETRY_AFTER_MS_MAX = 10 * HOUR_MS
 const GONE = 410
 
-/** Statuses whose Retry-After is honoured. */
+/** Statuses for which the Retry-After of the receiver is honoured. */
 const BUSY = new Set([429, 503])
 
 const TIMEOUT_MS = 15_000
 const ANSWER_BYTES_MAX = 64 * 1024
 const TAKE_MAX = 200
 const WAIT_MS_MAX = 30_000
-/** Lease of a message: its wait, its try and the record of the result. If a lease expires, then any scheduler may take the message. */
+/**
+ * Duration of a message's lease: its wait in the queue, one attempt, and recording the result. After the lease has expired, any scheduler
+ * may take the message.
+ */
 const LEASE_MS = WAIT_MS_MAX + 2 * TIMEOUT_MS
-/** Delay of a message that cannot be signed: equal to its age, within these bounds. */
+/** Minimum and maximum delay of a message that cannot be signed. Between these bounds, the delay equals the age of the message. */
 const UNSIGNED_MS_MIN = 1_000
 const UNSIGNED_MS_MAX = 60_000
 
@@ -55,7 +61,7 @@ export interface WebhookOptions {
   /** Keys that sign the messages of each tenant; see `webhook-secret.ts`. */
   readonly keysOf: SigningKeys
   readonly policy: OutboundPolicy
-  /** Waits between tries; default: those of docs/guides/webhooks.md. */
+  /** Delays between attempts; default: those of docs/guides/webhooks.md. */
   readonly retriesMs?: readonly number[]
   readonly resolve?: Resolve
 }
@@ -63,12 +69,12 @@ export interface WebhookOptions {
 type Result = DeliveryOutcome & { readonly isUntried?: true }
 
 /**
- * Delivers webhook messages, at least once each, those of one job in order (docs/guides/webhooks.md).
+ * Delivers webhook messages, at least once each; those of one job in order (docs/guides/webhooks.md).
  *
- * Any number of schedulers may run. A message is taken under a lease and waits in a {@link DeliveryQueue} for its turn and a permit. Only a
- * message that was sent counts as tried.
+ * Any number of schedulers may run. A message is taken under a lease and waits in a {@link DeliveryQueue} for a permit. Only a message
+ * that was sent counts as an attempt.
  *
- * If the lease of a try expired and another scheduler repeated it, then the result of the first try is dropped.
+ * If the lease expired during an attempt and another scheduler repeated the attempt, then the result of the first one is dropped.
  */
 export class WebhookSender {
   readonly #options: WebhookOptions
@@ -95,7 +101,10 @@ export class WebhookSender {
     return deliveries.length === TAKE_MAX
   }
 
-  /** Returns waiting messages to the store and waits for running tries. `signal` aborts these tries, which are then repeated soon. */
+  /**
+   * Returns waiting messages to the store and waits for attempts in flight. If `signal` aborts, then these attempts are aborted and
+   * repeated soon.
+   */
   async drain(signal: AbortSignal): Promise<void> {
     const onAbort = () => this.#cancelled.abort()
     if (signal.aborted) onAbort()
@@ -169,7 +178,7 @@ export class WebhookSender {
     }
   }
 
-  /** The answer, or the error instead of one; undefined if the try was aborted. */
+  /** Sends the message. Returns the answer, or an error if there is no answer; undefined if the attempt was aborted. */
   async #post(
     { id, url }: WebhookDelivery,
     body: string,
@@ -203,13 +212,16 @@ export class WebhookSender {
 }
 
 function unsigned({ next_at_ms, created_at_ms }: WebhookDelivery): Result {
-  // Computed by the clock of the database alone, which set the end of the lease.
+  // Uses times of the database only: `next_at_ms` is the end of the lease.
   const ageMs = next_at_ms - LEASE_MS - created_at_ms
   const retryInMs = Math.min(Math.max(ageMs, UNSIGNED_MS_MIN), UNSIGNED_MS_MAX)
   return { state: 'pending', retryInMs, error: 'The signing secret cannot be read now.', isUntried: true }
 }
 
-/** Versions before 2026-12 counted returned messages as tries; the history never contained those. */
+/**
+ * Number of attempts. Versions before 2026-12 also counted messages that were returned to the store, but their `history` contains
+ * attempts only.
+ */
 function triesOf({ tries, history }: WebhookDelivery): number {
   return Math.min(tries, history.length)
 }
@@ -221,8 +233,8 @@ function fieldsOf(outcome: DeliveryOutcome): object {
 }
 
 /**
- * Body of a message (docs/guides/webhooks.md, What arrives). The body is equal in every try: its status is that of the event and not the current
- * one of the job.
+ * Body of a message (docs/guides/webhooks.md, What arrives). The body is equal in every attempt: its status is the one that the event
+ * reports, not the current status of the job.
  */
 function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
   return JSON.stringify({
@@ -235,12 +247,12 @@ function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
 }
 
 /**
- * Headers of one try by Standard Webhooks 1.0.
+ * Headers of one attempt, by Standard Webhooks 1.0.
  *
  * The signature is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`. There is one signature per key, separated by spaces, so
- * that a key can be rotated without a gap.
+ * that a key can be rotated without rejected messages.
  *
- * @param nowMs Time of this try: receivers refuse messages older than five minutes.
+ * @param nowMs Time of this attempt: receivers reject messages older than five minutes.
  */
 function signedHeaders(id: string, body: string, keys: readonly Buffer[], nowMs: number): Record<string, string> {
   const timestamp = String(Math.floor(nowMs / 1_000))
@@ -253,17 +265,17 @@ function signedHeaders(id: string, body: string, keys: readonly Buffer[], nowMs:
   }
 }
 
-/** Webhook events are named after the status that they begin, except `job.started`. */
+/** Job status that an event reports. Events are named after this status, except `job.started`. */
 function statusOf(type: DurableEventType): string {
   return type === 'job.started' ? 'in_progress' : type.replace(/^job\./, '')
 }
 
 /**
- * Outcome of a try. A 2xx status means delivered. A 410 means failed, since the receiver wants no further try. After any other answer or
- * error the next try follows after a wait; if all waits are used up, then the message has failed.
+ * Outcome of an attempt. A 2xx status means delivered. A 410 means failed, because the receiver wants no further attempt. After any other
+ * answer or error, the next attempt follows after a delay. If all delays are used up, then the message has failed.
  *
- * @param result The answer, or the error instead of one.
- * @param tries Tries of the message, including this one.
+ * @param result The answer, or the error if there is no answer.
+ * @param tries Attempts of the message, including this one.
  * @param random In [0, 1).
  */
 export function outcomeOf(
@@ -282,7 +294,7 @@ export function outcomeOf(
   return { state: 'pending', retryInMs: Math.max(jittered, askedMs(result)), ...failure }
 }
 
-/** The wait that the receiver requests: `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3); 0 if there is none to honour. */
+/** Delay that the receiver requests: `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3); 0 if there is none to honour. */
 function askedMs(result: OutboundAnswer | ServiceError): number {
   if (result instanceof ServiceError || !BUSY.has(result.status)) return 0
   const value = result.headers['retry-after'] ?? ''

@@ -1,18 +1,21 @@
 import { ServiceError } from '#shared/error.ts'
 
-/** Audio up to this length, in seconds, is always accepted: dictation never waits for a long recording of the same tenant. */
+/**
+ * Maximum length of audio, in seconds, that is accepted even if the quota is used up. Dictation thus never waits for a long recording of
+ * the same tenant.
+ */
 const SHORT_SECONDS = 60
 /** Retry-After in ms: `perSecond` for each second of the tenant's audio in flight, within `min` and `max`. */
 const RETRY_AFTER_MS = { perSecond: 10, min: 6_000, max: 60_000 }
 
 export interface AudioQuotaOptions {
-  /** Seconds of audio that one key may have in flight; 0: no limit. A file that is alone may be longer. */
+  /** Maximum seconds of audio that one key may have in flight; 0: no limit. A longer file is accepted if it is the only one of its key. */
   readonly secondsPerKey: number
   readonly secondsMax: number
 }
 
 export interface AudioReservation {
-  /** Maximum seconds of the file now. A longer file must wait, or exceeds `secondsMax`. */
+  /** Maximum length of the file at this time, in seconds. A longer file must wait for other files, or exceeds `secondsMax`. */
   readonly waitForTurn: number
   /** Reserves the decoded length. @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first */
   take(seconds: number): void
@@ -21,12 +24,12 @@ export interface AudioReservation {
 }
 
 /**
- * Limits the seconds of audio that each tenant has in flight in this worker. The size of a file does not show its cost: hours of
- * silence fit into a small file and occupy a slot for minutes. With the limit, no tenant holds all slots for long.
+ * Limits the seconds of audio that each tenant has in flight in this worker. The size of a file does not show its cost: hours of silence
+ * fit into a small file and occupy a slot for minutes. The limit prevents a tenant from occupying all slots for long.
  */
 export class AudioQuota {
   readonly #options: AudioQuotaOptions
-  /** Seconds of each tenant's files here. A file counts 0 until it is decoded, because its length is unknown before. */
+  /** Seconds of each file in flight, by tenant. A file counts 0 until it is decoded, because its length is unknown before. */
   readonly #files = new Map<string, Map<AudioReservation, number>>()
 
   constructor(options: AudioQuotaOptions) {
@@ -52,7 +55,7 @@ export class AudioQuota {
     return place
   }
 
-  /** Seconds left for a file. A file without others of its tenant gets `secondsMax`. */
+  /** Maximum seconds for a file. The only file of a tenant gets `secondsMax`. */
   #room(files: ReadonlyMap<AudioReservation, number>, place?: AudioReservation): number {
     const { secondsPerKey, secondsMax } = this.#options
     const isAlone = files.size === (place && files.has(place) ? 1 : 0)

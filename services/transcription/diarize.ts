@@ -6,7 +6,10 @@ import { SpeakerLabels } from './speakers.ts'
 export interface DiarizeOptions {
   readonly request: Pick<TranscribeRequest, 'speakers' | 'words'>
   readonly signal: AbortSignal
-  /** True: start both at once, because the transcription runs on another machine. False: diarization starts after the first text. */
+  /**
+   * True: transcription and diarization start together, because they run on different machines. False: the diarization starts after the
+   * first text.
+   */
   readonly isTogether: boolean
   readonly onProgress: ((progress: Progress) => void) | undefined
 }
@@ -48,7 +51,7 @@ export async function* withSpeakers(
   }
 }
 
-/** The turns, once they are known, and the segments that wait for them. */
+/** The speaker turns, once the diarization has finished, and the segments that wait for them. */
 class Speakers {
   readonly #diarize: () => Promise<Turn[]>
   readonly #request: DiarizeOptions['request']
@@ -84,7 +87,7 @@ class Speakers {
     this.#held.push(segment)
   }
 
-  /** Removes and returns the waiting segments with their speakers. Empty until the turns are known. */
+  /** Removes and returns the waiting segments, with their speakers. Empty until the diarization has finished. */
   take(): TranscriptSegment[] {
     if (!this.#labels) return []
     const held = this.#held
@@ -100,7 +103,7 @@ class Speakers {
     )
   }
 
-  /** Removes the words, which the speaker labels needed, unless the request asked for them. */
+  /** Removes the words of a segment, which were needed to find its speaker, unless the request asked for words. */
   #asAsked({ words, ...segment }: TranscriptSegment): TranscriptSegment {
     return this.#request.words && words ? { ...segment, words } : segment
   }

@@ -2,9 +2,12 @@ import type { TranscriptSegment, Word } from '#schemas/transcription/transcripti
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { cutText } from '#shared/engines/cut-text.ts'
 
-/** Words between two of the same other speaker that are taken for an error at the edge of a turn: no more than this. */
+/**
+ * Maximum length of a stretch of words that is reassigned if another speaker speaks directly before and after it. Such a short stretch is
+ * usually an error of the diarization.
+ */
 const STRAY_SECONDS_MAX = 0.4
-/** Turns further from a segment than this are looked at only when there are no nearer ones. */
+/** Turns farther than this from a segment are considered only if no turn is nearer. */
 const NEAR_SECONDS = 30
 
 type Span = Pick<Turn, 'start' | 'end'>
@@ -26,13 +29,13 @@ export class SpeakerLabels {
   readonly #names = new Map<string, string>()
   #segments = 0
 
-  /** @param known Names that callers gave to voices. */
+  /** @param known Names that the request gives to speakers, each with a voice sample */
   constructor(turns: readonly Turn[], known: readonly string[]) {
     this.#turns = turns
     this.#known = new Set(known)
   }
 
-  /** The segment in pieces of one speaker each, numbered in the order in which they are given. */
+  /** Splits a segment into pieces of one speaker each. All pieces are numbered consecutively, over all segments. */
   split(segment: TranscriptSegment): TranscriptSegment[] {
     const turns = this.#turnsNear(segment)
     const stretches = this.#stretchesOf(segment, turns)
@@ -49,7 +52,7 @@ export class SpeakerLabels {
     return withoutStrays(stretches)
   }
 
-  /** The turns that matter to a segment: hours of talk have thousands. */
+  /** The turns near a segment. The others are skipped, because hours of speech have thousands of turns. */
   #turnsNear({ start, end }: Span): readonly Turn[] {
     const near = this.#turns.filter((turn) => turn.end > start - NEAR_SECONDS && turn.start < end + NEAR_SECONDS)
     return near.length > 0 ? near : this.#turns
@@ -65,7 +68,7 @@ export class SpeakerLabels {
     return name
   }
 
-  /** The first letter that no speaker has as name. */
+  /** The first letter that is not the name of a speaker. */
   #nextLetter(): string {
     const taken = new Set([...this.#known, ...this.#names.values()])
     for (let index = 0; ; index++) if (!taken.has(letter(index))) return letter(index)

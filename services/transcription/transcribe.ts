@@ -11,13 +11,16 @@ import type { Ports } from '#shared/ports.ts'
 import type { AudioQuota, AudioReservation } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
 
-/** How long a sample of a voice must be, in seconds (docs/guides/transcription.md, Fields). */
+/** Minimum and maximum length of a voice sample (docs/guides/transcription.md, Fields). */
 const SAMPLE_SECONDS = { min: 2, max: 10 }
 
-/** Limit of decoding a sample. For a sample between 10 and 60 s the error message thus contains its exact length. */
+/**
+ * Maximum seconds of a voice sample that are decoded. Above the allowed maximum, so that the error message can contain the exact length
+ * of most samples.
+ */
 const SAMPLE_SECONDS_DECODED = 60
 
-/** Decoders may return some milliseconds more or less than the recording. */
+/** Tolerance of length checks, because decoders may return some milliseconds more or less than the recording. */
 const TOLERANCE_SECONDS = 0.05
 
 /** Minimum interval of progress events (docs/internals/protocol.md, Job events). */
@@ -53,7 +56,7 @@ export async function* runTranscription(
   try {
     const duration = await inspect(bench, request, audio, place, context.signal)
     if (duration !== undefined) place.take(duration)
-    // If only upstreams run the call, the audio uses no more time of this worker.
+    // If only upstreams run the call, then the audio no longer occupies this worker and its quota is released.
     if (!chain.some((model) => model.engine.type === 'local')) place.leave()
     yield* transcribeInspected(bench, request, audio, { duration, translates }, chain, context)
   } finally {
@@ -80,8 +83,8 @@ function transcribeInspected(
 }
 
 /**
- * Returns the length of the audio, or undefined if the local decoder is unavailable. A deployment without local models works
- * without Python: the upstream then rejects unreadable audio.
+ * Checks the audio and returns its length, or undefined if the local decoder is unavailable. Without local models a deployment needs no
+ * Python: the upstream then rejects unreadable audio.
  */
 async function inspect(
   bench: Workbench,
@@ -95,7 +98,8 @@ async function inspect(
     return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
   } catch (error) {
     const why = ServiceError.from(error)
-    // The file exceeds only the rest of the quota. A retry without other files in flight decides whether it is too long.
+    // The file exceeds only the remaining quota. Whether it is too long at all is decided when it is retried without other files in
+    // flight.
     if (why.code === 'audio_too_long' && secondsMax < bench.ports.config.audioSecondsMax) throw place.refusal()
     // Diarization needs the same local server, so the call cannot continue without it.
     if (why.code !== 'model_loading' || request.diarize) throw error
@@ -136,7 +140,7 @@ export function reportProgress(
     if (performance.now() - toldAt < PROGRESS_MS) return
     toldAt = performance.now()
     const done = Math.floor(seconds)
-    // At most 99 %: the end of the job reports completion.
+    // At most 99 %, because the end of the job reports 100 %.
     const percent = duration ? Math.min(99, Math.floor((100 * seconds) / duration)) : null
     const message = duration ? `${done} of ${Math.ceil(duration)} seconds` : `${done} seconds`
     onProgress({ phase: 'transcribing', percent, message })
@@ -148,8 +152,8 @@ export function reportProgress(
  *
  * @param secondsMax Maximum length of the audio.
  * @returns Seconds of the audio.
- * @throws ServiceError `invalid_audio`, `audio_too_short`, `audio_too_long`; `invalid_value` for a sample of a voice;
- *   `model_loading` when the local model server is not there
+ * @throws ServiceError `invalid_audio`, `audio_too_short`, `audio_too_long`; `invalid_value` for a voice sample; `model_loading` if the
+ *   local model server is not available
  */
 async function inspectAudio(
   tools: AudioTools,
@@ -180,7 +184,7 @@ function requireSampleLength(seconds: number, index: number): void {
   throw new ServiceError('invalid_value', message, { param })
 }
 
-/** The audio of a request: its blob, read piece by piece each time it is asked for, or what the request itself holds. */
+/** The audio of a request: either its blob, opened anew for each read, or the bytes in the request itself. */
 function audioOf({ audio }: TranscribeRequest, blobs: Blobs): AudioFile {
   const { blob, base64, bytes, format } = audio
   const filename = `audio.${format}`
@@ -190,7 +194,7 @@ function audioOf({ audio }: TranscribeRequest, blobs: Blobs): AudioFile {
     bytes,
     open: () =>
       blobs.open(blob).catch((cause: unknown) => {
-        // Not caused by the caller: the blob directory is not shared by the processes, or was emptied.
+        // The fault is in the deployment: the processes do not share the blob directory, or the directory was emptied.
         throw new ServiceError('internal_error', 'The worker could not read the audio of the request.', { cause })
       }),
   }

@@ -28,7 +28,7 @@ export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   pool: 'batches',
   request: BatchPartRequest,
   childrenAtOnce: CHILDREN_AT_ONCE,
-  // The batch writes the partial result. Its parts need no time for this.
+  // The batch writes the partial result, so its parts need no time for this.
   wrapUpMs: 0,
   merge: () => undefined,
   isOutput: () => true,

@@ -72,8 +72,8 @@ export interface Composition {
    */
   submit(child: ChildJob): Promise<string>
   /**
-   * Returns the terminal states and results of children, in the order of `ids`. If a child is not in a terminal state, then the parent is
-   * parked in the store: its slot is freed and this promise never resolves. The handler runs again when all children have ended, at
+   * Returns the terminal states and results of children, in the order of `ids`. If a child is not in a terminal state, then the parent is parked in the store.
+   * Parking frees the slot, and this promise never resolves. The handler runs again when all children have ended, at
    * {@link wrapUpAtMs}, or after a cancel. In the last two cases, an unfinished child is returned as `undefined`.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>

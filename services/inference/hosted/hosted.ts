@@ -54,15 +54,15 @@ const searching: HostedRunner = {
 }
 
 /**
- * Answers whose tools the service runs itself (docs/internals/design.md, Composed jobs).
+ * Answers with hosted tools, which the service runs itself (docs/internals/design.md, Composed jobs).
  *
- * Each round of the model is a recorded step, and each tool call is a child job of its pool. Events for callers are published once per key,
- * so an attempt that repeats a round publishes nothing twice.
+ * Each round of the model is a recorded step, and each tool call is a child job of its pool. Events for callers are published once per
+ * key, so an attempt that repeats a round publishes nothing twice.
  */
 
-/** Maximum rounds of one answer, for models that would call tools forever. */
+/** Maximum rounds of one answer. Limited, because some models would call tools forever. */
 const ROUNDS_MAX = 20
-/** Maximum tool calls that run per round. Further calls get a refusal as their result. */
+/** Maximum tool calls that run per round. Further calls are not run; the model receives an error as their result. */
 const CALLS_IN_FLIGHT_MAX = 16
 
 export type Generate = (request: GenerateRequest, context: AttemptContext) => AsyncIterable<GenerateEvent>
@@ -169,7 +169,7 @@ class HostedAnswer {
     return { round, unpublished: published.rest(said) }
   }
 
-  /** The calls to run, within the limits per round and per answer. Only these have an output item. */
+  /** Selects the calls to run, within the limits per round and per answer. Calls beyond the limits get no output item. */
   #take(calls: readonly HostedCall[]): Run[] {
     const room = Math.min(this.#callsMax - this.#runs, CALLS_IN_FLIGHT_MAX)
     return calls.slice(0, room).map((call) => {
@@ -215,13 +215,13 @@ class HostedAnswer {
     this.#request = {
       ...this.#request,
       turns: [...turns, { role: 'assistant', parts: [...round.parts, ...calls] }, ...answers],
-      // The forced call has happened. A tool choice that forces it again would never end.
+      // The forced call was made in this round. With an unchanged tool choice the model would be forced to call again in each round.
       tool_choice: isForced ? { type: 'auto' } : tool_choice,
     }
   }
 }
 
-/** If the model still calls tools although none were offered, then there is no answer: finish as `length`. */
+/** If the model still calls tools in a round without tools, then there is no answer, and the finish reason is `length`. */
 function finishOf({ finish }: Round, isAnswer: boolean): GenerateEvent {
   return isAnswer ? finish : { ...finish, reason: 'length', calls_full: true }
 }
@@ -284,10 +284,10 @@ interface Round {
 }
 
 /**
- * Sorts the events of a round.
+ * Divides the events of a round by type.
  *
- * @param prefix Prefix of generated ids, for calls whose engine sent no id.
- * @throws ServiceError `upstream_error` if the engine did not finish
+ * @param prefix Prefix of generated ids, for calls whose engine sent no id. @throws ServiceError `upstream_error` if the engine did not
+ * finish
  */
 function readRound(events: readonly GenerateEvent[], tools: readonly HostedTool[], prefix: string): Round {
   const said: GenerateEvent[] = []

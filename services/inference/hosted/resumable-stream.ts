@@ -3,13 +3,13 @@ import type { Composition } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 
 /**
- * Maximum pieces of one answer that are published while the model generates. Each piece is a recorded step. Later text is published at the
- * end of its round.
+ * Maximum pieces of one answer that are published while the model generates. Limited, because each piece is a recorded step. Later text
+ * is published at the end of its round.
  */
 const PIECES_MAX = 600
 /**
- * Time between two pieces. After every {@link PACE_PIECES} pieces it grows by itself, so that long answers do not use up their pieces
- * early.
+ * Initial interval between two pieces. The interval grows by {@link PIECE_MS} after every {@link PACE_PIECES} pieces, so that a long
+ * answer does not use up its pieces early.
  */
 const PIECE_MS = 100
 const PACE_PIECES = 20
@@ -24,8 +24,8 @@ export interface DeltaInterval {
 /**
  * Publishes the output of one round while the model still generates (docs/internals/design.md, Composed jobs).
  *
- * Pieces are stored as published. If an attempt dies within a round, then the next attempt republishes the stored pieces, which subscribers
- * already have, and runs the model again.
+ * Each published piece is stored. If a worker stops within a round, then the next attempt publishes the stored pieces under the same keys.
+ * Subscribers thus do not receive them again. This attempt then runs the model again.
  *
  * While the new output equals the stored output, nothing is published. At the first difference a `cut` event discards the published text,
  * and all of the new text follows.
@@ -37,9 +37,9 @@ export class ResumableStream {
   #pieces = 0
   /** Events published since the last cut. */
   #published: GenerateEvent[] = []
-  /** Events generated in this attempt and not published. While {@link #isBehind}: all events of this attempt. */
+  /** Events generated in this attempt and not published yet. While {@link #isBehind} is true: all events of this attempt. */
   #pending: GenerateEvent[] = []
-  /** Whether this attempt has not yet generated all that earlier attempts published. */
+  /** Whether earlier attempts published text that this attempt has not generated again yet. */
   #isBehind = false
   #dueAt = 0
 
@@ -72,7 +72,7 @@ export class ResumableStream {
     this.#dueAt = performance.now() + PIECE_MS * (1 + this.#pace.pieces / PACE_PIECES)
   }
 
-  /** The events of the round that are still to be published. @param said All events of the round */
+  /** Returns the events of the round that are not published yet. @param said All events of the round */
   rest(said: readonly GenerateEvent[]): GenerateEvent[] {
     const { state, rest } = restOf(this.#published, said)
     return state === 'beyond' ? rest : [CUT, ...said.filter(({ type }) => type !== 'start')]
@@ -116,14 +116,12 @@ interface Rest {
   readonly rest: GenerateEvent[]
 }
 
-/** Whether an event is published while the model generates. Tool calls are published when they run, together with the end. */
+/** Whether an event is published while the model generates. Tool calls are published when they run; the finish and the usage at the end. */
 function wasSent({ type }: GenerateEvent): boolean {
   return type !== 'tool_call' && type !== 'tool_arguments' && type !== 'finish' && type !== 'usage'
 }
 
-/**
- * Compares the content of two runs of a model, independent of how the events split it. The start event of the first run counts for both.
- */
+/** Compares the content of two runs of a model, independent of how the text is divided into events. Start events are not compared. */
 function restOf(published: readonly GenerateEvent[], generated: readonly GenerateEvent[]): Rest {
   if (published.length === 0) return { state: 'beyond', rest: [...generated] }
   const words = generated.filter(({ type }) => type !== 'start')
@@ -146,7 +144,7 @@ function restOf(published: readonly GenerateEvent[], generated: readonly Generat
   return { state: 'beyond', rest: words.slice(at) }
 }
 
-/** Length of the common prefix, which is all of the shorter text; undefined if the texts differ. */
+/** Length of the common prefix if one text is a prefix of the other; undefined if the texts differ. */
 function sharedOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
   if (a.type !== b.type || !('text' in a) || !('text' in b)) {
     return JSON.stringify(a) === JSON.stringify(b) ? 0 : undefined
@@ -156,7 +154,7 @@ function sharedOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
   return a.text.slice(0, length) === b.text.slice(0, length) ? length : undefined
 }
 
-/** The signature of a reasoning text that was published without it. */
+/** An event with only the signature of a reasoning text, if this text was published without its signature. */
 function signatureOf(published: GenerateEvent, generated: GenerateEvent, length: number): GenerateEvent | undefined {
   if (published.type !== 'reasoning' || generated.type !== 'reasoning' || generated.signature === undefined)
     return undefined

@@ -9,7 +9,7 @@ export interface HostedResult {
   readonly text: string
 }
 
-/** Arguments of a hosted call. Models may write anything, so invalid arguments are a `problem` and not an error. */
+/** Arguments of a hosted call. Invalid arguments are a `problem` for the model instead of an error, because models may write anything. */
 export interface HostedInput {
   /** The code or the query. */
   readonly input: string
@@ -33,7 +33,7 @@ export function notRun(problem: string): HostedResult {
   return { status: 'failed', output: [{ type: 'logs', logs: problem }], text: `Error: ${problem}` }
 }
 
-/** A text field of a JSON object; undefined if the JSON is invalid, or if the field is missing or no text. */
+/** A text field of a JSON object. Undefined if the JSON is invalid, or if the field is missing or not a text. */
 export function textField(json: string, name: string): string | undefined {
   // Invalid JSON is no error here: the model receives the problem as the result of its call.
   const value = objectIn(json)?.[name]
