@@ -66,6 +66,7 @@ const PARTS: readonly Part[] = [
     glossary: 'Glossary',
   }),
   part('Internals', 'internals', {
+    'life-of-a-job': 'Life of a job',
     design: 'Design',
     protocol: 'Protocol',
     benchmarks: 'Benchmarks',
