@@ -1,9 +1,9 @@
 """
 asyncio without sockets.
 
-Its loops wake themselves, when another thread calls, through a pair of sockets. What lies in the buffers of sockets is
-memory of the kernel that no limit of a run counts, so a program has none: here a loop has a counter of the kernel's
-(eventfd), which holds eight bytes.
+An event loop normally has a pair of sockets, by which other threads wake it. A program in the sandbox has no sockets,
+because their buffers are kernel memory that no limit of a run counts. Here the loop is woken by an eventfd instead, a
+kernel counter of eight bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ONE = 1
 
 
 def make_it_work() -> None:
-    """Event loops take no sockets. Before asyncio is imported."""
+    """Makes event loops use an eventfd instead of sockets. Must be called before asyncio is imported."""
     imports.when_loaded(MODULE, _replace)
 
 
@@ -27,7 +27,7 @@ def _replace(selector_events: types.ModuleType) -> None:
 
 
 def _make_wakeup(loop) -> None:
-    """As the original, which makes two sockets; the rest of the loop takes these for them."""
+    """Replaces `_make_self_pipe`. The rest of the loop uses the two objects like the sockets of the original."""
     descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     loop._ssock, loop._csock = _Sleeper(descriptor), _Waker(descriptor)
     loop._internal_fds += 1
@@ -35,7 +35,7 @@ def _make_wakeup(loop) -> None:
 
 
 class _Sleeper:
-    """The end that a loop waits for. It owns the descriptor."""
+    """The reading end, for which the loop waits. This object owns the descriptor and closes it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -44,7 +44,7 @@ class _Sleeper:
         return self._descriptor
 
     def recv(self, _bytes_max: int) -> bytes:
-        """@raises BlockingIOError when nobody has called since the last time"""
+        """@raises BlockingIOError if there was no wake-up since the last call"""
         os.eventfd_read(self._descriptor)
         return b"\0"
 
@@ -53,13 +53,13 @@ class _Sleeper:
 
 
 class _Waker:
-    """The end that other threads call."""
+    """The writing end, which other threads use to wake the loop."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """@raises OSError always: a loop asks only to have signals written into it, which takes a socket or a pipe"""
+        """@raises OSError always: a loop needs the number only for signals, which an eventfd cannot receive"""
         raise OSError("signals cannot be handled by an event loop in a sandbox")
 
     def send(self, data: bytes) -> int:

@@ -1,18 +1,19 @@
 """
-The first process of a container that serves one run: loads the libraries, supervises a job, ends.
+The first process of a container that serves one run: loads the libraries, supervises one job, ends.
 
-It takes a job as soon as it can run one, and loads one library after another until it comes. What the program names
-and is not there yet is loaded then, before the program's time begins. With everything loaded it forks the program's
-process, which then only waits for the job: to fork this many pages takes longer than to run a short program.
+The process accepts a job at any time and loads one library after another while it waits. If a job arrives early, then
+only the libraries that its code names are still loaded, before the timeout of the program begins. After all libraries
+are loaded, the process forks the child for the program, which then waits for the job. Forking in advance saves time,
+because a fork of this many pages takes longer than a short program.
 
-    ready ──▶ loading ──all there──▶ forked ──a job──▶ running ──▶ ended
-                 └──────a job, what it names is loaded──▶┘
-    the service is gone, at any time: it ends, and its child with it
+    ready ──▶ loading ──all loaded──▶ forked ──job──▶ running ──▶ ended
+                 └──────job: load the libraries that it names──▶┘
+    the service disconnects, at any time: the process ends, and its child with it
 
-It speaks to the service on standard input and output (supervise/frames.py) and ends when its input does, so that a service that
-was killed leaves no interpreter running. What keeps the program in is the container; here is only what lies between
-this process and its child, which has the same user and the same process namespace: this one cannot be traced, opened
-or signalled by it (process 1 is deaf to signals from inside that it ignores).
+The process exchanges frames with the service on standard input and output (supervise/frames.py) and ends when its
+input closes. A service that was killed therefore leaves no interpreter running. The container confines the program.
+This file only protects the process from its child, which has the same user and process namespace. The child cannot
+trace it, open its files or signal it, because the kernel drops signals to process 1 that process 1 ignores.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from supervise.supervisor import Host, fork, supervise, watch
 
 SOURCE, SINK = 0, 1
 SITE = "/opt/site"
-# A caller who waited for this interpreter sends a job at once, and would wait for a whole library otherwise.
+# Time to wait for a job before the first library is loaded. If a caller already waits for this interpreter, then the job
+# arrives within this time and is not delayed by a library that it does not need.
 FIRST_LOOK_MS = 30
 
 
 def main() -> None:
-    """Serves one job."""
     namespaces.hide_from_equals()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
@@ -55,14 +56,14 @@ def main() -> None:
 
 
 def _versions() -> dict[str, str]:
-    """As the packages' metadata say (`numpy-2.2.6.dist-info`): to be asked, libraries would have to be imported."""
+    """Reads the versions from the names of metadata folders (`numpy-2.2.6.dist-info`), without importing the libraries."""
     names = (name.removesuffix(".dist-info") for name in os.listdir(SITE) if name.endswith(".dist-info"))
     versions = dict(name.split("-", 1) for name in names)
     return {**execution.PYTHON_VERSION, **{name: versions[name] for name in execution.LIBRARIES}}
 
 
 def _load_until_job(jobs: frames.JobReader) -> list[str]:
-    """Loads step by step, and looks for a job before each. Gives what is not loaded."""
+    """Loads one library after another until a job arrives. Returns the libraries that are not loaded yet."""
     missing = list(execution.STEPS)
     has_come = jobs.has_come(FIRST_LOOK_MS)
     while missing and not has_come:
@@ -86,7 +87,7 @@ def _run_prepared(jobs: frames.JobReader) -> None:
     os.close(source)
     poll = select.poll()
     poll.register(SOURCE, select.POLLIN)
-    # Only whether its reader, the child, is still there.
+    # No events: poll() reports only that the reading end was closed, that is, that the child has ended.
     poll.register(feed, 0)
     while not jobs.has_come():
         if feed in dict(poll.poll()):
@@ -98,7 +99,7 @@ def _run_prepared(jobs: frames.JobReader) -> None:
 
 def _read(jobs: frames.JobReader) -> dict:
     job = jobs.read()
-    # Processes are counted by the container: a limit of the user would count those of all containers together.
+    # No limit here: the container limits its processes, and a limit per user would count the processes of all containers.
     job["limits"]["processes"] = resource.RLIM_INFINITY
     return job
 
@@ -110,7 +111,7 @@ def _host() -> Host:
 if __name__ == "__main__":
     try:
         main()
-        # Freeing what libraries hold takes a while, and nobody waits for it.
+        # Exits without cleanup, because the libraries need time to free their memory.
         os._exit(0)
     except BaseException:
         traceback.print_exc()

@@ -1,9 +1,8 @@
 """
-Runs the caller's program: inside every sandbox, whatever its walls are made of.
+Runs the caller's program inside the sandbox; every adapter uses this code.
 
-Nothing here keeps anybody in, and nothing asks for an operating system: files, pipes and clocks of the standard
-library are all it takes, so that it runs the same under WebAssembly. What is hostile is the program, and after it has
-started everything in this process is its own.
+This code is no barrier: after the program has started, it controls everything in this process. Only files, pipes and
+clocks of the standard library are used, so that the code also runs under WebAssembly.
 """
 
 from __future__ import annotations
@@ -34,28 +33,29 @@ import thread_pool
 from scan import scan as policy
 
 FILE = "main.py"
-# What a program may expect to find, and to be told the version of.
+# Libraries that every program can import, and whose versions are reported.
 LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn")
-# Loaded before a program asks, in this order: parts of the standard library, at no price, then what takes its time.
+# Modules that are imported before the first program, in this order: the cheap ones of the standard library at once, the
+# STEPS one by one, because each of them takes long.
 STANDARD = (
     "collections", "csv", "dataclasses", "datetime", "decimal", "fractions", "functools", "itertools", "math", "queue",
     "re", "statistics", "string", "typing",
 )  # fmt: skip
 STEPS = ("asyncio", "numpy", "matplotlib.pyplot", "pandas", "scipy.optimize", "scipy.stats", "seaborn")
-# Held while the program runs and let go to report a MemoryError: printing a traceback takes memory too.
+# Memory that is reserved while the program runs and freed to report a MemoryError, because a traceback needs memory too.
 RESERVE_BYTES = 4 << 20
 PYTHON_VERSION = {"python": ".".join(map(str, sys.version_info[:3]))}
 OURS = os.path.dirname(__file__) + "/"
-# Where the standard library and the installed ones are, before a program adds directories of its own.
+# Path prefixes of the standard library and of installed libraries, read before the program can extend sys.path.
 LIBRARY_PLACES = ("<frozen ", *(f"{place}/" for place in sys.path if place))
 # Sources of compiled libraries, whose frames have no directory.
 COMPILED = (".pyx", ".pxi", ".pxd")
-# Newer versions of Python add to the error of a missing module how this interpreter was started.
+# A hint about the options of this interpreter, which newer versions of Python add to the error of a missing module.
 NO_SITE_HINT = re.compile(r"\. Site initialization is disabled, [^\n]*", re.ASCII)
-# Python 3.10 has none.
+# Python 3.10 has no exception groups.
 GROUP = getattr(builtins, "BaseExceptionGroup", ())
 IMPORT = builtins.__import__
-# The program may have put something else in the place of the first two.
+# The program may have replaced the first two, so the originals are flushed as well.
 OUTPUTS = ("stdout", "stderr", "__stdout__", "__stderr__")
 TOO_DEEP = "line 1: the code nests too deeply to be checked"
 UNCHECKED = "line 1: the code cannot be checked"
@@ -67,9 +67,9 @@ _reserve: bytes | None = None
 
 def warm() -> dict[str, str]:
     """
-    Loads everything, so that no run pays for it. Call it once, before any program.
+    Imports all libraries in advance, so that no run waits for them. Call this once, before any program.
 
-    Gives the version of each library by the name it is imported by, and of `python`.
+    Returns the version of each library by its import name, and the version of `python`.
     """
     prepare()
     for name in STEPS:
@@ -78,24 +78,24 @@ def warm() -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Makes this interpreter able to run any program: what a program imports from here on works as if it was loaded."""
+    """Prepares this interpreter for any program. Libraries that are not loaded yet are adapted when they are imported."""
     fonts.seed_cache()
     plots.capture_when_imported()
     thread_pool.make_it_work()
     for name in STANDARD:
         importlib.import_module(name)
-    # exit(), quit() and help(), which an interpreter that is started without its site packages does not have.
+    # Adds exit(), quit() and help(), which are missing if the interpreter was started without site packages.
     site.setquit()
     site.sethelper()
     gc.freeze()
 
 
 def load(name: str) -> None:
-    """Takes one of STEPS, each at most once."""
+    """Imports one of STEPS. Call this at most once for each."""
     importlib.import_module(name)
     if name == plots.PYPLOT:
         plots.draw_one()
-    # What is here now is never garbage: a collection would only look at it again, and in a fork copy its pages.
+    # Excludes all present objects from garbage collection. A collection in a fork would visit and thus copy their pages.
     gc.freeze()
 
 
@@ -103,23 +103,24 @@ def execute(
     code: str, *, scan: bool, files: dict[str, str], emit: Emit, lock_down: Callable[[], None]
 ) -> int:
     """
-    Checks a program and runs it as `__main__` on descriptors 0, 1 and 2; gives its exit status, 0..255.
+    Checks a program and runs it as `__main__` on descriptors 0, 1 and 2. Returns its exit status, 0..255.
 
-    `emit(b"V", json)` tells the verdict, `{"violations": [...]}`, before anything runs; with a violation nothing does.
-    `files` are put into the working directory, by their names, from base64. `emit(b"P", png)` gives each figure that the program shows. `lock_down` is called between verdict and program. With
-    `scan` off the program is not looked at, and its imports are not either.
+    `emit(b"V", json)` sends the verdict of the scan, `{"violations": [...]}`. If there is a violation, nothing runs.
+    `emit(b"P", png)` sends each figure that the program shows. `files` are written to the working directory, each by
+    its name and with its content in base64. `lock_down` is called after the verdict and before the program. If `scan`
+    is false, then neither the program nor its imports are checked.
     """
     _open_streams()
-    # Editors put one at the start of a file; Python reads over it there.
+    # Some editors write a byte order mark at the start of a file. Python ignores it in files, but not in strings.
     code = code.removeprefix("\ufeff")
-    # Lines as Python counts them: form feeds and U+2028 end none.
+    # Python's own line ends only: `str.splitlines` would also split at form feeds and U+2028.
     linecache.cache[FILE] = (len(code), None, io.StringIO(code, newline=None).readlines(), FILE)
     failure, tree = None, None
     try:
         tree = ast.parse(code, FILE)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         failure = error
-    # The tree that is scanned is the one that is compiled: no other parser can read it differently.
+    # The scanned tree is also the compiled one, so no difference between two parsers can hide code from the scan.
     violations = _violations(tree) if scan and tree is not None else []
     emit(b"V", json.dumps({"violations": violations}).encode())
     if violations:
@@ -143,7 +144,7 @@ def _put(files: dict[str, str]) -> None:
 
 
 class _AtOnce(io.BufferedWriter):
-    """Keeps nothing back: what a program printed before it is ended from outside, half a line too, must have left."""
+    """Flushes each write, so that no output is lost if the program is killed, not even an incomplete line."""
 
     def write(self, data) -> int:
         count = super().write(data)
@@ -152,7 +153,7 @@ class _AtOnce(io.BufferedWriter):
 
 
 def _open_streams() -> None:
-    """As `python -u` opens them, but always UTF-8, so that output leaves while the program runs."""
+    """Opens the standard streams unbuffered, like `python -u`, and always in UTF-8."""
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), encoding="utf-8")
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = _AtOnce(io.FileIO(descriptor, "w", closefd=False))
@@ -167,7 +168,7 @@ def _violations(tree: ast.AST) -> list[str]:
     except RecursionError:
         return [TOO_DEEP]
     except Exception:
-        # A flaw of the scan lets nothing through.
+        # If the scan itself fails, then the program is rejected.
         return [UNCHECKED]
 
 
@@ -176,7 +177,7 @@ def _run(tree: ast.AST, *, is_guarded: bool) -> int:
         program = compile(tree, FILE, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         if isinstance(error, SyntaxError):
-            # A tree does not know its text.
+            # A tree has no source text, so the error lacks the faulty line.
             error.text = linecache.getline(FILE, error.lineno or 1)
         return _report(error, None)
     global _reserve
@@ -205,14 +206,14 @@ def _main_module(is_guarded: bool) -> types.ModuleType:
 
 def _import(name, globals=None, locals=None, fromlist=(), level=0):
     """
-    The import of a program, which knows the scan's list, for names that a scan cannot see because they are computed.
+    Replaces `__import__`: rejects the modules on the scan's list if the program computed their names at run time.
 
-    Libraries import what they need. The guard gives a clear message and is no wall: the walls are outside this process.
+    Imports by libraries are not restricted. The check only provides a clear error message; it is no security barrier.
     """
     caller = sys._getframe(1).f_globals if globals is None else globals
     if level == 0 and caller.get("__name__", "__main__") == "__main__" and policy.is_denied_import(name, fromlist or ()):
-        # Not a program but C that it called, as numpy.fromfile does: PyImport_Import comes here with a list, and then takes
-        # the module from sys.modules, whatever it is given.
+        # An import by C code that the program called, such as numpy.fromfile. PyImport_Import passes a list here, ignores
+        # the result, and takes the module from sys.modules.
         if name == "os" and fromlist == []:
             return None
         raise ImportError(f"import of '{name}' is not allowed")
@@ -220,14 +221,14 @@ def _import(name, globals=None, locals=None, fromlist=(), level=0):
 
 
 def _forget_random_state() -> None:
-    """Runs that share one warm interpreter would otherwise draw the same numbers."""
+    """Seeds random numbers again. Otherwise all runs forked from one interpreter would draw the same numbers."""
     random.seed()
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed(None)
 
 
 def _exit_status(code: object) -> int:
-    """Of `SystemExit`, as Python takes it."""
+    """Converts the code of `SystemExit` into an exit status, as Python does."""
     if code is None:
         return 0
     if isinstance(code, int):
@@ -237,14 +238,14 @@ def _exit_status(code: object) -> int:
 
 
 def _report(error: BaseException, trace: types.TracebackType | None) -> int:
-    """Prints an exception as Python does, without our frames, and beginning with a line of the program."""
+    """Prints an exception as Python does, but without our own frames: the traceback begins in the program."""
     global _reserve
     _reserve = None
     BaseException.with_traceback(error, trace)
     _clean(error)
     hook = sys.excepthook
     try:
-        # The built-in one looks for the source in a file.
+        # The built-in hook would read the source lines from a file, which does not exist.
         if hook is sys.__excepthook__:
             _print(error)
         else:
@@ -252,7 +253,7 @@ def _report(error: BaseException, trace: types.TracebackType | None) -> int:
     except SystemExit as leaving:
         return _exit_status(leaving.code)
     except BaseException as broken:
-        # The hook is the program's. The exception that it was called for is the context of this one, and printed with it.
+        # The program's own hook failed. The printed error has the original exception as its context.
         _clean(broken)
         _print(broken)
     return 1
@@ -264,14 +265,14 @@ def _print(error: BaseException) -> None:
 
 
 def _clean(error: BaseException) -> None:
-    """Takes our frames out of an exception and its causes, and drops causes that lie inside a library alone."""
+    """Removes our own frames from an exception and its causes, and drops causes that happened only inside libraries."""
     seen, pending = {}, [error]
     while pending:
         error = pending.pop()
         if error is None or id(error) in seen:
             continue
         seen[id(error)] = error
-        # A class of the program may have methods and attributes of these names.
+        # Called on BaseException, because a class of the program may override these names.
         BaseException.with_traceback(error, _without_ours(error.__traceback__))
         pending += [error.__cause__, error.__context__, *(error.exceptions if isinstance(error, GROUP) else ())]
     for each in seen.values():
@@ -281,7 +282,7 @@ def _clean(error: BaseException) -> None:
 
 
 def _is_inside_library(error: BaseException | None) -> bool:
-    """Whether an exception and all that led to it were raised and caught by libraries: `KeyError` of a pandas index."""
+    """Whether libraries raised and caught an exception and all its causes, such as the `KeyError` of a pandas index."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -308,19 +309,19 @@ def _parts(trace: types.TracebackType | None) -> list[types.TracebackType]:
 
 
 def _finish(status: int) -> int:
-    """What Python does at its end: threads, handlers of `atexit`, buffers. The process may then be ended at once."""
-    # Plots before the handlers: pyplot has one that closes all figures.
+    """Does the work of an interpreter exit: joins threads, runs `atexit` handlers, flushes the streams."""
+    # Plots come before the `atexit` handlers, because a handler of pyplot closes all figures.
     for step in (threading._shutdown, plots.finish, atexit._run_exitfuncs, *(functools.partial(_flush, name) for name in OUTPUTS)):
         try:
             step()
         except BaseException:
-            # Each of them runs code of the program, and none may keep the others from their part.
+            # Each step can run code of the program. A failure must not prevent the other steps.
             status = status or 1
     return status
 
 
 def _flush(name: str) -> None:
     stream = getattr(sys, name, None)
-    # A program may have closed it, or put something without buffers there.
+    # The program may have closed the stream, or replaced it with an object that lacks `closed`.
     if not getattr(stream, "closed", True):
         stream.flush()

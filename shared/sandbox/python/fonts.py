@@ -1,9 +1,9 @@
 """
-Fonts of plots: a font cache made beforehand, and a fallback font for Chinese, Japanese and Korean text.
+Fonts of plots: a prepared font cache, and a fallback font for Chinese, Japanese and Korean text.
 
-matplotlib draws a glyph that a font lacks with the next font of its list. Programs set that list themselves
-(`rcParams["font.sans-serif"] = ["SimHei"]`, seaborn's themes), so the fallback is added behind every list. Fonts that
-such programs name and that are not here are other names of the fallback.
+If a font lacks a glyph, matplotlib uses the next font of its list. Programs set that list themselves, for example by
+`rcParams["font.sans-serif"] = ["SimHei"]` or a seaborn theme. The fallback font is therefore appended to every list.
+Common CJK fonts that are not installed are registered as aliases of the fallback font.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import types
 
-# A directory that matplotlib cannot write to is not read either: matplotlib would search all fonts again.
+# The cache is copied, because matplotlib ignores a read-only configuration directory and would search all fonts again.
 FONT_CACHE, CONFIGURATION = "/opt/matplotlib", "/tmp/.matplotlib"
 FALLBACK_FAMILY = "WenQuanYi Micro Hei"
 OTHER_NAMES = (
@@ -25,7 +25,7 @@ OTHER_NAMES = (
 
 
 def seed_cache() -> None:
-    """Copies the font cache to where matplotlib takes it from. Before matplotlib is imported."""
+    """Copies the font cache into a writable directory for matplotlib. Must be called before matplotlib is imported."""
     if not os.path.isdir(FONT_CACHE):
         return
     os.makedirs(CONFIGURATION, exist_ok=True)
@@ -37,7 +37,7 @@ def seed_cache() -> None:
 
 
 def add_fallback(font_manager: types.ModuleType) -> None:
-    """Does nothing where the font is not installed."""
+    """Appends the fallback font to every font list. Does nothing if the font is not installed."""
     manager = font_manager.fontManager
     found = next((entry for entry in manager.ttflist if entry.name == FALLBACK_FAMILY), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""Work that is done as soon as a module is loaded, whoever imports it, so that nobody pays for one that is not."""
+"""Hooks that adapt a module when it is first imported, so that a program which does not import it saves the time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 
 
 def when_loaded(name: str, then: Callable[[types.ModuleType], None]) -> None:
-    """From the first import of a module on `then` has been done to it. Call it before that import."""
+    """Calls `then` with a module right after its first import. Must be called before that import."""
     sys.meta_path.insert(0, _Finder(name, then))
 
 
 class _Finder:
-    """Finds one module where it is, and has something done to it once it is loaded."""
+    """An import finder for one module that wraps the loader of that module."""
 
     def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
         self._name = name

@@ -1,13 +1,13 @@
 """
-Takes the figures of a program, each once, as PNG.
+Captures the figures of a program as PNG, each figure once.
 
-    plt.show()                 each open figure, at once, as a PNG
-    fig.savefig(...)           the figure as it was saved, when the program ends (saved.py)
-    image files (PIL, GIF)     files that the program left in its scratch directory, when it ends, as PNG
-    open figures               when the program ends, unless they were shown or saved
+    plt.show()                 sends each open figure at once
+    fig.savefig(...)           sends the figure as it was saved, when the program ends (saved.py)
+    image files (PIL, GIF)     files in the scratch directory are sent as PNG when the program ends
+    open figures               are sent when the program ends, unless they were shown or saved
 
-A figure that is shown and saved, or saved in several formats, is one plot. The caps on number and size only save work and
-inform the program; the supervisor enforces them.
+A figure that is shown and saved, or saved in several formats, is one plot. The limits here only avoid useless work and
+inform the program; the supervisor enforces its own limits.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _is_full = False
 
 
 def capture_when_imported() -> None:
-    """From the first import of pyplot on, whichever module does it, figures are taken."""
+    """Installs import hooks, so that figures are captured from the first import of pyplot on."""
     imports.when_loaded(FONT_MANAGER, fonts.add_fallback)
     imports.when_loaded(PYPLOT, _capture)
     imports.when_loaded(ANIMATION, _figures.watch_animations)
 
 
 def draw_one() -> None:
-    """Draws a figure and throws it away: the first one loads fonts and fills caches."""
+    """Draws a figure and discards it, because the first figure loads fonts and fills caches."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots()
@@ -55,7 +55,7 @@ def draw_one() -> None:
 
 
 def send_to(emit: Callable[[bytes, bytes], None]) -> None:
-    """Plots go to `emit(b"P", image)` from now on. Call it when the program's own files are in their directory."""
+    """Starts to send plots by `emit(b"P", image)`. Call this after the caller's files were written."""
     global _emit
     _emit = emit
     _figures.start()
@@ -63,7 +63,7 @@ def send_to(emit: Callable[[bytes, bytes], None]) -> None:
 
 
 def finish() -> None:
-    """Sends what the program saved or left open. Nothing of it is an error of the program."""
+    """Sends the saved and open figures. A failure becomes a warning and does not change the exit status of the program."""
     try:
         _send_all()
     except Exception as error:
@@ -71,7 +71,7 @@ def finish() -> None:
 
 
 def render(figure, **options) -> bytes:
-    """A figure as a PNG. @raises ValueError or MemoryError for one that is larger than can be drawn"""
+    """Draws a figure as PNG. @raises ValueError or MemoryError if the figure is too large to draw"""
     buffer = io.BytesIO()
     with _figures.paused():
         figure.savefig(buffer, **{"dpi": min(figure.dpi, DPI_MAX), "bbox_inches": "tight", **options, "format": "png"})
@@ -82,18 +82,18 @@ _figures = saved.SavedFigures(render, PLOTS_MAX, PLOT_BYTES_MAX, PLOTS_BYTES_MAX
 
 
 def _capture(pyplot: types.ModuleType) -> None:
-    """Puts the capture in the place of everything that shows a figure or picks another way to show it."""
+    """Replaces all functions that show a figure, or that select a backend for showing figures."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    # The backend is chosen at the first figure otherwise, by what is replaced below.
+    # Selects the backend now. Otherwise pyplot would select one at the first figure, by functions that are replaced below.
     pyplot.switch_backend("agg")
     pyplot.show = _show
-    # The original shows each step of a loop that draws.
+    # The original `pause` also shows the figure, so each step of an animated loop would become a plot.
     pyplot.pause = time.sleep
     Figure.show = _show_figure
     _figures.watch(Figure)
-    # 'TkAgg' needs a screen, and 'Agg' would make show() do nothing.
+    # Programs must not select another backend: 'TkAgg' needs a screen, and with 'Agg' show() has no effect.
     matplotlib.use = pyplot.switch_backend = lambda *_, **__: None
 
 
@@ -120,7 +120,7 @@ def _give(figure) -> None:
     try:
         image = render(figure)
     except (ValueError, MemoryError) as error:
-        # Other exceptions are the program's to see.
+        # All other exceptions are raised in the program.
         return _warn(f"{type(error).__name__}: {error}")
     _figures.was_sent(figure, image)
     _send(image)
@@ -129,7 +129,7 @@ def _give(figure) -> None:
 def _send_all() -> None:
     files = saved.image_files(_figures.paths(), PLOT_BYTES_MAX)
     animations = [file for file in files if file.is_animation]
-    # Animations first: their frames may be more than can be taken.
+    # Animations are sent first, because their saved frames may use up the maximum number of plots.
     _send_files(animations)
     for image in _figures.images(without_temporary=bool(animations)):
         _send(image)
@@ -148,7 +148,7 @@ def _send_files(files: list[saved.ImageFile]) -> None:
         except Exception as error:
             _warn(f"{file.path}: {type(error).__name__}: {error}")
             continue
-        # A copy of a figure that was sent is not another plot.
+        # A file equal to a figure that was already sent is not sent again.
         if _digest(image) not in _digests:
             _send(image)
 

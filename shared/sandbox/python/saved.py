@@ -1,10 +1,12 @@
 """
-Images that a program saves: its figures (`savefig`), and files that other libraries wrote.
+Images that a program saves: figures (`savefig`), and image files that other libraries wrote.
 
-A saved figure is kept until the program ends, because only then it is known whether the figure was shown, too, or saved
-again. Figures are told apart by identity. One figure that is saved again counts again if its picture changed
-(`plt.clf()` in a loop), unless it replaced the same file. Pictures that are gone at the end, in memory or in a deleted
-file, are frames if the program made an animation, and figures otherwise.
+Saved figures are sent when the program ends, because a figure may still be shown or saved again. Figures are compared
+by identity. A figure that is saved again counts as a second plot if its picture changed (`plt.clf()` in a loop),
+unless it overwrote the file of the first.
+
+A temporary picture was written to memory or to a file that was deleted. If the program made an animation, then its
+temporary pictures are taken for frames and are not sent.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 PNG = b"\x89PNG\r\n\x1a\n"
-# In the place of a picture: the figure has moved.
+# Replaces the picture of a figure that was saved as an animation.
 ANIMATION = b""
 # The only directory that a program can write to.
 SCRATCH = "/tmp"
 ENTRIES_MAX = 10_000
 ANIMATED = (".apng", ".gif")
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp", *ANIMATED)
-# Times that an image is halved until it fits into the limit of a plot.
+# Maximum number of times that an image is halved in size to fit the limit of a plot.
 HALVINGS_MAX = 5
-# Options of savefig that say nothing about the picture.
+# Options of savefig that change the file format but not the picture.
 FORMAT_OPTIONS = frozenset(("format", "backend", "metadata", "pil_kwargs"))
 
 _present: dict[str, tuple[int, int]] = {}
@@ -36,7 +38,7 @@ _present: dict[str, tuple[int, int]] = {}
 
 @dataclass(eq=False)
 class Saved:
-    """A picture of a figure, with the options of savefig that drew it. `path` is None for one in memory."""
+    """A picture of a figure, with its savefig options. `path` is None if the picture was written to memory."""
 
     image: bytes
     options: dict
@@ -47,10 +49,10 @@ class Saved:
 
 
 class SavedFigures:
-    """The figures that a program saved and those that were sent."""
+    """Records which figures a program saved, and which were already sent."""
 
     def __init__(self, render: Callable[..., bytes], count_max: int, each_max: int, bytes_max: int) -> None:
-        #: Pictures that there was no room for.
+        #: Number of pictures that were not recorded, because a limit was reached or drawing failed.
         self.dropped = 0
         self._render = render
         self._count_max = count_max
@@ -60,16 +62,16 @@ class SavedFigures:
         self._latest: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._paths: set[str] = set()
         self._is_started = False
-        # Each thread has its own: another one may save a figure meanwhile.
+        # Per thread, because another thread of the program may save a figure at the same time.
         self._pauses = threading.local()
 
     def start(self) -> None:
-        """The program begins: what is saved from now on is its own."""
+        """Called when the program starts. Figures that were saved before are not recorded."""
         self._is_started = True
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What this thread saves meanwhile is not a figure of its own."""
+        """Figures that this thread saves inside the `with` block are not recorded."""
         before = self._is_paused()
         self._pauses.is_on = True
         try:
@@ -78,7 +80,7 @@ class SavedFigures:
             self._pauses.is_on = before
 
     def watch(self, figure_class: type) -> None:
-        """Notes each figure that is saved."""
+        """Wraps savefig to record each saved figure."""
         save = figure_class.savefig
 
         @functools.wraps(save)
@@ -89,7 +91,7 @@ class SavedFigures:
                 with self.paused():
                     result = save(figure, fname, *args, **options)
             except OSError:
-                # A directory that does not exist here, such as /mnt/data: the figure is one nevertheless.
+                # The directory may not exist in the sandbox, such as /mnt/data. The figure is recorded nevertheless.
                 self._note(figure, None, options)
                 raise
             self._note(figure, fname, options)
@@ -98,7 +100,7 @@ class SavedFigures:
         figure_class.savefig = savefig
 
     def watch_animations(self, animation) -> None:
-        """Frames are no figures, and a figure that was saved as an animation is not another plot."""
+        """Wraps Animation.save, so that neither the frames nor the animated figure are sent as separate plots."""
         save = animation.Animation.save
 
         @functools.wraps(save)
@@ -112,14 +114,14 @@ class SavedFigures:
         animation.Animation.save = save_animation
 
     def was_sent(self, figure, image: bytes) -> None:
-        """The figure as it is now needs no other plot."""
+        """Records that the current state of the figure was sent."""
         latest = self._latest.get(figure)
         if latest in self._pending:
             self._pending.remove(latest)
         self._latest[figure] = Saved(image, {}, None)
 
     def is_known(self, figure) -> bool:
-        """Whether the figure was saved or sent."""
+        """Whether the figure was already saved or sent."""
         return figure in self._latest
 
     def is_animation(self, figure) -> bool:
@@ -127,11 +129,11 @@ class SavedFigures:
         return figure in self._latest and self._latest[figure].image == ANIMATION
 
     def paths(self) -> set[str]:
-        """Files that figures were saved to."""
+        """Paths of the files to which figures were saved."""
         return self._paths
 
     def images(self, *, without_temporary: bool) -> list[bytes]:
-        """What was saved and not sent, in its order."""
+        """The saved pictures that were not sent, in the order in which they were saved."""
         return [each.image for each in self._pending if not (without_temporary and each.is_temporary())]
 
     def _is_paused(self) -> bool:
@@ -145,7 +147,7 @@ class SavedFigures:
             if not is_empty(figure):
                 self._add(figure, path, options)
         except Exception:
-            # Larger than can be drawn a second time: the program has its file, and there is no plot.
+            # For example, the figure is too large to be drawn again. The program keeps its file, but no plot is sent.
             self.dropped += 1
 
     def _add(self, figure, path: str | None, options: dict) -> None:
@@ -172,7 +174,7 @@ class SavedFigures:
         return oldest is not None
 
     def _taken(self, figure, path: str | None, options: dict) -> Saved:
-        """The program's own file if it can be sent as it is: another rendering would take its time again."""
+        """Returns the content of the saved file if it is a suitable PNG; otherwise the figure is drawn again."""
         if path and not FORMAT_OPTIONS.intersection(options) and os.path.exists(path):
             if os.path.getsize(path) <= self._each_max:
                 with open(path, "rb") as file:
@@ -194,7 +196,7 @@ class ImageFile:
         return self.path.lower().endswith(ANIMATED)
 
     def read(self) -> bytes:
-        """The image as PNG, an animation as animated PNG. @raises OSError or ValueError for a file that is no image"""
+        """Returns the image as PNG, or as animated PNG. @raises OSError or ValueError if the file is not an image"""
         if os.path.getsize(self.path) <= self.size_max:
             with open(self.path, "rb") as file:
                 image = file.read(self.size_max)
@@ -204,18 +206,18 @@ class ImageFile:
 
 
 def image_files(known: set[str], size_max: int) -> list[ImageFile]:
-    """Images that are no figures (`known`) and that the program was not given, oldest first."""
+    """Image files that the program created, oldest first, without files of saved figures (`known`)."""
     new = [(status.st_mtime_ns, path) for path, status in _files() if _present.get(path) != _version(status)]
     return [ImageFile(path, size_max) for _, path in sorted(new) if path not in known]
 
 
 def ignore_present_files() -> None:
-    """Images that are there before the program are not its own."""
+    """Excludes image files that exist before the program starts."""
     _present.update((path, _version(status)) for path, status in _files())
 
 
 def is_empty(figure) -> bool:
-    """Whether nothing was drawn: `plt.savefig()` after `plt.show()` has a new figure."""
+    """Whether nothing was drawn. For example, `plt.savefig()` after `plt.show()` saves a new, empty figure."""
     return len(figure.get_children()) <= 1
 
 
@@ -237,7 +239,7 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 def _path_of(target: object, options: dict) -> str | None:
-    """The file that savefig wrote; None for one in memory. A file object and a PDF's pages have a name of their own."""
+    """Path of the file that savefig wrote; None for a buffer in memory. SCRATCH if the target has no known path."""
     if isinstance(target, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(target))
         default = f"{path.rstrip('.')}.{options.get('format') or 'png'}"
@@ -256,7 +258,7 @@ def _as_png(path: str, size_max: int) -> bytes:
         for _ in range(HALVINGS_MAX):
             if len(data) <= size_max:
                 break
-            # Of an animation too large to be sent the first frame is left.
+            # If an animation is too large, then only its first frame is sent.
             image.seek(0)
             image = image.convert("RGBA").reduce(2)
             data = _encoded(image)

@@ -1,8 +1,8 @@
 """
-Pools of threads without pipes.
+Thread pools without pipes.
 
-`multiprocessing.pool.ThreadPool`, which `multiprocessing.dummy.Pool` is, wakes its own threads through a pipe and a lock
-that processes could share. A program has neither: here the pool has a counter of the kernel's (eventfd).
+`multiprocessing.pool.ThreadPool` (also named `multiprocessing.dummy.Pool`) wakes its threads by a pipe and a semaphore
+for several processes. A program in the sandbox has neither, so the pool uses an eventfd, a counter in the kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import imports
 
 
 def make_it_work() -> None:
-    """Before multiprocessing is imported. A system without eventfd has no threads either."""
+    """Must be called before multiprocessing is imported. Without eventfd (WebAssembly) there are no threads either."""
     if hasattr(os, "eventfd"):
         imports.when_loaded("multiprocessing.pool", _replace)
 
@@ -28,7 +28,7 @@ def _replace(pool: types.ModuleType) -> None:
 
 
 class _Threads:
-    """The context of a pool, of which it takes only this queue."""
+    """The context of a thread pool, which uses only its queue."""
 
     @staticmethod
     def SimpleQueue() -> _Notifier:
@@ -36,7 +36,7 @@ class _Threads:
 
 
 class _Notifier:
-    """A queue that holds nothing but the number of notifications, and its own reading end."""
+    """A queue that stores only the number of its items. The pool reads `_reader`, which is the queue itself."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)

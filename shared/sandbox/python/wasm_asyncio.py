@@ -1,8 +1,8 @@
 """
 asyncio without sockets.
 
-Its loops wake themselves through a pair of sockets when another thread or a signal calls. Here there are neither
-threads nor signals, and no sockets.
+An event loop normally has a pair of sockets, by which threads and signals wake it. Under WebAssembly there are no
+threads, signals or sockets, so the loop has no such pair.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from asyncio.selector_events import BaseSelectorEventLoop
 
 
 def make_it_work() -> None:
-    """Lets event loops start without the pair. Timers and tasks work as ever."""
+    """Makes event loops start without a pair of sockets. Timers and tasks work as usual."""
     BaseSelectorEventLoop._make_self_pipe = _without_pair
     BaseSelectorEventLoop._close_self_pipe = _without_pair
     BaseSelectorEventLoop._write_to_self = _nothing_to_wake
@@ -22,4 +22,4 @@ def _without_pair(loop: BaseSelectorEventLoop) -> None:
 
 
 def _nothing_to_wake(loop: BaseSelectorEventLoop) -> None:
-    """Whoever calls runs in the loop's own thread."""
+    """Does nothing: every caller runs in the thread of the loop, which is therefore awake."""

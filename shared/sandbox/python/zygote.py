@@ -1,12 +1,12 @@
 """
-The zygote: one interpreter that has the libraries loaded, and forks a supervisor for each run.
+The zygote of the sandbox: one interpreter that has loaded the libraries and forks a supervisor for each run.
 
     zygote.py SOCKET
 
-It never reads a byte of a job: each connection to SOCKET is handed to a fork, which moves into namespaces of its own
-and then supervises the one run of that connection (supervise/supervisor.py). It says READY and the versions on standard output,
-and ends when its standard input does: it cannot outlive whoever started it. It is process 1 of its namespace, so its
-end is the end of every process that came from it.
+The zygote itself never reads a job. Each connection to SOCKET is passed to a fork, which enters its own namespaces and
+supervises the run of that connection (supervise/supervisor.py). When the zygote is ready, it prints the versions on
+standard output. The zygote ends when its standard input closes, so it cannot outlive the service. As process 1 of its
+namespace, the zygote ends all its descendants with itself.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from supervise import frames, limits, namespaces
 from supervise.supervisor import Host, supervise
 
 BACKLOG = 128
-# A connection that brings no job is given up.
+# Maximum time for a connection to send its job; then the connection is closed.
 JOB_SECONDS = 10
 
 
 def main(path: str) -> None:
-    """Serves until standard input ends."""
     listening = _listen(path)
     namespaces.become_nobody()
     namespaces.die_with_parent()
@@ -40,7 +39,7 @@ def main(path: str) -> None:
     versions = execution.warm()
     huge_pages.collapse()
     warm_bytes = limits.address_space()
-    # Supervisors are reaped by the kernel.
+    # With SIGCHLD ignored, the kernel reaps the supervisors.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     print(json.dumps({"msg": "ready", "versions": versions}), flush=True)
@@ -55,7 +54,7 @@ def main(path: str) -> None:
 
 
 def _listen(path: str) -> socket.socket:
-    """Whoever started this may be the only one to reach it, and may be root while this is not for long."""
+    """Listens on a socket that only the current user can open. Called before root is dropped."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     listening.bind(path)
@@ -71,7 +70,7 @@ def _fork_supervisor(listening: socket.socket, warm_bytes: int) -> None:
             listening.close()
             _serve(connection.fileno(), warm_bytes)
     except OSError as error:
-        # No room for another process: the caller sees its connection close, and may try again.
+        # The process limit is reached. The service sees a closed connection and can retry.
         print(f"no supervisor: {error}", file=sys.stderr, flush=True)
     finally:
         connection.close()
