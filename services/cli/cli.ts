@@ -33,7 +33,7 @@ Exit codes:
   130  interrupted with Ctrl-C
 `
 
-/** Old names of options, each with its replacement. An old name is rejected, and the error names the new one. */
+/** Renamed options: old name → new name. An old name is rejected, and the error names the new one. */
 const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
   for: 'ttl',
   overlap: 'grace-period',
@@ -130,7 +130,7 @@ function commandOf(name: string): Command {
   return command
 }
 
-/** @param command `help` if that was the command, undefined if no command was given. */
+/** @param command `help` if the command was `help`; undefined if no command was given */
 function help(rest: readonly string[], command: string | undefined): ExitCode {
   const [topic] = rest
   if (command !== undefined && topic !== undefined)

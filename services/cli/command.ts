@@ -68,7 +68,7 @@ export interface Command {
   readonly help: string
   readonly options: ParseArgsOptionsConfig
   run(invocation: Invocation): Promise<ExitCode>
-  /** Replaces `run` if the settings are invalid. A command without this method then fails with exit code 2. */
+  /** Called instead of `run` if the settings are invalid. A command without this method fails with exit code 2. */
   runWithoutSettings?(problems: readonly string[], values: Values, out: Output): Promise<ExitCode>
 }
 

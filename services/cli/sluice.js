@@ -15,7 +15,7 @@ const [major = 0] = process.versions.node.split('.').map(Number)
 if (major >= NODE_MAJOR_MIN) await import('./cli.ts').catch(reportMissingPackage)
 else runWith(ownNode())
 
-/** After an incomplete `npm ci` the import itself fails, before any command can report the problem. */
+/** Reports a missing dependency. After an incomplete `npm ci` the import fails before any command can run. */
 function reportMissingPackage(error) {
   if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error
   process.stderr.write('sluice cannot start: a dependency is not installed. Run: npm ci\n')
@@ -27,7 +27,7 @@ function ownNode() {
   try {
     found = join(dirname(createRequire(import.meta.url).resolve('node/package.json')), 'bin', 'node')
   } catch {
-    // Not installed: reported below.
+    // No other Node is installed: reported below.
   }
   if (found && existsSync(found)) return found
   process.stderr.write(

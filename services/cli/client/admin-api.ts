@@ -138,7 +138,7 @@ export class AdminApi {
     return await this.#post(JobView, `jobs/${encodeURIComponent(id)}/redrive`)
   }
 
-  /** At most `max` jobs of all projects, newest first; fetches pages on demand. */
+  /** Lists at most `max` jobs of all projects, newest first; fetches pages on demand. */
   async *list({ statuses, since, ...rest }: AdminFilter, max: number): AsyncGenerator<JobView> {
     yield* this.#pages(JobPage, 'jobs', { ...rest, status: statuses?.join(','), since }, max)
   }
@@ -166,12 +166,12 @@ export class AdminApi {
     return await this.#post(PauseView, `${target}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`)
   }
 
-  /** At most `max` webhook deliveries, newest first; pending and failed ones unless `status` is given. */
+  /** Lists at most `max` webhook deliveries, newest first. Without `status`: pending and failed ones. */
   deliveries(filter: { project?: string | undefined; status?: string | undefined }, max: number) {
     return this.#pages(DeliveryPage, 'deliveries', filter, max)
   }
 
-  /** At most `max` dead letters, newest first. */
+  /** Lists at most `max` dead letters, newest first. */
   deadLetters(filter: { pool?: string | undefined }, max: number) {
     return this.#pages(DeadLetterPage, 'dead-letters', filter, max)
   }
@@ -190,7 +190,7 @@ export class AdminApi {
     return await this.http.json(DiscardedView, path, { method: 'DELETE' })
   }
 
-  /** Health checks of the fleet: current problems, or a single `ok`. */
+  /** Health checks of the fleet: the current problems, or a single result `ok`. */
   async fleetFindings() {
     const { data } = await this.http.json(FindingPage, `${ADMIN}/findings?of=fleet`)
     return data.map(({ remediation, details, ...finding }) => ({

@@ -33,7 +33,7 @@ export class ApiError extends CommandError {
   readonly code: string
 
   constructor(status: number, code: string, message: string, next: string | undefined) {
-    // Exit code `unreachable` also for server errors: both mean that the caller may retry later.
+    // Server errors (5xx) get the exit code `unreachable` too, because in both cases the caller may retry later.
     super(status >= 500 ? EXIT.unreachable : EXIT.refused, message, next)
     this.status = status
     this.code = code
@@ -48,7 +48,7 @@ export function apiErrorFrom(status: number, body: unknown, retryAfter: string |
   const message = error
     ? `${plain(error.message)}${plain(code) && ` ${plain(code)}`}`
     : `The service responded with HTTP status ${status}.`
-  // A 404 for a named resource (a worker, a job) rather than for a wrong base URL: its message contains the remedy.
+  // A 404 may mean that a worker or job does not exist, instead of a wrong base URL. The message of such an error contains the remedy.
   const isResource = status === 404 && error !== undefined && !error.code && !error.message.startsWith('Invalid URL')
   const remedy = isResource ? undefined : remedyFor(status, error?.code ?? '', retryAfter)
   return new ApiError(status, error?.code ?? '', message, remedy)

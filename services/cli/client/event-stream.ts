@@ -7,9 +7,12 @@ import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { isFinalEvent, JobEventView } from './job.ts'
 import { jobPath } from './jobs-api.ts'
 
-/** Maximum consecutive connections without a new event; about a minute including the delays. */
+/** Maximum consecutive connections without a new event. Together with the delays they take about a minute. */
 const TRIES_MAX = 12
-/** Maximum attempts before the first response, about 8 s: the service may be starting, or the URL may be wrong. */
+/**
+ * Maximum attempts before the first response, about 8 s. Limited, because the URL may be wrong; retried, because the service may be
+ * starting.
+ */
 const FIRST_TRIES_MAX = 6
 const RECONNECT: Backoff = { baseMs: 250, maxMs: 10_000 }
 const DELAY_MS_MAX = 30_000
@@ -50,7 +53,7 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
       options.signal.throwIfAborted()
       lost = connectionLostFrom(error)
     }
-    // The cause is the "cannot reach" error, which contains the remedy.
+    // Throws the cause: its "cannot reach" message contains the remedy.
     if (!position.isReached && tries >= FIRST_TRIES_MAX) throw lost.cause
     if (tries >= TRIES_MAX) throw gaveUp(jobId, position.last, lost)
     const delayMs = lost.delayMs ?? delayOf(tries, position)
@@ -76,7 +79,7 @@ class ConnectionLost extends Error {
   }
 }
 
-/** Reads one connection and advances the position. @throws ConnectionLost unless the final event was received */
+/** Reads the events of one connection and advances the position. @throws ConnectionLost unless the final event was received */
 async function* readStream(http: HttpClient, jobId: string, position: Position, signal: AbortSignal) {
   const response = await http
     .send(`${jobPath(jobId)}/events`, {
@@ -97,7 +100,7 @@ async function* readStream(http: HttpClient, jobId: string, position: Position, 
       if (seq > position.last + 1 && !isGapExpected) throw new ConnectionLost(`event ${position.last + 1} is missing`)
       position.last = seq
     }
-    // A snapshot replaces events that have expired, so the next sequence number may be larger.
+    // A snapshot replaces expired events, so the sequence number of the next event may skip some numbers.
     isGapExpected = event.type === 'job.snapshot'
     yield event
     if (isFinalEvent(event)) return
@@ -142,14 +145,17 @@ function readEvent(data: string): JobEventView {
   }
 }
 
-/** Wraps a retryable error. @throws CommandError unchanged, because a retry does not help */
+/** Wraps a retryable error in a ConnectionLost. @throws CommandError unchanged, because a retry does not help */
 function connectionLostFrom(error: unknown): ConnectionLost {
   if (error instanceof ConnectionLost) return error
   if (error instanceof CommandError) throw error
   return new ConnectionLost(error instanceof Error ? error.message : String(error))
 }
 
-/** A connection that delivered an event is resumed soon. Later attempts back off and respect the stream's `retry` field. */
+/**
+ * After a connection that delivered an event, the next attempt follows soon. Later attempts back off and respect the stream's `retry`
+ * field.
+ */
 function delayOf(tries: number, { retryMs }: Position): number {
   return tries === 0
     ? backoffMs(1, RECONNECT, Math.random())

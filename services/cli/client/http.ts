@@ -4,7 +4,10 @@ import { CommandError, EXIT } from '#services/cli/failure.ts'
 import { type ApiError, apiErrorFrom } from './api-error.ts'
 
 const CONNECT_TIMEOUT_MS = 5_000
-/** Maximum time until the response headers, and between two chunks of a body. Event streams send a comment every 15 s. */
+/**
+ * Maximum time until the response headers, and between two chunks of a body. Longer than the 15 s between the comments of an event
+ * stream.
+ */
 const IDLE_TIMEOUT_MS = 45_000
 const JSON_BYTES_MAX = 64 * 1024 * 1024
 
@@ -12,7 +15,7 @@ export interface RequestOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
-  /** Streamed instead of `body`. */
+  /** Form that is streamed as the body, instead of `body`. */
   readonly form?: FormData
   /** Long poll: how long the service may wait before it responds. Added to the timeout for the headers. */
   readonly waitMs?: number
@@ -95,7 +98,7 @@ async function readJson(response: HttpResponse): Promise<unknown> {
     }
     return JSON.parse(Buffer.concat(chunks).toString('utf8'))
   } catch {
-    // Truncated, or an HTML page of a proxy: the caller falls back to the status.
+    // The body is truncated, or is an HTML page of a proxy. The caller then reports the HTTP status.
     return undefined
   }
 }

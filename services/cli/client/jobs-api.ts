@@ -68,7 +68,7 @@ export class JobsApi {
     }
   }
 
-  /** The result of a completed job, byte for byte as the synchronous call would have returned it. The caller reads the body. */
+  /** Returns the result of a completed job, with the bytes that the synchronous call would have returned. The caller must read the body. */
   async result(id: string): Promise<HttpResponse> {
     const response = await this.http.send(`${jobPath(id)}/result`, { headers: { accept: '*/*' } })
     if (response.statusCode >= 300) throw await readApiError(response)
@@ -106,8 +106,8 @@ export class JobsApi {
   }
 
   /**
-   * The job that a redrive of this one created, if any. Children that the job submitted itself are older than its end and are
-   * not counted.
+   * The job that a redrive of this one created, if any. The child jobs of `job` have the same parent id, but were created before `job`
+   * ended.
    */
   async findRedriven(job: JobView): Promise<JobView | undefined> {
     const path = `/v1/jobs?limit=1&parent_id=${encodeURIComponent(job.id)}`
@@ -138,8 +138,8 @@ export class JobsApi {
 }
 
 /**
- * Retries a request with the admin API if the key's own project gave 403 or 404. If the admin API rejects it as well, the first
- * error is thrown, because its remedy fits most callers.
+ * Sends a request. If the key's own project returns 403 or 404, then the request is repeated with the admin API. If the admin API rejects
+ * it too, then the first error is thrown, because its remedy fits most callers.
  */
 async function withAdminFallback<T>(own: () => Promise<T>, asAdmin: () => Promise<T>): Promise<T> {
   try {

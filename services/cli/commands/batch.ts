@@ -7,7 +7,7 @@ import { coloured } from '#services/cli/text/output.ts'
 import { metadataOf } from './submit.ts'
 
 const WINDOW = '24h'
-/** How much of the file is read to find the endpoint in its first line. */
+/** Maximum bytes of the file that are read to find the endpoint in its first line. */
 const HEAD_BYTES = 256 * 1024
 
 export const batch: Command = {
@@ -49,7 +49,7 @@ Examples:
         await out.write(`${coloured('green', created.id)} ${created.status}\nTo follow: sluice follow ${created.id}\n`)
       return EXIT.ok
     }
-    // The later events contain the id of the underlying job, which `sluice results` does not accept.
+    // Prints the id of the batch, because later events contain only the id of its job, which `sluice results` does not accept.
     if (out.isHumanReadable) out.note(created.id)
     else await out.json(created)
     return await followBatch(invocation, created.id, 0)
@@ -76,6 +76,8 @@ async function endpointIn(path: string): Promise<string> {
   throw usageError(`${path}: the first line has no url.`, 'Set the endpoint with --endpoint.')
 }
 
-/** For a file in another format, such as one prompt per line, --endpoint would not help. */
+/**
+ * Remedy if the first line is not a request. The file may have another format, such as one prompt per line, so --endpoint would not help.
+ */
 const FORMAT_HINT =
   'Each line must be a JSON object with custom_id, method, url and body. docs/guides/batches.md shows how to create one from prompts.'

@@ -95,7 +95,10 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   return EXIT.ok
 }
 
-/** With a wrong DATA_DIR or DATABASE_URL the new key would be rejected with 401 everywhere, without any hint of the cause. */
+/**
+ * Prints a note about the key store. If DATA_DIR or DATABASE_URL is wrong, every service rejects the new key with 401, without a hint of
+ * the cause.
+ */
 function noteFirstKey({ out, config }: Invocation): void {
   out.note(
     `This is the first key in ${keyStoreName(config)}. Only services with the same ${keyStoreSetting(config)} accept it.`,
@@ -151,7 +154,7 @@ async function audit(store: KeyStore, args: readonly string[], { values, out }: 
   return EXIT.ok
 }
 
-/** The fields to set, from the options; `all` and `never` remove a restriction. */
+/** The permissions to set, from the options. `all` and `never` remove a restriction. */
 async function permissionsOf(invocation: Invocation, before?: ApiKey): Promise<KeyChange> {
   const { values } = invocation
   const [name, expires, scopes] = [values.text('name'), expiryOf(values), scopesOf(values)]

@@ -11,7 +11,7 @@ import { jobTable } from './jobs.ts'
 
 const MAX_DEFAULT = 100
 const MAX_MAX = 10_000
-/** Maximum jobs that a filter examines, including those that were redriven before. */
+/** Maximum jobs that `--status` examines, including those that were redriven before. */
 const SCANNED_MAX = 100_000
 const STATUSES: readonly string[] = ['failed', 'expired', 'cancelled']
 
@@ -122,7 +122,7 @@ async function show({ out }: Invocation, found: readonly JobView[]): Promise<Exi
   return EXIT.ok
 }
 
-/** Statuses of errors about a single job, after which the remaining jobs are still processed. */
+/** HTTP statuses of errors that concern one job only. After such an error the remaining jobs are still redriven. */
 const JOB_ERROR_STATUSES: readonly number[] = [404, 409]
 
 /** Redrives jobs one by one. A rejected job does not stop the others. */

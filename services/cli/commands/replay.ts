@@ -44,7 +44,7 @@ Examples:
   },
 }
 
-/** Replays a job and waits until the replay has finished. Prints the error of a replay that needs an unrecorded step. */
+/** Replays a job and waits until the replay has finished. If the replay needs an unrecorded step, then its error is printed. */
 async function replayed({ api, out }: Invocation, id: string): Promise<JobView> {
   const { id: replay } = await api.replay(id)
   const job = await api.get(replay, WAIT_SECONDS)
@@ -62,7 +62,10 @@ async function stepsOf({ api }: Invocation, id: string): Promise<StepView[]> {
   return steps
 }
 
-/** Hash of a run's status and report, without its ids: the messages of a completion, or otherwise the whole result. */
+/**
+ * Hash of a run's status and report, for comparison. The report is the messages of a completion, or otherwise the whole result; ids are
+ * excluded.
+ */
 function reportHash({ status, result }: JobView): string {
   const completion = result as { choices?: { message?: unknown }[] } | null | undefined
   const report = completion?.choices?.map(({ message }) => message) ?? result ?? null

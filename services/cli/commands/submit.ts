@@ -72,7 +72,7 @@ Examples:
   },
 }
 
-/** Without a response the outcome is unknown: the job may have been created. A refused connection is the exception. */
+/** Adds to an error without a response that the job may have been created. A refused connection is the exception. */
 function explainUnknownOutcome(error: unknown): never {
   const isRefused = (error as { cause?: NodeJS.ErrnoException }).cause?.code === 'ECONNREFUSED'
   if (!(error instanceof CommandError) || error.exit !== EXIT.unreachable || isRefused) throw error

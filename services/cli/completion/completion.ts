@@ -4,7 +4,7 @@ import { EXIT, usageError } from '#services/cli/failure.ts'
 interface CommandWords {
   readonly name: string
   readonly summary: string
-  /** First arguments with a fixed set of values, such as `create` of `keys`. */
+  /** Fixed values of the first argument, such as `create` of `keys`. */
   readonly actions: readonly string[]
   readonly options: readonly string[]
 }
@@ -17,7 +17,7 @@ const SHELLS: Readonly<Record<string, (commands: readonly CommandWords[]) => str
   fish: fishScript,
 }
 
-/** `sluice completion` for these commands and itself. */
+/** The command `sluice completion`, for the given commands and itself. */
 export function completionOf(commands: Readonly<Record<string, Command>>): Command {
   const completion: Command = {
     summary: 'Print a shell completion script',

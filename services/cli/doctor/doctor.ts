@@ -68,7 +68,7 @@ function printerOf(values: Values, out: Output): (findings: readonly Finding[]) 
   }
 }
 
-/** The checks that the service runs itself, plus those of this command only: opening each sandbox, the service and the fleet. */
+/** The checks that the service runs itself, plus those that only this command runs: each sandbox, the service and the fleet. */
 async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
   const { sandboxCheck } = await import('#shared/doctor/sandbox.ts')
   const isUrlConfigured = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
@@ -106,7 +106,7 @@ function fleetCheck(api: JobsApi): Check {
 }
 
 interface ServiceOptions {
-  /** --url or SLUICE_URL is set, so an unreachable service is a failure rather than a warning. */
+  /** Whether --url or SLUICE_URL is set. If so, an unreachable service is a failure instead of a warning. */
   readonly isUrlConfigured: boolean
   readonly hasKey: boolean
 }

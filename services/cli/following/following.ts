@@ -19,8 +19,8 @@ export interface Interrupts {
 export interface FollowExtras {
   readonly interrupts?: Interrupts
   /**
-   * Polls the progress from a source that is more exact than the job's events, such as the request counts of a batch. On a
-   * terminal this progress replaces that of the events, and the job's result is not printed.
+   * Polls a progress that is more exact than the job's events, such as the request counts of a batch. On a terminal, the polled progress
+   * replaces the progress of the events, and the job's result is not printed.
    */
   readonly pollProgress?: () => Promise<Progress>
 }
@@ -81,7 +81,7 @@ export async function follow(
   return exitCodeOf(ended) ?? EXIT.failed
 }
 
-/** Removes progress that is older than the polled one. Undefined if the event contains nothing else. */
+/** Removes the progress from an event, because the polled progress is newer. Undefined if the event contains nothing else. */
 function withoutProgress(event: ViewEvent, isSummaryOnly: boolean): ViewEvent | undefined {
   if (isSummaryOnly) return { ...event, progress: undefined }
   return event.type === 'job.progress' ? undefined : event

@@ -8,7 +8,7 @@ import { limitText } from './limits.ts'
 
 const SECOND_MS = 1_000
 
-/** A point in time in UTC, to the minute. */
+/** A time in UTC, to the minute. */
 export function timeText(seconds: number): string {
   const ms = seconds * SECOND_MS
   return Math.abs(ms) < 8.64e15 ? `${new Date(ms).toISOString().slice(0, 16).replace('T', ' ')}Z` : String(seconds)

@@ -38,8 +38,8 @@ Examples:
 }
 
 /**
- * Polls the worker until two consecutive polls find no job in flight. One poll is not enough, because jobs in slots and calls
- * without a slot are published separately. A job that moves between them can be missing from both.
+ * Polls the worker until two consecutive polls find no job in flight. The worker publishes jobs in slots and calls without
+ * a slot separately. A job that moves between them can be missing from both in a single poll.
  *
  * @throws CommandError on timeout, or if the drain was undone
  */
@@ -56,7 +56,7 @@ async function waitUntilDrained({ api, out }: Invocation, worker: WorkerView, wa
     if (emptyPolls === 0 && Date.now() >= deadlineMs) throw timedOut(now, waitSeconds)
     await delay(POLL_INTERVAL_MS)
   }
-  // The jobs of a lost worker are requeued, so there is nothing left to wait for here.
+  // The jobs of a lost worker are requeued, so waiting for this worker is pointless.
   throw new CommandError(EXIT.refused, `${worker.id} has stopped, or its heartbeats no longer arrive.`)
 }
 
@@ -70,7 +70,7 @@ async function find(api: Invocation['api'], id: string): Promise<WorkerView | un
   return (await api.admin.workers()).find((worker) => worker.id === id)
 }
 
-/** Jobs in slots plus calls that wait without a slot. */
+/** Number of jobs in slots plus calls that wait in the worker without a slot. */
 function inFlight({ running, parked_calls: parkedCalls }: WorkerView): number {
   return running + (parkedCalls ?? 0)
 }

@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from 'node:util'
 import type { StepView } from '#services/cli/client/job.ts'
 import { differencesOf } from '#shared/json/differences.ts'
 
-/** Kinds of steps whose output is a timestamp, which differs in every run. Later effects of the time are steps of their own. */
+/** Kinds of steps whose output is a timestamp and thus differs in every run. An effect of the time on the run shows in later steps. */
 const TIMESTAMP_KINDS: ReadonlySet<string> = new Set(['admit'])
 
 /** A step of the first run compared with the second run. `missing`: the second run has no step with the same input. */
@@ -21,7 +21,7 @@ export interface Divergence {
 
 export interface Comparison {
   readonly steps: readonly ComparedStep[]
-  /** Steps that only the second run has. */
+  /** Steps of the second run that the first run does not have. */
   readonly more: readonly StepView[]
   /** Undefined if the runs are equal. */
   readonly divergence: Divergence | undefined

@@ -104,7 +104,7 @@ class TerminalView implements FollowView {
     this.#erase()
   }
 
-  /** Takes submission and end from the event: following may begin long after either. */
+  /** Sets submission and end from the event, because following may begin long after the submission or the end. */
   #updateTimes({ sequence_number, created_at, job }: JobEventView): void {
     const submittedAt = job?.created_at ?? (sequence_number === 1 ? created_at : undefined)
     if (submittedAt != null) this.#sinceMs = submittedAt * 1_000
@@ -135,7 +135,7 @@ class TerminalView implements FollowView {
 
   #draw(): void {
     if (!this.#out.canRedraw || !this.#isAtLineStart) return
-    // The clock of the service may be ahead of this one.
+    // At least 0, because the clock of the service may be ahead of this machine's clock.
     const seconds = Math.max(0, Math.floor(((this.#untilMs ?? Date.now()) - this.#sinceMs) / 1_000))
     this.#out.redraw(barLine(this.#label, this.#progress, seconds).slice(0, this.#out.columns - 1))
     this.#isDrawn = true
@@ -165,7 +165,7 @@ export function barLine(label: string, { phase, percent, message }: Progress, se
     parts.push(`${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)} ${Math.round(fraction * 100)} %`)
   }
   parts.push(`(${seconds} s)`)
-  // Last part of the line, because a narrow terminal truncates the line.
+  // The message is the last part, because a narrow terminal cuts off the end of the line.
   if (message) parts.push(plain(message))
   return parts.join(' ')
 }

@@ -46,7 +46,7 @@ function fill(block: string): string {
 /** Indentation of the second and later lines: the column of an option's description, which follows two spaces. */
 function hangOf(block: string): number {
   const indent = indentOf(block)
-  // A description on the line below its option.
+  // The description is on the line below its option.
   if (indent === 0 || indent > 6) return indent
   const [lead] = /^ +\S+(?: \S+)*? {2,}(?=\S)/.exec(block) ?? []
   return lead?.length ?? indent + 2

@@ -3,8 +3,8 @@ import { endedAt, type JobView, queueText } from '#services/cli/client/job.ts'
 import { plain } from './output.ts'
 
 /*
- * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON; a
- * chunk of an unknown shape is not shown. JSON output is never affected.
+ * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON; a chunk of an
+ * unknown shape is not shown. The JSON output of commands does not use this module.
  */
 
 const OUTPUT_CHARS_MAX = 300

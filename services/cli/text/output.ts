@@ -83,7 +83,7 @@ export function tableOf({ head, rows, spare }: Table, columnsMax: number): strin
 
 interface Column {
   readonly name: string
-  /** Index in a row. */
+  /** Index of the column in a row. */
   readonly at: number
   width: number
 }
@@ -115,8 +115,8 @@ export function plain(text: string): string {
 }
 
 /**
- * Untrusted text with its line breaks and tabs, without escape sequences, other control characters and bidirectional overrides.
- * An override could make a line read as something else (CVE-2021-42574).
+ * Untrusted text without escape sequences, bidirectional overrides and control characters, except line breaks and tabs. An override could
+ * display the characters of a line in another order (CVE-2021-42574).
  */
 export function printable(text: string): string {
   const bare = stripVTControlCharacters(text).replaceAll(/[\u202a-\u202e\u2066-\u2069]/g, '')

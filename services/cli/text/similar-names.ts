@@ -1,4 +1,4 @@
-/** Maximum characters of a name that are compared, which bounds the work per name. */
+/** Maximum characters of a name that are compared. Limited, because the work grows with the square of the length. */
 const CHARS_MAX = 64
 const SUGGESTIONS_MAX = 3
 

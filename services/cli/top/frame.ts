@@ -12,7 +12,7 @@ export interface Frame {
   readonly rows: number
   readonly view: View
   readonly url: string
-  /** Why the last read failed, so that the snapshot is stale; undefined if the snapshot is current. */
+  /** Error of the last read. The snapshot is then older than the last read. Undefined if the last read succeeded. */
   readonly readError: string | undefined
 }
 
@@ -65,7 +65,7 @@ function sectionsOf(snapshot: Snapshot, { columns, view }: Frame): Section[] {
   return [...sections, { rank: 3, lines: jobLines(jobs, view, columns), hasMore }]
 }
 
-/** Busy rows first, so that idle rows are truncated first. Otherwise the order is preserved. */
+/** Moves busy rows to the top, so that idle rows are cut off first. The order is otherwise preserved. */
 function busyFirst<Row>(rows: readonly Row[], isBusy: (row: Row) => boolean): Row[] {
   return [...rows.filter(isBusy), ...rows.filter((row) => !isBusy(row))]
 }
@@ -161,7 +161,7 @@ function truncated({ lines, hasMore }: Section, height: number): string[] {
   return ['', ...lines.slice(0, height - 1), coloured('dim', `… ${hidden}${hasMore ? '+' : ''} more`)]
 }
 
-/** Cuts a line to the width. A cut line loses its colours, because the reset sequence might be cut off. */
+/** Cuts a line to the width. A cut line is printed without colours, because the sequence that resets the colour might be cut off. */
 function fitted(line: string, columns: number): string {
   const bare = stripVTControlCharacters(line)
   return bare.length > columns ? `${beginning(bare, columns - 1)}…` : line

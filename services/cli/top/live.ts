@@ -26,7 +26,7 @@ export interface LiveOptions {
   readonly intervalMs: number
 }
 
-/** Client errors that are retried: the rate limit. */
+/** Client error statuses (4xx) after which reading is retried: the rate limit. */
 const RETRYABLE_STATUSES = [429]
 
 /**
@@ -74,7 +74,7 @@ class Live {
       })
       void this.#readPeriodically()
       while (!this.#stop.signal.aborted) {
-        // Replaced before drawing, so that a change during the drawing causes another frame.
+        // The promise is replaced before drawing, so that a change while drawing causes another frame.
         this.#changed = Promise.withResolvers()
         // The last column stays empty: "clear to end of line" would erase a character in it.
         const frame = { columns: out.columns - 1, rows: out.rows, view: this.#view, url, readError: this.#readError }

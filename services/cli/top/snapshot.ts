@@ -3,7 +3,10 @@ import { ApiError } from '#services/cli/client/api-error.ts'
 import type { JobView } from '#services/cli/client/job.ts'
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
 
-/** Maximum running jobs, and maximum queued jobs, per snapshot. One more, which shows that there are more, makes a page of 100. */
+/**
+ * Maximum running jobs, and maximum queued jobs, per snapshot. One more job is requested, to detect whether there are more; a page has at
+ * most 100 jobs.
+ */
 export const JOBS_MAX = 99
 const RUNNING = ['in_progress', 'cancelling']
 const WAITING = ['queued']
@@ -69,7 +72,8 @@ export class Reader {
   /** Pools and workers; undefined if the key lacks the admin scope, or if the service has no admin API. */
   async #findFleet(): Promise<Fleet | undefined> {
     const { admin } = this.#api
-    // After a successful read, a 403 means that the key has changed. The view must not silently switch to `own`.
+    // After a successful read, a 403 means that the key has changed. The error is thrown, because the view must not switch to `own`
+    // silently.
     const expected = this.#sees === undefined ? [403, 404] : []
     return await undefinedIfRefused(expected, async () => {
       const [pools, workers] = await Promise.all([admin.pools(), admin.workers()])

@@ -3,14 +3,14 @@ import type { JobView } from '#services/cli/client/job.ts'
 export interface View {
   readonly sort: Sort
   readonly isReversed: boolean
-  /** Number of jobs scrolled out above. */
+  /** Number of jobs above the first visible one. */
   readonly offset: number
 }
 
 type Order = (one: JobView, other: JobView) => number
 
 const STATUSES = ['in_progress', 'cancelling', 'queued']
-/** Ids increase with time, which orders jobs created within one second. */
+/** Orders jobs of one second by id, because ids increase with time. */
 const byAge: Order = (one, other) => one.created_at - other.created_at || compare(one.id, other.id)
 const byText = (read: (job: JobView) => string | null | undefined): Order => {
   return (one, other) => compare(read(one) ?? '', read(other) ?? '') || byAge(one, other)
@@ -48,7 +48,7 @@ export function afterKey(view: View, name: string, jobs: number): View {
   return { ...view, offset: Math.max(0, Math.min(view.offset + step, jobs - 1)) }
 }
 
-/** The jobs in view order from the scroll position on. At least the last job is returned if the list became shorter. */
+/** The sorted jobs from the scroll position on. If the list became shorter than this position, then the last job is returned. */
 export function sorted(jobs: readonly JobView[], { sort, isReversed, offset }: View): JobView[] {
   const inOrder = jobs.toSorted(SORTS[sort].order)
   if (isReversed) inOrder.reverse()

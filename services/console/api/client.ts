@@ -19,16 +19,16 @@ export interface RequestOptions {
   readonly headers?: Readonly<Record<string, string>>
   /** Default: the key of the session. */
   readonly key?: string
-  /** Error statuses that the caller handles as a response. */
+  /** Error statuses that are returned to the caller as a response instead of an error. */
   readonly expects?: readonly number[]
 }
 
-/** Timeout of a GET. Pages poll, and the next poll waits for the previous response. */
+/** Timeout of a GET. Limited, because pages poll, and the next poll waits for the previous response. */
 const READ_TIMEOUT_MS = 15_000
 const RETRY_DELAY_MS = 2_000
 
 /**
- * Sends a request with the key of this tab. A 401 for that key signs the tab out.
+ * Sends a request with the key of this tab. If the service rejects this key with 401, then the tab is signed out.
  *
  * @throws ApiFailure for an error status; TypeError without a connection
  */
@@ -70,7 +70,10 @@ export async function trySignIn(key: string): Promise<void> {
   signIn(key, await fetchJson<OwnKey>('/v1/key', { key }))
 }
 
-/** Loads the permissions of a key restored from session storage. Until the service responds, the key counts as one of a caller. */
+/**
+ * Loads the permissions of a key restored from session storage. Until the service responds, the key is treated as one without the `admin`
+ * scope.
+ */
 export async function loadOwnKey(): Promise<void> {
   while (!ownKey.value && apiKey.value) {
     const isLoaded = await fetchJson<OwnKey>('/v1/key').then(
@@ -86,7 +89,7 @@ export async function loadOwnKey(): Promise<void> {
   }
 }
 
-/** The text that a person sees for an error. */
+/** The text that the page shows for an error. */
 export function messageOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
   const isUnreachable = error instanceof TypeError || (error instanceof DOMException && error.name === 'TimeoutError')

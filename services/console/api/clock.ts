@@ -1,9 +1,9 @@
 /*
- * Estimates the offset between the clock of the service and that of the browser, which may be hours apart. Pages compute ages
- * from times of the service, so the clock of the browser alone can be hours off.
+ * Estimates the offset between the clocks of the service and the browser, which may be hours apart. Pages compute ages from times of the
+ * service, so the browser's clock alone would give wrong ages.
  *
- * A `date` header has whole seconds and was written while the request was in flight. Both facts bound the offset, and the value
- * closest to zero within these bounds is used: clocks that may be equal count as equal.
+ * A `date` header has whole seconds and was written while the request was in flight. Both facts give a lower and an upper bound of the
+ * offset. The value closest to zero within these bounds is used, so clocks that may be equal are treated as equal.
  */
 
 let aheadMs = 0

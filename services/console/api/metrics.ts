@@ -41,7 +41,7 @@ export class Metrics {
   }
 }
 
-/** Identifies the process: a restart resets all counters. */
+/** Metric with the start time of the process. A changed value means a restart, which resets all counters. */
 const PROCESS_START = 'process_start_time_seconds'
 
 function labelsOf(text: string): Record<string, string> {
@@ -77,11 +77,11 @@ export function recordScrape(now: Metrics, atMs: number): void {
     history.push({ atMs, metrics: now })
 }
 
-/** The metrics are not served on this port (404), so they are not requested again. */
+/** Whether this port does not serve the metrics (404). If so, the metrics are not requested again. */
 let isElsewhere = false
 
 const WINDOW_MS = 300_000
-/** Minimum distance of recorded scrapes. With many models a scrape has megabytes. */
+/** Minimum interval between recorded scrapes. Limited, because with many models a scrape has megabytes. */
 const SCRAPE_INTERVAL_MS = 10_000
 const history: { readonly atMs: number; readonly metrics: Metrics }[] = []
 
@@ -91,7 +91,7 @@ export function earlierScrape(now: Metrics): Metrics | undefined {
   return oldest?.metrics === now ? undefined : oldest?.metrics
 }
 
-/** In seconds: of the last five minutes or, if nothing finished then, since the process started. */
+/** Quantiles in seconds, of the last five minutes. If nothing finished in this time, then of all runs since the process started. */
 export interface Latency {
   readonly p50: number | undefined
   readonly p95: number | undefined
@@ -135,7 +135,7 @@ function quantile(
 }
 
 /**
- * Load progress of a model, 0 to 1. Only a process that runs the pool has the metric, and a model that needed no loading has none.
+ * Load progress of a model, 0 to 1. A process has this metric only for models of its own pools that had to be loaded.
  *
  * @returns Undefined if this process does not run the pool
  */

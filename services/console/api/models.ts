@@ -2,7 +2,7 @@ import { ApiFailure, fetchJson } from './client.ts'
 import { apiKey, canCall } from './session.ts'
 import type { Model, Page } from './types.ts'
 
-/** The last key that got a 403, which is not tried again. */
+/** The last key that got a 403. The models are not requested again with this key. */
 let rejectedKey = ''
 
 /** The models that the key can call, one entry per id and alias. Empty for a key with the `admin` scope alone. */

@@ -3,7 +3,7 @@ import { fetchJson, messageOf } from './client.ts'
 import type { Page } from './types.ts'
 
 const PAGE_SIZE = 50
-/** Maximum number of pages. Every refresh requests all loaded pages again. */
+/** Maximum number of pages. Limited, because every refresh requests all loaded pages again. */
 const PAGES_MAX = 10
 
 /** A paginated list of the API with as many pages as were requested, in the order of the API. */
@@ -24,7 +24,7 @@ export class Pages<Item extends { readonly id: string }> {
 
   async refresh(abort?: AbortSignal): Promise<void> {
     try {
-      // A new item shifts later ones to the next page, so an id can arrive twice.
+      // If new items shift others to the next page between two requests, then an id can arrive twice.
       const found = new Map<string, Item>()
       let after = ''
       let isMore = true

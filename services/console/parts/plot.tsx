@@ -1,6 +1,6 @@
 const WIDTH = 300
 const HEIGHT = 64
-/** Default number of samples across the whole width: five minutes at 2 s. */
+/** Number of samples that fill the width of the chart. Default: five minutes, with one sample per 2 s. */
 const SAMPLES = 150
 
 export interface Series {
@@ -13,7 +13,7 @@ interface PlotProps {
   readonly label: string
   readonly series: readonly Series[]
   readonly samples?: number
-  /** Minimum top of the scale; default: 1. */
+  /** Lowest value for the top of the scale; default: 1. */
   readonly topMin?: number
   /** Formats the label at the top of the scale. */
   readonly textOf?: (most: number) => string

@@ -2,7 +2,7 @@ import type { ComponentChildren } from 'preact'
 
 interface TableProps {
   readonly label: string
-  /** Column heads; an empty one is a column of buttons. */
+  /** Column heads. An empty head belongs to a column of buttons. */
   readonly columns: readonly string[]
   readonly children: ComponentChildren
 }

@@ -64,7 +64,7 @@ function PoolFilter({ pool }: { readonly pool: string }) {
       ({ data }) => {
         pools.value = data.map(({ id }) => id)
       },
-      // The filter is optional: without it, the page shows all pools.
+      // An error is ignored, because the filter is optional: without it, the page shows all pools.
       () => {},
     )
   }, [pools])
@@ -144,7 +144,7 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
   )
 }
 
-/** Only durable jobs have a page of their own. */
+/** The id of a job, as a link if the job is durable. Other jobs have no page. */
 function JobName({ id, isDurable }: { readonly id: string; readonly isDurable: boolean }) {
   if (!isDurable) return <code>{id}</code>
   return (

@@ -17,7 +17,7 @@ export class DeadLetterList {
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly pool: string
-  /** Discarded ids. A response to an older request can still contain them. */
+  /** Ids that were discarded on this page. Kept, because a response to an older request can still contain them. */
   readonly #discarded = new Set<string>()
   #last: string | null = null
 
@@ -29,7 +29,8 @@ export class DeadLetterList {
   async refresh(abort: AbortSignal): Promise<void> {
     try {
       const page = await this.#page({}, abort)
-      // More new records than a page holds leave an unknown gap, so the list starts again from this page.
+      // If more new records arrived than a page holds, then some are missing between the pages. The list then starts again from this
+      // page.
       const isGap = page.has_more && !page.data.some(({ id }) => this.letters.value.some((known) => known.id === id))
       if (!this.isLoaded.value || isGap) this.#restart(page)
       else this.#merge(page.data)

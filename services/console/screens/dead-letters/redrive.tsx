@@ -5,7 +5,7 @@ import { ErrorText } from '#services/console/parts/error-text.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import type { DeadLetterList, RequeueResult } from './list.ts'
 
-/** The bounds of schemas/admin/admin.ts. */
+/** Maximum and default number of dead letters per request, as in schemas/admin/admin.ts. */
 const LIMIT = { max: 1_000, default: 100 }
 const PREVIEW_MAX = 8
 
@@ -41,7 +41,7 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
   const max = useSignal(LIMIT.default)
   const dry = useSignal<RequeueResult | undefined>(undefined)
   const done = useSignal<RequeueResult | undefined>(undefined)
-  /** Cursor behind the records of the previous round. */
+  /** Cursor after the last record of the previous preview. */
   const after = useSignal<string | null>(null)
   const { isBusy, problem, run } = useAction()
   const preview = () =>
@@ -75,7 +75,7 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
           disabled={done.value !== undefined}
           onInput={({ currentTarget }) => {
             max.value = Math.min(LIMIT.max, Math.max(1, Math.floor(currentTarget.valueAsNumber || 1)))
-            // A preview is valid for one maximum only.
+            // The preview was made for another maximum, so it is discarded.
             dry.value = undefined
           }}
         />

@@ -53,7 +53,7 @@ export function Home() {
 function Problems() {
   const all = problems.value
   if (all.length === 0) {
-    // Models that still load are listed below.
+    // No text while models are loading, because they are listed below.
     if (preparations.value.length > 0) return null
     return (
       <p class="note good">
@@ -133,7 +133,7 @@ function Models() {
 interface Problem {
   readonly message: string
   readonly remediation: string
-  /** An error rather than a warning: calls fail because of the problem. */
+  /** Whether calls fail because of the problem. The page then shows an error instead of a warning. */
   readonly isError: boolean
 }
 
@@ -164,7 +164,10 @@ const problems = computed<readonly Problem[]>(() => {
   return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
 })
 
-/** Machine check → fleet check of the same outage. The fleet check also names the consequence, so the machine check is hidden. */
+/**
+ * Machine check → fleet check that reports the same outage. If both fail, only the fleet check is shown, because it also names the
+ * consequence.
+ */
 const FLEET_CHECKS: Readonly<Record<string, string>> = { postgres: 'store', kafka: 'broker' }
 
 function isCoveredByFleet(check: string): boolean {
@@ -216,7 +219,7 @@ interface Ready {
   readonly preparing?: readonly string[]
 }
 
-/** Parses entries such as `all-minilm-l6-v2 (40 %)`. The metrics may be on another port. */
+/** Parses entries such as `all-minilm-l6-v2 (40 %)` of /readyz. The metrics have the progress too, but may be on another port. */
 function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
   return preparing.map((sentence) => {
     const [, name = sentence, percent = '0'] = /^(.*) \((\d+) %\)$/.exec(sentence) ?? []
@@ -224,7 +227,7 @@ function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
   })
 }
 
-/** Undefined if the store, which counts queued jobs, is unreachable. Metrics are shown instead. */
+/** Reads the pools. Undefined if the store, which counts queued jobs, is unreachable; the page then shows the metrics instead. */
 async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
   return await fetchJson<Page<Pool>>('/v1/admin/pools', { signal: abort }).catch((error: unknown) => {
     if (error instanceof ApiFailure && error.status === 503) return undefined
@@ -234,7 +237,7 @@ async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
 
 let isFetchingFindings = false
 
-/** Runs next to the refresh and never twice at once, because a check of an unreachable database takes seconds. */
+/** Runs separately from the refresh and at most once at a time, because a check of an unreachable database takes seconds. */
 async function fetchFindings(abort: AbortSignal): Promise<void> {
   if (isFetchingFindings) return
   isFetchingFindings = true
@@ -242,7 +245,7 @@ async function fetchFindings(abort: AbortSignal): Promise<void> {
     const found = isOperator.value ? fetchJson<Page<Finding>>('/v1/admin/findings', { signal: abort }) : undefined
     findings.value = (await found)?.data
   } catch {
-    // The refresh reports an unreachable service.
+    // The error is ignored, because the refresh already reports an unreachable service.
   }
   isFetchingFindings = false
 }

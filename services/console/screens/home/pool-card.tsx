@@ -6,7 +6,10 @@ import type { ModelStats, PoolSample, PoolState } from './pools.ts'
 const MODELS_MAX = 6
 const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString()} jobs`)
 
-/** Metrics that the plots can show, by their name in the URL. The first line has the colour of running work, the second that of queued work. */
+/**
+ * Metrics that the plots can show, by their name in the URL. In each plot, the first line has the colour of running work, the second that
+ * of queued work.
+ */
 const PLOTS = {
   jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs, topMin: 1 },
   wait: { name: 'Oldest wait', lines: ['oldestSeconds'], textOf: latencyText, topMin: 1 },
@@ -58,7 +61,7 @@ export function PoolCard({ pool }: { readonly pool: PoolState }) {
     <article class="card pool">
       <div class="title">
         <h3>{id}</h3>
-        {/* Without queued work a missing worker can be intended, so it is no error here. Home lists real problems above. */}
+        {/* Without queued work a missing worker can be intended, so the card shows no error. Home lists actual problems above. */}
         <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
           {state}
         </span>
@@ -107,7 +110,7 @@ interface FigureProps {
   readonly name: string
   readonly value: string
   readonly title?: string
-  /** Colour of the plotted line of this value; undefined: not plotted. */
+  /** Colour of the line in the plot that shows this value; undefined: the value is not plotted. */
   readonly mark?: string | undefined
   readonly isBad?: boolean
 }

@@ -21,7 +21,7 @@ interface Runs {
   readonly latency: Latency & { readonly isOfRuns: boolean }
   readonly ended: number
   readonly failed: number
-  /** The values cover the last five minutes. */
+  /** Whether the values cover the last five minutes. Otherwise they cover the time since the process started. */
   readonly isRecent: boolean
 }
 
@@ -41,7 +41,7 @@ export interface PoolState extends Runs {
   readonly oldestSeconds: number | undefined
   readonly isPaused: boolean
   readonly samples: readonly PoolSample[]
-  /** Most queued first, then slowest. */
+  /** Sorted by queued calls, then by latency, both descending. */
   readonly models: readonly ModelStats[]
 }
 
@@ -79,7 +79,7 @@ function ageOf(at: number | null): number | undefined {
   return at === null ? undefined : Math.max(0, serviceNow() - at)
 }
 
-/** Callers cannot read pools, so the age comes from the metrics, which are updated less often. */
+/** Age of the oldest queued job in seconds, from the metrics, because callers cannot read pools. The metrics are updated less often. */
 function oldestIn(now: Metrics, pool: string): number | undefined {
   const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)
   const oldest = Math.max(0, ...ages)

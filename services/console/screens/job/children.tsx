@@ -45,7 +45,7 @@ export function Children({ job, isOwn }: ChildrenProps) {
 
 function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }) {
   const children = useMemo(() => {
-    // Jobs of other projects are visible in the admin API only.
+    // Child jobs of other projects are visible in the admin API only.
     return new Pages<AnyJob>(isOwn ? '/v1/jobs' : '/v1/admin/jobs', { parent_id: job.id })
   }, [job.id, isOwn])
   const isFinished = isEnded(job.status)
@@ -57,7 +57,7 @@ function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number 
     },
     [children, isFinished],
   )
-  // Ids of child jobs do not sort by time.
+  // Sorted by creation time, because ids of child jobs do not increase with time.
   const jobs = children.items.value.toSorted((a, b) => a.created_at - b.created_at || (a.id < b.id ? -1 : 1))
   return (
     <>

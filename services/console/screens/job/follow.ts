@@ -65,7 +65,7 @@ export class FollowedJob {
       if (isForeign && isOperator.value !== false) return undefined
       throw error
     })
-    // A response to an older request can arrive after the final event. A finished job does not change.
+    // Ignores the response if the final event has arrived meanwhile, because a finished job does not change.
     if (isEnded(this.job.value?.status ?? '')) return
     this.job.value = own
     if (isOperator.value || !own) {
@@ -95,7 +95,7 @@ export class FollowedJob {
     if (type === 'job.started' || type === 'job.retrying') void this.refresh().catch(() => {})
   }
 
-  /** Consecutive output deltas share a line, and so do progress events, until an event of another type. */
+  /** Adds an event to the timeline. Consecutive output deltas form one line, and so do consecutive progress events. */
   #add(type: string, at: number, note: string): void {
     const lines = this.lines.value
     const first = lines.findLastIndex((line) => !REPEATED.has(line.type)) + 1

@@ -15,7 +15,7 @@ import { FollowedJob, type Line } from './follow.ts'
 import { Input, Steps } from './input.tsx'
 import { textOfResult } from './output.ts'
 
-/** Interval for the queue position and the progress of child jobs, which have no events. */
+/** Refresh interval of values that have no events: the queue position and the progress of child jobs. */
 const REFRESH_INTERVAL_MS = 3_000
 
 export function JobScreen({ id }: { readonly id: string }) {
@@ -142,7 +142,7 @@ function emptyText(status: string, hasResult: boolean): string {
 
 interface ActionsProps {
   readonly job: AnyJob
-  /** The job belongs to the key's project. Otherwise the admin API is used. */
+  /** Whether the job belongs to the key's project. Otherwise the admin API is used. */
   readonly isOwn: boolean
   readonly onDone: () => Promise<void>
 }
@@ -185,7 +185,10 @@ function curlOf(url: string, { status }: AnyJob): string {
   return `curl -N '${location.origin}${url}${what}' -H "Authorization: Bearer $SLUICE_API_KEY"`
 }
 
-/** The events of a job or, for a job of another project, lines made from its timestamps. Events would reveal its output. */
+/**
+ * The timeline of a job. A job of another project has no events here, because they would reveal its output; its lines are made from its
+ * timestamps.
+ */
 function linesOf({ job, operatorJob, lines }: FollowedJob): readonly Line[] {
   return job.value || !operatorJob.value ? lines.value : timesOf(operatorJob.value)
 }
@@ -286,7 +289,7 @@ function detailsOf(job: AnyJob): [string, string][] {
   return details
 }
 
-/** Three significant digits below a dollar, because a call can cost fractions of a cent. */
+/** US dollars. Below one dollar with three significant digits, because a call can cost fractions of a cent. */
 function costText(usd: number): string {
   return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
 }

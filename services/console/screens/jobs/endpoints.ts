@@ -6,7 +6,7 @@ interface Document {
   readonly paths: Readonly<Record<string, { readonly post?: { readonly parameters?: readonly { name: string }[] } }>>
 }
 
-/** Batches are jobs without the header `prefer`. */
+/** The endpoint of batches. Batches are always jobs and do not have the header `prefer`. */
 const BATCHES = '/v1/batches'
 
 /** Endpoints whose requests can run as durable jobs; empty until loaded. */
@@ -17,7 +17,7 @@ export async function loadJobEndpoints(): Promise<void> {
   if (jobEndpoints.value.length === 0) jobEndpoints.value = endpointsOf(await fetchJson<Document>('/openapi.json'))
 }
 
-/** An endpoint that accepts `Prefer: respond-async` can run as a job. */
+/** Endpoints that can run as a job: those that accept `Prefer: respond-async`. */
 export function endpointsOf({ paths }: Document): readonly string[] {
   const async = Object.entries(paths).filter(([, { post }]) => post?.parameters?.some(({ name }) => name === 'prefer'))
   return [...async.map(([path]) => path), BATCHES]

@@ -88,7 +88,7 @@ function Filters({ filter }: { readonly filter: Filter }) {
 }
 
 function EndpointFilter({ endpoint }: { readonly endpoint: string }) {
-  // Without the list, the filter still offers the endpoint in the URL.
+  // An error is ignored, because the filter then still offers the endpoint in the URL.
   useEffect(() => void loadJobEndpoints().catch(() => {}), [])
   const endpoints = new Set([...jobEndpoints.value, ...(endpoint ? [endpoint] : [])])
   return (

@@ -17,9 +17,10 @@ export interface Filter {
 /**
  * Jobs that match a filter, newest first.
  *
- * Scrolling loads further pages. A refresh reads the first page, and then some of the unfinished jobs below it one by one. These reads
- * rotate through all unfinished jobs, so a refresh costs a bounded number of requests and each job is updated eventually. If more new
- * jobs arrived than a page holds, the list starts again from the first page, because the jobs in the gap are unknown.
+ * Scrolling loads further pages. A refresh reads the first page, and then some of the unfinished jobs on the later pages, one by one.
+ * Successive refreshes rotate through all unfinished jobs. A refresh thus costs a bounded number of requests, and each job is updated
+ * eventually. If more new jobs arrived than a page
+ * holds, then some are missing between the pages. The list then starts again from the first page.
  */
 export class JobList {
   readonly jobs = signal<readonly AnyJob[]>([])
@@ -30,7 +31,7 @@ export class JobList {
   readonly #known = new Map<string, AnyJob>()
   #last: string | null = null
   #isLoading = false
-  /** Position of the rotation through the unfinished jobs below the first page. */
+  /** Position in the rotation through the unfinished jobs on the later pages. */
   #rotation = 0
 
   constructor(filter: Filter) {
@@ -124,7 +125,7 @@ export class JobList {
   }
 }
 
-/** Unfinished jobs below the first page that one refresh reads. */
+/** Maximum unfinished jobs on the later pages that one refresh reads. */
 const OPEN_READS_MAX = 20
 
 export function isEnded(status: string): boolean {

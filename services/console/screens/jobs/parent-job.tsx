@@ -13,8 +13,8 @@ const REFRESH_INTERVAL_MS = 2_000
 const ID = /^[\w-]+$/
 
 /**
- * Header of a table filtered by parent: the parent job, the progress of its children, and a link back to all jobs. Shows a 404 only,
- * because the table already reports an unreachable service.
+ * Header of a table filtered by parent: the parent job, the progress of its child jobs, and a link to all jobs. Errors other than 404 are
+ * not shown, because the table already reports them.
  *
  * @param id Job or batch id from the URL, unchecked
  */
@@ -29,7 +29,7 @@ export function ParentJob({ id, isAll }: { readonly id: string; readonly isAll: 
   usePoll(
     REFRESH_INTERVAL_MS,
     async (signal) => {
-      // An unchecked id such as `../key` would request another path.
+      // Only valid ids are requested, because an id such as `../key` would lead to another path.
       if (!ID.test(root) || isEnded(job.peek()?.status ?? '') || problem.peek()) return
       await fetchJson<AnyJob>(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}/${root}`, { signal }).then(
         (now) => {

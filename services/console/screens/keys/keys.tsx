@@ -40,7 +40,7 @@ const GRACE_PERIODS = [
 ] as const
 
 const REFRESH_INTERVAL_MS = 10_000
-/** An expiry within this time is shown to the minute. */
+/** Maximum time until an expiry that is shown to the minute: two days. */
 const SOON_SECONDS = 172_800
 const USE_RETENTION_SECONDS = 90 * 86_400
 const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
@@ -219,7 +219,7 @@ function KeyActions({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly ref
   )
 }
 
-/** The last use of a key. A key older than the retention may have been used before it. */
+/** The last use of a key. Usage is stored for 90 days only, so an older key may have been used before. */
 function lastUse({ last_used_on, created_at }: ApiKey): string {
   if (last_used_on) return `last used ${last_used_on}`
   const isNew = created_at !== null && created_at > serviceNow() - USE_RETENTION_SECONDS

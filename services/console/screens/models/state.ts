@@ -13,7 +13,7 @@ export interface ModelState {
   readonly id: string
   readonly aliases: readonly string[]
   readonly pool: string
-  /** Empty if the key may not call the model. */
+  /** Capabilities of the model. Empty if the key may not call the model. */
   readonly capabilities: readonly string[]
   readonly contextTokens: number | undefined
   /** Load progress, 0 to 1; undefined: unknown to this process. */
@@ -25,7 +25,7 @@ export interface ModelState {
   /** Duration of full runs, if this process runs the model. */
   readonly run: Latency | undefined
   readonly pause: Pause | undefined
-  /** For operators only. */
+  /** Capacity in the fleet; undefined without the `admin` scope. */
   readonly capacity: ModelCapacity | undefined
 }
 
@@ -93,7 +93,10 @@ function show(
   }))
 }
 
-/** Model id and pool of every model, including those the key may not call. Metrics are preferred, because workers list aliases too. */
+/**
+ * Id and pool of every model, including those that the key may not call. Taken from the metrics if available, because workers list
+ * aliases too.
+ */
 function allModels(metrics: Metrics | undefined, workers: readonly Worker[]): readonly (readonly [string, string])[] {
   const shown = metrics
     ?.all('sluice_waiting_calls')
@@ -129,7 +132,7 @@ function pauseOf(adminView: AdminView | undefined, target: Pause['target'], id: 
   return adminView?.pauses.find((pause) => pause.target === target && pause.id === id)
 }
 
-/** The pool of a model by its capabilities (services/ingress/endpoints/models.ts). */
+/** The pool of a model, derived from its capabilities (services/ingress/endpoints/models.ts). */
 function poolWith(capabilities: readonly string[]): string {
   if (capabilities.includes('chat') || capabilities.includes('moderation') || capabilities.includes('speech'))
     return 'inference'

@@ -19,7 +19,7 @@ export async function loadCatalog(): Promise<void> {
   catalog.value = { models, reference }
 }
 
-/** The named options of an endpoint that its schema has; empty until loaded. */
+/** The options of an endpoint with these names, if its schema has them. Empty until the schema is loaded. */
 export function optionsOf(path: string, names: readonly string[]): readonly Field[] {
   return catalog.value ? fieldsOf(catalog.value.reference, path, names) : []
 }

@@ -154,7 +154,7 @@ interface ResponsesEvent {
   readonly response?: { readonly usage?: { readonly output_tokens: number } | null }
 }
 
-/** Events with visible text. A refusal is shown like an answer. */
+/** Types of events with visible text. A refusal is shown as text. */
 const TEXTS: ReadonlySet<string> = new Set(['response.output_text.delta', 'response.refusal.delta'])
 
 const ResponsesForm = textForm<ResponsesEvent>({

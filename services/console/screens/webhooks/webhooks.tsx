@@ -117,7 +117,7 @@ function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: P
       <Cell column="Host">{host ?? <span class="dim">–</span>}</Cell>
       <Cell column="Attempts">{attempts}</Cell>
       <Cell column="Last response">
-        {/* An error text includes the response status. */}
+        {/* An error text already includes the response status. */}
         <span>{error ?? response_status ?? <span class="dim">not attempted yet</span>}</span>
         {delivery.history.length > 0 && <Attempts history={delivery.history} />}
       </Cell>

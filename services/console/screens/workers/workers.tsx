@@ -162,7 +162,7 @@ async function refresh(abort?: AbortSignal): Promise<void> {
   }
 }
 
-/** Drains or undrains a worker. @throws ApiFailure, also if the worker does not confirm */
+/** Drains or undrains a worker. @throws ApiFailure, also if the new state is not confirmed by the worker */
 async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
   await fetchJson(`/v1/admin/workers/${encodeURIComponent(id)}/${isDrained ? 'drain' : 'undrain'}`, { method: 'POST' })
   await refresh()
@@ -170,7 +170,7 @@ async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
 
 function stateOf({ slots, suspected, draining, running }: Worker): string {
   if (suspected) return 'unresponsive'
-  // The ingress and the scheduler have no slots.
+  // The ingress and the scheduler have no slots, so they can only be alive.
   if (slots === 0) return 'alive'
   if (draining) return running > 0 ? 'draining' : 'drained'
   return running > 0 ? 'active' : 'idle'

@@ -73,7 +73,7 @@ function Source() {
   const file = audio.file.value
   useEffect(() => {
     if (!field.current || !file || field.current.files?.[0] === file) return
-    // Without this, the file field shows "no file chosen" for a dropped or recorded file.
+    // Sets the file of the file field. Otherwise the field shows "no file chosen" for a dropped or recorded file.
     const data = new DataTransfer()
     data.items.add(file)
     field.current.files = data.files

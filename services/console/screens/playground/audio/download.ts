@@ -1,4 +1,4 @@
-/** Time after which the object URL is revoked. The browser must have started the download by then. */
+/** Delay until the object URL is revoked. Long enough for the browser to start the download. */
 const REVOKE_DELAY_MS = 10_000
 
 export function download(name: string, content: string | Blob): void {

@@ -9,7 +9,7 @@ export function PlayButton({ player }: { readonly player: Player }) {
   )
 }
 
-/** The current position, or the start if playback has reached the end. */
+/** Position from which playback starts: the current one, or 0 if playback has reached the end. */
 function restart({ at, sound }: Player): number {
   return sound.value && at.value < sound.value.duration - 0.05 ? at.value : 0
 }

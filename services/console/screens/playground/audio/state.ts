@@ -37,7 +37,7 @@ class Audio {
   }
 
   /**
-   * Sends the file once for words and, if wanted, once for speakers, because no response format has both.
+   * Sends the file once for words. If speakers are requested, sends it a second time, because no response format has both.
    *
    * @param canDiarize Whether the model identifies speakers
    */

@@ -16,9 +16,9 @@ export interface Transcript {
   readonly duration: number
   readonly segments: readonly Segment[]
   readonly words: readonly SpeakerWord[]
-  /** Source of the subtitles. */
+  /** Segments from which the subtitles are made. */
   readonly cues: readonly TranscriptSegment[]
-  /** In order of first appearance. */
+  /** Speakers in the order of their first words. */
   readonly speakers: readonly string[]
 }
 
@@ -35,7 +35,7 @@ export interface Diarized {
   readonly segments: readonly Segment[]
 }
 
-/** Combines the words and times of one response with the speakers of another, if that was requested. */
+/** Combines the words and times of one response with the speakers of a second response, if speakers were requested. */
 export function transcriptOf(verbose: Verbose, diarized: Diarized | undefined): Transcript {
   const { text, duration, segments: cues = [], words = [] } = verbose
   const segments = diarized?.segments ?? []
@@ -51,7 +51,7 @@ export function transcriptOf(verbose: Verbose, diarized: Diarized | undefined): 
   }
 }
 
-/** The speaker at a time, or of the nearest segment; empty without diarization. */
+/** The speaker at a time; between segments, that of the nearest segment. Empty without diarization. */
 function speakerAt(segments: readonly Segment[], seconds: number): string {
   const away = ({ start, end }: Segment) => Math.max(0, start - seconds, seconds - end)
   const [first, ...rest] = segments

@@ -39,7 +39,7 @@ function curlOf({ path, body, file, into }: Call, origin: string): string {
       ? value.map((one) => `  --form-string ${quoted(`${name}[]=${one}`)}`)
       : [`  --form-string ${quoted(`${name}=${value}`)}`],
   )
-  // Inside the quotes of -F, curl interprets backslash and double quote.
+  // In a quoted value of -F, curl interprets backslash and double quote, so both are escaped.
   const name = file.replace(/["\\]/g, '\\$&')
   return `${head}${[`  -F ${quoted(`file=@"${name}"`)}`, ...fields].join(' \\\n')}`
 }
@@ -137,7 +137,10 @@ for await (const chunk of stream) {
 }`
 }
 
-/** The request body in SDK code: without usage at the end of a stream, and without streaming if the SDK lacks the method. */
+/**
+ * The request body for SDK code. The options for usage in a stream are removed, and `stream` too if the SDK has no method for the
+ * endpoint.
+ */
 function bodyOf({ body, method }: Call): Record<string, unknown> {
   const { stream_options: _, stream, ...rest } = body
   return stream && method ? { ...rest, stream } : rest

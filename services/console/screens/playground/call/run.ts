@@ -5,7 +5,7 @@ import type { Call } from './call.ts'
 
 export interface Problem {
   readonly message: string
-  /** Remedy; empty if the error text includes it. */
+  /** Remedy; empty if the error text already includes it. */
   readonly fix: string
 }
 
@@ -23,11 +23,11 @@ const REMEDIES: Readonly<Record<number, string>> = {
   504: 'Try again, reduce the request, or submit it as a durable job.',
 }
 
-/** The requests of one form: at most one in flight, and the error of the last one. */
+/** The requests of one form. At most one is in flight. Keeps the error of the last request. */
 export class Run {
   readonly isBusy = signal(false)
   readonly problem = signal<Problem | undefined>(undefined)
-  /** The last requests, for their code. */
+  /** The last requests, from which the page generates code. */
   readonly calls = signal<readonly Call[]>([])
   #abort = new AbortController()
 

@@ -32,7 +32,7 @@ export interface Field {
   readonly hint: string
 }
 
-/** Bounds beyond this are the range of an integer, not a limit to show. */
+/** Absolute value from which a bound is the range of an integer type and not a limit to show. */
 const UNLIMITED = 2 ** 52
 
 export function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {

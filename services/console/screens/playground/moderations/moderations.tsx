@@ -47,7 +47,7 @@ export function ModerationsForm() {
   )
 }
 
-/** The model is optional for this endpoint, so it is an option with an empty choice. */
+/** The model field. The model is optional for this endpoint, so the field has an empty choice. */
 function modelField(): Field {
   const choices = modelsFor('moderation').map(({ id }) => id)
   const rest = { min: undefined, max: undefined, step: 1, hint: '' } as const

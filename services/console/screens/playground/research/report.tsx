@@ -1,7 +1,10 @@
 import { useSignal } from '@preact/signals'
 import type { Citation } from './run.ts'
 
-/** Private-use characters that delimit citation markers during parsing. The parser first removes these characters from the report. */
+/**
+ * Private-use characters that delimit citation markers during parsing. The parser first removes these characters from the report, so that
+ * they cannot occur in it.
+ */
 const [OPEN, CLOSE] = ['\uE000', '\uE001']
 
 /** A delimited citation marker, or a Markdown link. */
