@@ -153,7 +153,7 @@ describe('audio is checked before any model processes it', () => {
       {},
       {
         connect: () => Promise.reject(new ServiceError('model_loading', 'install python3')),
-        onLog: (line) => line.level === 40 && warned.push([line.msg, line.why]),
+        onLog: (line) => line.level === 40 && warned.push([line.msg, line.reason]),
       },
     )
     for (let call = 0; call < 2; call++) {

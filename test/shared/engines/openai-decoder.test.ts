@@ -307,7 +307,7 @@ describe('finish', () => {
   test.each(['error', 'abort', 'MALFORMED_FUNCTION_CALL', 'insufficient_system_resource', 'network_error'])(
     '%s is an error',
     (word) => {
-      expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('gave up')
+      expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('stopped before its answer was complete')
     },
   )
 
