@@ -7,7 +7,7 @@ import type { Broker, HistoryRecord } from '#shared/broker/broker.ts'
 import { readJob, readUnsupported } from './records.ts'
 import { DEAD_LETTERS, jobsTopic } from './topics.ts'
 
-/** Larger records are not parsed: a body has at most 64 KiB, and parsing here blocks the event loop. */
+/** Records above this size are not parsed: a valid body has at most 64 KiB, and parsing blocks the event loop. */
 const READ_BYTES_MAX = 128 * 1024
 
 /** Records per read: each read forms a consumer group in Kafka, which takes seconds. */
@@ -20,7 +20,7 @@ export type DeadLetterReason = 'not_understood' | 'unknown_kind' | 'understood_h
 export interface DeadLetter {
   readonly offset: number
   readonly sentAtMs: number
-  /** Pool of the worker that wrote it; undefined if this version has no such pool. */
+  /** Pool of the worker that wrote the dead letter; undefined if this version has no such pool. */
   readonly pool: PoolName | undefined
   /** Position of the original record, as in the worker's log; undefined if written by an older version. */
   readonly position: string | undefined

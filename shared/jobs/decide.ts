@@ -19,7 +19,7 @@ export interface History {
   /** Workers that died while they ran the job, including this one. Detects poison jobs. */
   readonly crashes: number
   readonly handBacks: number
-  /** True if the caller received output that another attempt would repeat. */
+  /** True if the caller has received output, which another attempt would send again. */
   readonly hasOutput: boolean
   readonly remainingMs: number
 }
@@ -96,7 +96,7 @@ function decideFailed(
   return { do: 'retry', delayMs }
 }
 
-/** Whether a failure counts as a try. A job that only waited for other jobs of its key has tried nothing. */
+/** Whether a failure counts as a try. Refusals such as a concurrency limit do not, because the job did not run. */
 export function isTry({ code }: ErrorBody): boolean {
   const row: { readonly retry: boolean; readonly isTry?: boolean } = ERRORS[code]
   return row.isTry ?? true

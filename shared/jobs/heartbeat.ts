@@ -1,11 +1,16 @@
 /** Heartbeat interval in ms of a busy process in a small fleet, and the unit of longer intervals. */
 export const HEARTBEAT_MS = 500
-/** Interval of an idle process, in units of {@link HEARTBEAT_MS}: each heartbeat wakes every other process. */
+/**
+ * Interval of an idle process, in units of {@link HEARTBEAT_MS}. Longer than that of a busy process, because each heartbeat wakes
+ * every other process.
+ */
 const IDLE_INTERVAL = 2
 export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
 /** Number of units without a job after which a process counts as idle. */
 export const IDLE_UNITS = 10
-/** Number of processes per unit of the interval: each process receives about this many heartbeats per 500 ms. */
+/**
+ * Number of processes for which the interval grows by one unit. Each process thus receives about this many heartbeats per 500 ms.
+ */
 const PROCESSES_PER_UNIT = 100
 /** Maximum interval in units. Beyond 1,000 processes the load grows again, but a dead process is detected in time. */
 export const HEARTBEAT_INTERVAL_MAX = 10
@@ -30,8 +35,8 @@ export function heartbeatIntervalOf(peers: Peers, own: string, isIdle: boolean):
 }
 
 /**
- * Extra tolerated silence at a heartbeat interval of n × 500 ms: twice the added interval, so a late channel shows in our own
- * heartbeat first.
+ * Additional silence that is tolerated at a heartbeat interval of n × 500 ms: twice the added interval. Our own heartbeat thus
+ * reveals a late channel before peers are suspected.
  */
 export function slackMs(interval: number): number {
   return 2 * (interval - 1) * HEARTBEAT_MS

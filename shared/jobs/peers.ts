@@ -23,7 +23,6 @@ export interface PeerCapacity {
   /** Concurrency limits by {@link workKey}. */
   readonly concurrencyLimits: ReadonlyMap<string, number>
   readonly backlog: Capacity['backlog']
-  /** Number of parked calls. */
   readonly parkedCalls: number | undefined
   readonly host: string | undefined
   readonly pid: number | undefined

@@ -15,8 +15,8 @@ const HEARTBEATS_PER_CAPACITY = 4
  */
 const CAPACITY_MS_MIN = 100
 /**
- * If our own heartbeat has not come back for this long, the channel is late and missing peer heartbeats prove nothing. Must be
- * shorter than suspectedMs by more than one interval.
+ * If our own heartbeat has not come back for this long, then the channel is late and missing peer heartbeats prove nothing. Must
+ * be shorter than suspectedMs by more than one interval.
  */
 const CHANNEL_LATE_MS = 1_250
 /** If our own heartbeat has not come back for this long, then the channel counts as broken and a warning is logged. */
@@ -24,7 +24,10 @@ const CHANNEL_SILENCE_MS = 2_500
 /** If a check is late by more than this, then this process was blocked, and unread records prove nothing about the channel. */
 const CHECK_LATE_MS = 1_000
 
-/** Presences that find the channel of their broker silent. All roles of a process thus log one message together. */
+/**
+ * The {@link Presence} objects of this process that currently find the channel of a broker silent. Only the first and the last
+ * one log, so that all roles of a process together log one message.
+ */
 const silentChannels = new WeakMap<Broker, Set<Presence>>()
 
 export interface Self {
@@ -178,7 +181,7 @@ export class Presence extends Peers {
   #changeInterval(interval: number): void {
     this.#interval = interval
     this.#receiver?.stretch?.(interval)
-    // Peers must receive a longer interval before they wait for the next heartbeat.
+    // Sent at once: a peer that expects the shorter interval would suspect this process.
     this.#sendInterval()
   }
 

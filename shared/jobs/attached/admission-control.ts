@@ -10,9 +10,9 @@ const RETRY_AFTER_MARGIN = 1.03
 const RETRY_AFTER_MS_MIN = 1_000
 /** Cap on Retry-After for unknown clients. Every known SDK honours 60 s. */
 const RETRY_AFTER_MS_MAX = 60_000
-/** A Retry-After at the cap is spread over its second half. */
+/** A Retry-After above the cap becomes a random time between this fraction of the cap and the cap. */
 const CAP_SPREAD_RATIO = 0.5
-/** Maximum number of tenants with paced retries. */
+/** Maximum number of tenants whose latest retry time is stored. */
 const PACED_TENANTS_MAX = 10_000
 
 export interface AdmissionControlOptions {
@@ -75,7 +75,7 @@ export class AdmissionControl {
     return ahead === 0 ? 0 : this.#options.waitQueues.estimateMs(asked, ahead)
   }
 
-  /** Records a successful end, which updates the completion rate of the queue. */
+  /** Counts a completed job in the completion rate of its queue. */
   completed(job: AdmissionRequest): void {
     this.#options.waitQueues.of(job).waitEstimate.completed(Date.now())
   }
@@ -94,7 +94,10 @@ export class AdmissionControl {
   }
 }
 
-/** Alternative for callers that prefer to wait. After fruitless retries, SDKs show this text as their error. */
+/**
+ * Part of the refusal: the alternative for callers that can wait. When their retries are used up, SDKs show the refusal as their
+ * error.
+ */
 const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
 
 /**

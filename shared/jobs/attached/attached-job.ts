@@ -12,7 +12,7 @@ import type { SkippedEvent } from '#shared/jobs/records.ts'
 /** Bytes of unread output at which the worker is asked to pause, and at which the worker may resume. */
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
-/** Bytes of unread output at which the job fails: one complete answer of that size, or a worker that ignores the pause. */
+/** Bytes of unread output at which the job fails. Reached only by one very large answer, or if the worker ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
 export interface OutputOptions {
@@ -30,8 +30,8 @@ export interface NewAttachedJob extends OutputOptions {
   readonly model: string
   readonly body: unknown
   /**
-   * Bytes that the caller has charged to a memory budget until the call ends, so that the body may stay in memory. Absent: store
-   * the body.
+   * Bytes of the body that are charged to a memory budget until the call ends, so that the body may stay in memory. Absent: the
+   * body must be stored.
    */
   readonly heldBytes?: number | undefined
   readonly stream: boolean
@@ -245,8 +245,9 @@ export class JobRegistry extends Map<string, AttachedJob> {
   }
 
   /**
-   * Jobs of a suspected worker that can run again at little cost: no output was sent. Less work
-   * is lost than the wait for certainty takes. At most once per job, so that slow workers do not use up its attempts.
+   * Jobs of a suspected worker that can run again at little cost: no output was sent, and the lost work takes less time than the
+   * wait until the worker is declared dead. Only jobs without an earlier crash, so that slow workers do not use up the attempts
+   * of a job.
    *
    * @param workerLostMs Silence after which the worker is declared dead
    */

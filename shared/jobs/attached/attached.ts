@@ -17,7 +17,7 @@ import { type AttachedOptions, POLICY } from './options.ts'
 import { Sender } from './sender.ts'
 import { WaitQueues } from './wait-queues.ts'
 
-/** Maximum wait of a job for a worker that can run it, if no such worker is known. */
+/** How long a job waits while no live worker can run it. */
 const NO_WORKER_TIMEOUT_MS = 60_000
 /**
  * After the reply topic was lost, an attempt without a new event for this long counts as lost. Workers resend unacknowledged
@@ -113,7 +113,7 @@ export class AttachedJobs implements JobOwner {
     return this.#jobs.oldestQueuedAtMs(pool)
   }
 
-  /** Jobs of a pool in the fair queues of all ingresses. Other ingresses count as of their last report. */
+  /** Number of jobs of a pool in the fair queues of all ingresses; for other ingresses, as last reported. */
   callsWaiting(pool: PoolName): number {
     return this.#sender.callsWaiting(pool)
   }
@@ -158,8 +158,8 @@ export class AttachedJobs implements JobOwner {
   }
 
   /**
-   * Ends a job and stops its worker, because the caller is no longer interested. @param error Error for the reader, if it is
-   * still connected
+   * Ends a job and stops its worker, because the caller disconnected or cancelled. @param error Error for the caller, if still
+   * connected
    */
   cancel(job: AttachedJob, error?: ErrorBody): void {
     this.onOutcome(job, { type: 'cancelled', error })
@@ -217,7 +217,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
-    // Workers hand the job back in turn, and no live worker has its model.
+    // Each worker handed the job back, and no live worker has its model.
     const waitedMs = Date.now() - job.envelope.created_at_ms
     const isTooLate =
       reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)

@@ -157,13 +157,13 @@ export class Sender {
     if (this.#dispatcherOf(pool).start(job)) void this.#sendNext(pool)
   }
 
-  /** Removes a job that has neither a queue position nor a worker: it ended, or its attempt did. */
+  /** Removes a job that ended or whose attempt ended, and sends waiting jobs in its place. */
   leave(job: AttachedJob): void {
     const { pool } = job.envelope
     if (this.#dispatcherOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
-  /** Jobs of a pool in the fair queues of all ingresses. Other ingresses count as of their last report. */
+  /** Number of jobs of a pool in the fair queues of all ingresses; for other ingresses, as last reported. */
   callsWaiting(pool: PoolName): number {
     return this.#dispatcherOf(pool).waiting + this.#partition.callsElsewhere(pool)
   }
@@ -172,7 +172,7 @@ export class Sender {
     return this.#dispatcherOf(pool).waitingOf(model)
   }
 
-  /** Removes jobs without releasing others in their place. */
+  /** Removes jobs without sending waiting jobs in their place. */
   forget(jobs: Iterable<AttachedJob>): void {
     for (const job of jobs) this.#dispatcherOf(job.envelope.pool).leave(job)
   }
@@ -244,7 +244,7 @@ export class Sender {
       // The acknowledgement timed out, but the record arrived: the attempt runs.
       if (job.state !== 'queued' || job.attempt !== attempt) return
       if (this.#options.broker.isReachable) this.#options.onUnsent(job, error)
-      // The broker is unreachable: the job waits first in the fair queue.
+      // The broker is unreachable: the job waits at the head of the fair queue.
       else this.sendAgain(job)
     })
   }

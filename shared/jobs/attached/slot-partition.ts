@@ -6,7 +6,7 @@ import type { WaitingElsewhere } from './tenant-dispatcher.ts'
 
 /** Interval of the reports. Most calls start sooner and are never reported. */
 const PUBLISH_INTERVAL_MS = 200
-/** Age at which a report of another ingress expires: that ingress ended or is unreachable. */
+/** Age at which a report of another ingress expires, because that ingress has ended or is unreachable. */
 const STALE_MS = 2_000
 /** Cache lifetime of a computed share. The set of waiting tenants changes with every call. */
 const PARTITION_TTL_MS = 50
@@ -32,7 +32,7 @@ export interface SlotPartitionOptions {
   readonly onChange: () => void
 }
 
-/** Calls in other ingresses for one pool, or for one kind and model of a pool. */
+/** Calls that wait in other ingresses, either for a pool or for one kind and model of a pool. */
 interface Others {
   calls: number
   readonly works: Map<string, WaitingElsewhere>
@@ -60,7 +60,7 @@ interface Others {
 export class SlotPartition {
   readonly #options: SlotPartitionOptions
   readonly #reports = new Map<string, { readonly atMs: number; readonly record: WaitingRecord }>()
-  /** By pool, and by pool with work key. Undefined: recompute. */
+  /** Reports of other ingresses, summed by pool and by pool with work key; undefined if outdated. */
   #others: Map<string, Others> | undefined
   readonly #parts = new Map<string, { readonly atMs: number; readonly share: number }>()
   #hasReported = false

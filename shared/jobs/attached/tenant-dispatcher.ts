@@ -1,7 +1,10 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { FairQueue, type FairQueueItem } from './fair-queue.ts'
 
-/** Length of one measuring interval. A shorter one would mistake jobs that start together for a high rate. */
+/**
+ * Length of one interval in which job starts are counted. In a shorter one, a few simultaneous starts would look like a high
+ * rate.
+ */
 const SPAN_MS = 250
 
 /** A job that was sent this long ago and has not started counts as lost if workers are idle. */
@@ -13,9 +16,12 @@ const PREFETCH_MIN = 2
 
 /** Burst for a tenant without jobs at the workers: it may use up to twice the prefetch. */
 const IDLE_TENANT_BURST = 2
-/** Maximum number of such tenants examined per call. The first ones may wait for models without capacity. */
+/**
+ * Maximum number of tenants without jobs at the workers that are examined per call, because the first ones may wait for models
+ * without capacity.
+ */
 const IDLE_TENANTS_PER_DISPATCH = 32
-/** Maximum number of rounds that a tenant skips, however many ingresses it uses. */
+/** Maximum number of rounds that a tenant skips, regardless of the number of ingresses at which it waits. */
 const SKIPPED_ROUNDS_MAX = 15
 
 export interface WaitingElsewhere {

@@ -1,14 +1,16 @@
-/** Maximum recent durations in the mean. */
+/** Number of recent job durations that the mean includes. */
 const TIMES_MAX = 32
-/** Below this number of jobs the shortest duration counts, because the first jobs may include a model load. */
+/**
+ * With fewer durations than this, the shortest one is used instead of the mean, because the first jobs may include a model load.
+ */
 const TIMES_MIN = 5
 /** Maximum number of running jobs examined, oldest first. */
 const RUNNING_MAX = 1_000
-/** If a job has waited this long, then no slot was free: the completion rate is that of all slots. */
+/** If a job has waited longer than this, then no slot was free, so the measured completion rate is that of all slots. */
 const BUSY_MS = 250
-/** After a wait of this long, or of two job durations, this ingress uses all slots that it can get. */
+/** After jobs have waited this long, or for two job durations, this ingress is assumed to use all slots that it can get. */
 const SETTLED_MS = 5_000
-/** Window of the concurrency peak: between one and two of these. */
+/** The peak of the concurrency is taken over the last one to two intervals of this length. */
 const PEAK_MS = 30_000
 
 /**
@@ -51,7 +53,7 @@ export class WaitEstimate<Job = unknown> {
     this.#peak.now = Math.max(this.#peak.now, this.#running.size)
   }
 
-  /** Removes a job that ended in any way, and counts its duration if it ran. */
+  /** Removes a job that has ended, and records its duration if it ran. */
   left(job: Job, now: number): void {
     const startedAtMs = this.#running.get(job)
     this.forget(job)

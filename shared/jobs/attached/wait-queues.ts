@@ -10,7 +10,7 @@ const CAPACITY_TTL_MS = 100
 
 export interface QueuedJob {
   readonly envelope: Work & { readonly pool: PoolName; readonly tenant: string }
-  /** Undefined until the job was sent to its pool. */
+  /** Time at which the job was sent to its pool; undefined before. */
   readonly sentAtMs: number | undefined
 }
 
@@ -131,7 +131,7 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
   }
 }
 
-/** Wait of the oldest job so far. */
+/** How long the oldest job has waited so far, in ms. */
 function waitedMs(waitEstimate: WaitEstimate<never> | WaitEstimate<QueuedJob>, now: number): number {
   const [oldest = now] = waitEstimate.waiting.values()
   return now - oldest

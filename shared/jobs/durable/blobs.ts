@@ -12,9 +12,15 @@ import { ALL_TENANTS, type JobReads } from '#shared/store/store.ts'
  * which the sweep looks up in the store.
  */
 const MINUTE_MS = 60_000
-/** Maximum time between the blob of a body and the row of its job: longer than any statement, and than clock differences. */
+/**
+ * Maximum time between the write of a body's blob and the insert of its job's row. Longer than any statement and any clock
+ * difference.
+ */
 const ACCEPTED_MS = 10 * MINUTE_MS
-/** Age limit without a known owner: a durable job may wait, run and be retained for seven days each. */
+/**
+ * Age at which a blob is deleted if this process cannot look up its job. A durable job may wait, run and be retained for seven
+ * days each.
+ */
 const UNKNOWN_MS = 22 * 24 * 60 * MINUTE_MS
 
 export function blobsOf(request: unknown): string[] {
@@ -33,7 +39,7 @@ export async function dropBlobs(
 }
 
 /**
- * Deletes blobs without a job: of refused and crashed calls, and of jobs whose deletion failed.
+ * Deletes blobs whose job no longer exists: those of refused or crashed calls, and those that earlier deletions left behind.
  *
  * @param store Undefined if this process has no store: then only blobs older than any job are deleted
  * @param callMsMax Maximum duration of a call in ms; calls may have blobs and are not in the store

@@ -171,7 +171,7 @@ export class DurableJobs {
     return (await this.#store.find(scope, id)) !== undefined
   }
 
-  /** True if the job existed and its retention has ended, as long as the store remembers that. */
+  /** True if the job existed and its retention has ended. The result is reliable only until the purge removes the row. */
   async isPast(scope: Scope, id: string): Promise<boolean> {
     return await this.#store.isPast(scope, id)
   }
@@ -365,12 +365,12 @@ export class DurableJobs {
   }
 }
 
-/** Time for which segments outlive the retention of jobs that name them: an end may be later than the deadline. */
+/** Time by which segments outlive the retention of the jobs that name them, because a job may end after its deadline. */
 const HISTORY_GRACE_MS = 3_600_000
 
 /** True if the error proves that the job was not created. */
 export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
-  // `overloaded` is also the store's error for a lost response. Any other error is a response.
+  // `overloaded` is also the store's error for a lost response. Any other error proves that the store has answered.
   return isUndone || code !== 'overloaded'
 }

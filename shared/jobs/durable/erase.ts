@@ -37,7 +37,8 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
 }
 
 /**
- * Children with children of their own may stand for very many jobs. These children are only marked here, and the next purges remove them.
+ * Children that have children of their own may have very many descendants, so they are only marked here. The next purges remove
+ * them.
  */
 async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
   const children = await context.store.listChildren(tenant, id)

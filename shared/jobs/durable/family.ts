@@ -8,7 +8,10 @@ import { TERMINAL } from './follow.ts'
 /** Maximum number of children cancelled in one statement: as many as one job may have unfinished. */
 const CANCELS_MAX = 500
 
-/** Sends a cancel to the owner of a job over the control channel, with the permission to write a partial result if it has one. */
+/**
+ * Sends a cancel to the owner of a job over the control channel. The cancel states whether the job may still write a partial
+ * result.
+ */
 export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) => void {
   return (job) => {
     const { id, attempt, owner } = job
@@ -26,16 +29,16 @@ export interface FamilyOptions {
   readonly store: Store
   readonly dispatcher: Dispatcher
   readonly log: Log
-  /** Sends a cancel to the worker of a job. The flag in the store is authoritative; this is only faster. */
+  /** Sends a cancel to the worker of a job. The flag in the store is authoritative; the cancel record is only faster. */
   readonly notifyOwner: (job: DurableJob) => void
 }
 
 /**
- * Effects of a job's end or cancel on its family (docs/internals/design.md, Composed jobs). Children of an ended or cancelled job are cancelled
- * at all depths. A parent that waits for no other child is woken.
+ * Effects of a job's end or cancel on its parent and children (docs/internals/design.md, Composed jobs). Children of an ended or
+ * cancelled job are cancelled at all depths. A parent that waits for no other child is woken.
  *
  * The process that committed the transition applies these effects at once. If it crashes in between, then the scheduler completes
- * them: the store marks ended jobs as unsettled until their family is notified.
+ * them: the store marks ended jobs as unsettled until their parents and children are updated.
  */
 export class Family {
   readonly #options: FamilyOptions
@@ -55,7 +58,7 @@ export class Family {
     }
   }
 
-  /** Notifies the family of an ended job, then marks the job as settled. */
+  /** Updates the parent and the children of an ended job, then marks the job as settled. */
   async settle(job: DurableJob): Promise<void> {
     const { store, dispatcher } = this.#options
     if (job.children > 0) await this.#cancelChildren(job)

@@ -4,7 +4,7 @@ import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 import type { TenantDepth } from '#shared/store/tenants.ts'
 import { KeyQuota } from './key-quota.ts'
 
-/** Maximum age of the counts by which jobs are admitted. Counting queries the store. */
+/** Maximum age of the counts by which jobs are admitted. Not shorter, because each count is a query of the store. */
 const COUNT_AGE_MS = 1_000
 /** If the counts are overdue by this time, then a new job waits for them; until then the old counts are used. */
 const OVERDUE_MS = 4_000
@@ -19,7 +19,7 @@ const RETRY_AFTER_MS = 10_000
 export interface JobBounds {
   readonly jobsMax: number
   readonly scheduledMax: number
-  /** Limits per tenant; undefined: as many as remain free for others. */
+  /** Limits per tenant. Default: a tenant may have as many jobs as the quota has left (see {@link JobQuota}). */
   readonly jobsMaxPerProject?: number | undefined
   readonly scheduledMaxPerProject?: number | undefined
   /** Configured limits of a tenant, which replace the default. `queued` limits jobs that wait to be started. */
@@ -40,7 +40,7 @@ interface PendingCreate {
 
 interface Bound {
   readonly count: number
-  /** Own limit of the tenant; undefined: a share of `most`. */
+  /** Configured limit of the tenant; undefined: as many jobs as are left of `most`. */
   readonly own: number | undefined
   readonly total: number
   readonly most: number
@@ -65,7 +65,7 @@ export class JobQuota {
   #countMs = 0
   #counting: Promise<void> | undefined
   #tally: Tally
-  /** Admissions since the current count began, or in progress at that time. The count may not include them. */
+  /** Jobs admitted since the current count began, or in progress at that time. The count may not include them. */
   #since: Tally
   readonly #pendingCreates = new Set<PendingCreate>()
   readonly #ofKeys: KeyQuota
@@ -142,7 +142,7 @@ export class JobQuota {
     for (const tally of [this.#tally, this.#since]) tally.add(place, count)
   }
 
-  /** Jobs are admitted by the last counts while new ones are read, unless the old ones are too old. */
+  /** Starts a count if one is due. Until the result arrives, the previous counts are used, unless they are too old. */
   async #count(): Promise<void> {
     const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_PAUSE_FACTOR * this.#countMs)
     if (overdueMs <= 0) return

@@ -7,9 +7,9 @@ const RETRY_AFTER_MS = 10_000
 /** Waiting state of a job: queued for a worker, or scheduled. */
 type Waiting = 'queued' | 'scheduled'
 
-/** Jobs of one key and state that were begun here, because a count that is read concurrently may not include them. */
+/** Jobs of one key and state that this process has begun to create. A concurrent count may not include them. */
 interface Begun {
-  /** Since the last read began. */
+  /** Number of creations begun since the last count started. */
   total: number
   underWay: number
   readers: number
@@ -49,7 +49,7 @@ export class KeyQuota {
     this.#begun.set(name, begun)
     begun.readers++
     try {
-      // Jobs in progress may or may not be in the count, so they are added.
+      // Jobs whose creation is in progress may be missing in the count, so they are added.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#tenants.waitingOfKey(keyId))[state]
       // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.

@@ -3,7 +3,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import type { QueuedPosition } from '#shared/store/tenants.ts'
 
-/** Maximum age of cached positions. Jobs of a short queue may start within that time. */
+/** Minimum lifetime of cached positions. Kept short, because the jobs of a short queue start soon. */
 const CACHE_TTL_MS_MIN = 100
 /** A cached read stays valid for this multiple of its own duration, because reading a long queue is slow. */
 const CACHE_TTL_FACTOR = 50
@@ -17,8 +17,9 @@ interface CachedRead<T> {
 
 /**
  * Queue positions of waiting durable jobs: the number of jobs that start earlier, in tenant order, among those of the same kind,
- * model and priority. Calls that wait for the pool are included. Each other tenant counts only
- * with the jobs that its turns allow. Thus a long backlog of one tenant does not change the position of others (docs/internals/design.md, Fairness).
+ * model and priority. Calls that wait for the pool are included. Of each other tenant, only the jobs that the round robin starts
+ * earlier are counted. Thus a long backlog of one tenant does not change the position of others (docs/internals/design.md,
+ * Fairness).
  *
  * The position is an upper bound, because only the workers know which tenant is first in the current round.
  */
@@ -62,7 +63,7 @@ export class Positions {
   }
 
   #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPosition[]): number {
-    // Ids are ordered by time, so a job that was not among the cached ones still has a position.
+    // Ids are ordered by time, so the position of a job that is not cached follows from its neighbours.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
     // Round robin: each other tenant starts at most as many jobs as this tenant, plus one.

@@ -11,7 +11,6 @@ const SILENCE_MS_MAX = 2_500
 const PUBLISH_INTERVAL_MS_MIN = 100
 const QUEUES_PER_RECORD_MAX = 200
 
-/** Presence as used here. */
 export type NotifierPresence = Pick<
   Presence,
   'heartbeatMs' | 'freeSlots' | 'ingresses' | 'workersWithModel' | 'send' | 'silenceMs' | 'workers'
@@ -62,8 +61,8 @@ export class QueueNotifier {
       Object.assign(hints, { sinceMs: now, published: 0 })
       hints.ids.clear()
     }
-    // No worker with the model would react to an announcement. A worker without published capacity may run a version that ignores
-    // announcements.
+    // False if no worker with the model would react to an announcement: a worker without published capacity may run a version
+    // that ignores announcements.
     const isAnnounceable = presence.workersWithModel(job.pool, job.model).some(({ capacity }) => capacity)
     const needsRecord = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !isAnnounceable)
     // Each ingress may use its part of the free slots.
@@ -76,13 +75,13 @@ export class QueueNotifier {
     return true
   }
 
-  /** A job has ended. The slot of that job is free for the next record before the heartbeat of its worker reports that. */
+  /** Call when a job has ended: its slot is free for another record before the next heartbeat of its worker reports that. */
   ended({ pool, id }: { readonly pool: PoolName; readonly id: string }): void {
     const hints = this.#pools.get(pool)
     if (hints?.ids.delete(id)) hints.published--
   }
 
-  /** Announces soon that a job like this waits. */
+  /** Announces within 100 ms that jobs of this pool, kind, model and priority wait. */
   notify({ pool, kind, model, priority }: QueuedOf): void {
     const { unannounced } = this.#of(pool)
     unannounced.set(`${priority} ${kind} ${model}`, { kind, model, priority })
@@ -113,8 +112,8 @@ export class QueueNotifier {
 }
 
 /**
- * True if some worker knows that such jobs wait and claims them as soon as it has a free slot. Records of such jobs would only be
- * dropped.
+ * True if some worker has received an announcement of such jobs, and claims them as soon as it has a free slot. Records of such
+ * jobs would only be dropped.
  */
 export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, model, priority }: QueuedOf): boolean {
   return presence.workers(pool).some(({ draining, isSuspected, capacity }) => {

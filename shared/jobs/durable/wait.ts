@@ -2,7 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { DurableEnd } from '#schemas/event.ts'
 import { ignoreOutage, isLast, type LiveEvents, POLL_MS, TERMINAL } from './follow.ts'
 
-/** A job at its end, or at the time when the wait was over. */
+/** A job in a terminal state, or in its state when the wait ended. */
 export interface AwaitedJob {
   readonly job: DurableJob
   /** Result of a completed job, if the end event carried it; undefined: the store has it. */

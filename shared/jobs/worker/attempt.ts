@@ -15,8 +15,8 @@ import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
  */
 const UNREAD_ATTEMPTS_MAX = 10
 /**
- * Delay before such a hand-back, in ms. Without a delay, a fleet of old workers would pass the job around in a tight
- * loop.
+ * Delay before a job with an unreadable body is handed back, in ms. Without a delay, a fleet of old workers would pass the job
+ * around in a tight loop.
  */
 const UNREAD_MS = 100
 

@@ -14,19 +14,19 @@ import { fewestFirst } from './bulkheads/lending.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
 import type { Lane, Poller } from './poller.ts'
 
-/** Time for which a durable job waits for a worker that has its model, if none does. */
+/** How long a durable job waits while no worker has its model. */
 const UNKNOWN_MODEL_MS = 300_000
 /** Maximum number of jobs per claim statement: each may have a body of 64 KiB. */
 const PULL_MAX = 64
-/** Maximum entries in `#held`; beyond it, the scheduler re-announces the queue. */
+/** Maximum number of queues in `#held`. The scheduler announces further ones again. */
 const HELD_MAX = 1_000
 /** Interval at which waiting jobs are claimed, in addition to each end of a job. */
 const PULL_MS = 1_000
 /** Time for which slots beyond the share of durable jobs are offered to attached calls: several round trips to the broker. */
 const OFFER_MS = 25
 /**
- * Offer for the case that no attached call arrived recently, and its interval. At most 1/20 of the time of all slots is spent on
- * it.
+ * Duration of an offer if no attached call arrived recently, and minimum interval between two such offers. Only half of the slots
+ * are offered, so at most 1/20 of the time of all slots is lost.
  */
 const FIRST_OFFER_MS = 100
 const FIRST_OFFER_EVERY_MS = 1_000
@@ -158,8 +158,8 @@ export class Claims {
 
   /**
    * True if this worker should not claim now. First reason: no slot is free. Second: jobs of this queue already wait, and a pull
-   * serves them in tenant order. Third: another worker knows the model, but this one does not.
-   * A model unknown to every worker for UNKNOWN_MODEL_MS is claimed anyway, so that the job fails with a reason.
+   * serves them in tenant order. Third: this worker does not have the model, but another one may. After UNKNOWN_MODEL_MS the job
+   * is claimed anyway, so that it fails with a reason.
    */
   #mustWait(lane: Lane, bulkhead: ModelBulkhead): boolean {
     const { pool, presence, bulkheads } = this.#options

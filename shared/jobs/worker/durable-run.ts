@@ -26,7 +26,9 @@ const BUSY_SHARE = 1 / 4
 const PAUSE_MS_MAX = 2_000
 /** Bytes of uncommitted output at which the engine has to wait. */
 const BACKLOG_BYTES = 256 * 1024
-/** Messages at which one write carries no more of the output: their encoding and storage block the event loop for about 5 ms. */
+/**
+ * Number of messages after which a write takes no more output. Encoding and storing them blocks the event loop for about 5 ms.
+ */
 const WRITE_MESSAGES_MAX = 256
 /** Events that are encoded at once. One event becomes up to six messages. */
 const ENCODED_AT_ONCE = 16
@@ -88,7 +90,7 @@ export class DurableRun implements AttemptSink {
   /** Aborts when the run is about to end: pending output is then committed together with the end. */
   readonly #ending = new AbortController()
 
-  /** @param moved The claim */
+  /** @param moved The state transition that claimed the job */
   constructor(job: JobEnvelope, kind: Kind, moved: TransitionResult, boot: string, options: RunOptions) {
     this.#job = job
     this.#claimed = moved.job
@@ -167,7 +169,7 @@ export class DurableRun implements AttemptSink {
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
-    // The progress of the next attempt is published in any case.
+    // Pending progress is committed even if none was published yet: the job continues with another attempt.
     const output = this.#takeOutputIfEncodable(decision.do === 'retry' || this.#hasProgress)
     if (decision.do === 'retry') {
       const { delayMs } = decision

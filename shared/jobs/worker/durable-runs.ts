@@ -78,7 +78,7 @@ export class DurableRuns {
   #renewing: Promise<void> = Promise.resolve()
   #reconciling: Promise<unknown> = Promise.resolve()
   #isStoreDown = false
-  /** Monotonic clock of this process. */
+  /** Time by which all runs must stop, by the monotonic clock of this process. */
   #stopAtMs = Number.NEGATIVE_INFINITY
   #lapseTimer: NodeJS.Timeout | undefined
   #lapses = 0

@@ -3,13 +3,15 @@ import type { Priority } from '#schemas/durable-job.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { laneSlots, reservedSlots } from './bulkheads/lanes.ts'
 
-/** Minimum batch of records per poll; above that, a quarter of the free slots. A burst thus spreads over the workers. */
+/** A poll requests a quarter of the free slots, but at least this many records. A burst thus spreads over the workers. */
 const BATCH_MIN = 8
 /** Pause after a hand-back, in ms, so that another worker takes the call next. */
 const POLL_PAUSE_MS = 50
 /** Time after its last job for which the interactive lane counts as busy. */
 const LANE_BUSY_MS = 1_000
-/** Interval at which a full worker checks whether time alone has opened slots: a lane borrows, or borrowed slots are replaced. */
+/**
+ * Interval at which a full worker checks for slots that open after some time: a lane may borrow, or a borrowed slot is replaced.
+ */
 const FULL_CHECK_INTERVAL_MS = 250
 /** Time after the last attached call for which more of them are expected. */
 const ATTACHED_EXPECTED_MS = 10_000
@@ -76,7 +78,7 @@ export class Poller {
     return this.#isDrained || this.stopped.aborted
   }
 
-  /** Pauses or resumes poller jobs; running jobs continue. */
+  /** Stops or resumes taking new jobs; running jobs continue. */
   setDrained(isOnHold: boolean): void {
     this.#isDrained = isOnHold
     for (const lane of this.lanes) abortPoll(lane)
@@ -151,7 +153,8 @@ export class Poller {
   enter(lane: Lane, count = 1, isAttached = false): void {
     lane.running += count
     if (isAttached) this.#attached += count
-    // Both lanes poll at once. After one lane received jobs, the other must not request more than remains.
+    // Both lanes poll at the same time. After one lane has received jobs, the other must not request more than the remaining
+    // slots.
     for (const one of this.lanes) if (one.requested > 0 && one.requested > this.slotsFor(one)) abortPoll(one)
   }
 

@@ -60,7 +60,7 @@ export class UnsupportedJobs {
 
   async #handle(lane: Lane, delivery: Delivery, job: UnsupportedJob): Promise<void> {
     const { requeueForMs = REQUEUE_TIMEOUT_MS, poller } = this.#options
-    // No worker with that kind seems to exist.
+    // No live worker seems to support that kind.
     if (Date.now() - this.#firstSeen(job) > requeueForMs) return this.#giveUp(delivery, job)
     poller.enter(lane)
     await this.#requeue(lane, delivery, job)
@@ -122,7 +122,7 @@ export class UnsupportedJobs {
   }
 }
 
-/** Retry-After is longer than the retries of an ingress: every live worker has already been tried. */
+/** The Retry-After is longer than the period in which an ingress retries, because every live worker has been tried by then. */
 const UNKNOWN_KIND: ErrorBody = {
   code: 'overloaded',
   message: 'No running worker supports this kind of request: the service is being upgraded. Try again later.',

@@ -50,12 +50,12 @@ export class Backlog {
     }
   }
 
-  /** Queues with waiting jobs of which no worker knows, as of the last count. */
+  /** Queues with waiting jobs of which no worker has received an announcement, as of the last count. */
   get withoutClaimer(): readonly QueuedOf[] {
     return this.#withoutClaimer
   }
 
-  /** True if jobs waited at the last count, and workers know of all of them. */
+  /** True if jobs waited at the last count, and workers have received announcements of all of them. */
   hasClaimer(pool: PoolName): boolean {
     return this.#withClaimer.has(pool) && this.#waiting.get(pool) === 0
   }

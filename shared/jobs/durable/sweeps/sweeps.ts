@@ -18,14 +18,14 @@ import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/leases.ts'
 import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
 
-/** Maximum jobs per sweep. Their bodies (up to 64 KiB each) stay in memory until they are published. */
+/** Maximum jobs per sweep. The bodies of these jobs (up to 64 KiB each) stay in memory until they are published. */
 const BATCH_MAX = 500
 const SUBMITS_MAX = 64
 
-/** Age after which a queued job whose record was not consumed counts as lost. */
+/** Age after which the record of a queued job counts as lost if no worker has consumed it. */
 const LOST_AFTER_MS = 30_000
 
-/** The age limit for an empty queue: then the record can only be in flight at its sender. */
+/** Age limit while the queue is empty. Shorter, because the record is then either lost or still being sent. */
 const LOST_FROM_EMPTY_MS = 5_000
 
 /** Slow search for lost records in a queue that is never empty: a few of the oldest jobs per run. */
@@ -34,7 +34,7 @@ const SEARCH = { olderThanMs: 300_000, limit: 5 }
 /** Fraction of free slots at which workers count as idle. Busy workers also have a few free slots, between two jobs. */
 const IDLE_SHARE = 0.25
 
-/** Number of consecutive runs for which workers must be idle. */
+/** Number of consecutive runs for which workers must be idle before jobs are republished. */
 const IDLE_TURNS = 3
 
 /** If the control channel has been silent for this long, then its information is outdated. */
@@ -56,7 +56,7 @@ export interface SweepsOptions {
   readonly log: Log
   readonly metrics: Metrics
   readonly models: ModelCatalogue
-  /** Waiting jobs that workers know of, and free slots. */
+  /** Source of the free slots of the workers, and of the waiting jobs that were announced to them. */
   readonly presence: Presence
   readonly boot: string
   /** Maximum duration of a call in ms. Blobs of calls are not in the store. */
@@ -144,7 +144,10 @@ export class Sweeps {
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
-  /** Counts waiting and running jobs (see {@link Backlog.read}), and announces those of which no worker knows. */
+  /**
+   * Counts waiting and running jobs (see {@link Backlog.read}), and announces the jobs of which no worker has received an
+   * announcement.
+   */
   async readBacklog(): Promise<void> {
     await this.#backlog.read()
     for (const of of this.#backlog.withoutClaimer) this.#context.dispatcher.notifyWaiting(of)
@@ -174,7 +177,7 @@ export class Sweeps {
     }
   }
 
-  /** The sweeping process decides these ends, so it also counts them. */
+  /** Counts a job that a sweep has ended, because no worker reports such a job. */
   #countEnd(job: DurableJob): void {
     this.#context.metrics.jobs.inc({ pool: job.pool, outcome: job.state, code: job.error?.code ?? '' })
   }

@@ -6,9 +6,9 @@ import { extraOf, type SlotHolder } from './lending.ts'
 
 /** Time after its last interactive job for which a model counts as busy with interactive work. */
 const BUSY_MS = 1_000
-/** Time for which this worker re-announces waiting jobs of a model that it does not have. */
+/** If this worker does not have the model of announced jobs, then the announcement is forgotten after this time. */
 const ANNOUNCEMENT_TTL_MS = 10_000
-/** Time without jobs after which the waiting time for an unknown model starts again at zero. */
+/** If no job of an unknown model arrives for this long, then the time for which it has been unknown starts again at zero. */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of models with waiting jobs; further ones are found again by the scheduler. */
 const BULKHEADS_MAX = 1_000
@@ -234,7 +234,7 @@ export class ModelBulkheads {
     return this.#models?.has(model) !== false
   }
 
-  /** Time in ms for which jobs of a model have arrived that this worker does not have. */
+  /** Time in ms since the first job arrived for a model that this worker does not have. */
   unknownForMs(model: string): number {
     const lastMs = Date.now()
     const known = this.#unknown.get(model)
@@ -283,7 +283,7 @@ export class ModelBulkheads {
 
   /**
    * True if the published capacity is outdated. Either the permits of some model changed by more than a quarter, or announced
-   * jobs no longer wait. While others believe that jobs wait here, no records of such jobs are published.
+   * jobs no longer wait. As long as the published capacity lists waiting jobs, other processes publish no records for such jobs.
    */
   get isOutdated(): boolean {
     if (this.#publishedWaiting.some(({ bulkhead, lane }) => !bulkhead.unsettled.has(lane))) return true

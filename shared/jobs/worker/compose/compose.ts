@@ -6,7 +6,10 @@ import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
-/** Time before its deadline at which a job starts to wrap up: this fraction of its total time, within these bounds. */
+/**
+ * Time before its deadline at which a job should start to write its final, possibly partial, result. This fraction of the job's
+ * total time, within these bounds.
+ */
 const WRAP_UP_SHARE = 0.15
 const WRAP_UP_MS = { min: 2_000, max: 60_000 }
 
@@ -22,7 +25,10 @@ export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, '
   readonly onPark: (ids: readonly string[]) => void
 }
 
-/** Time in ms before its deadline at which a job starts to wrap up. @param totalMs Time from its first start to its deadline */
+/**
+ * Time in ms before its deadline at which a job should start to write its result. @param totalMs Time from its first start to its
+ * deadline
+ */
 export function wrapUpMsOf(totalMs: number): number {
   return Math.min(Math.max(totalMs * WRAP_UP_SHARE, WRAP_UP_MS.min), WRAP_UP_MS.max)
 }

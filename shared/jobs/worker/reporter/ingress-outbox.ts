@@ -1,7 +1,7 @@
 import type { JobEvent } from '#schemas/event.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** Maximum record size in bytes; Kafka rejects 1 MiB by default. Records are split between events. */
+/** Maximum record size in bytes; Kafka rejects 1 MiB by default. A record is split only between two events. */
 const RECORD_BYTES_MAX = 896 * 1024
 /** Unsent bytes to one ingress at which senders have to wait. */
 const BACKLOG_BYTES = 1024 * 1024
