@@ -7,7 +7,10 @@ export const CHARS_MAX = 1_000_000
 
 /** Id of the built-in word list. A configured model with the same id takes precedence. */
 export const WORD_LIST = 'word-list'
-/** Aliases of the default model. A configured model with one of these ids takes precedence; the first id makes it the default. */
+/**
+ * Aliases of the default model. If a configured model has one of these ids, then the id refers to that model. A configured model with the
+ * first id is the default model.
+ */
 export const DEFAULT_NAMES = [
   'omni-moderation-latest',
   'omni-moderation-2024-09-26',

@@ -165,8 +165,10 @@ function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRe
 }
 
 /**
- * Yields the audio as it is generated, then the usage. Servers report no tokens, so the tokens of the text are counted here. @throws
- * ServiceError
+ * Yields the audio as it is generated, then the usage. Speech servers report no usage, so the tokens of the text are counted by the
+ * worker.
+ *
+ * @throws ServiceError
  */
 async function* speakWith(
   engines: EngineRegistry<SpeechEngine>,

@@ -15,7 +15,8 @@ export interface DiarizeOptions {
 }
 
 /**
- * Adds speakers to the segments of a transcription. Texts pass at once; segments wait until the diarization has found the turns.
+ * Adds speakers to the segments of a transcription. Texts are emitted at once; segments wait until the diarization has found the speaker
+ * turns.
  *
  * @param transcribe Starts the transcription; its words should have times.
  * @param diarize Starts the diarization. If either fails, the other is aborted.

@@ -25,7 +25,7 @@ export interface Kind<Request = unknown, Event = unknown> {
   answer(endpoint?: string): Answer<Event>
 }
 
-/** Progress of a job, for people who wait (docs/internals/protocol.md, The job object). */
+/** Progress of a job, for display to users (docs/internals/protocol.md, The job object). */
 export interface Progress {
   /** Current activity, in one or two words. */
   readonly phase: string

@@ -3,7 +3,10 @@ import { ServiceError } from '#shared/error.ts'
 import { isSmall, jsonTextIn } from '#shared/json/write.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** OpenAI rejects call ids of more than 40 characters when a client sends them back. */
+/**
+ * Number of characters of the API call's id in a generated call id. Limited, because OpenAI rejects call ids of more than 40 characters
+ * when a client sends them back.
+ */
 const CALL_ID_CHARS_MAX = 24
 
 /**

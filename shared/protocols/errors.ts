@@ -21,7 +21,7 @@ export interface MessagesError {
   request_id: string
 }
 
-/** Codes without an OpenAI equivalent. Their errors have the `code` null. */
+/** Codes without an OpenAI equivalent. In the OpenAI format, the field `code` of such an error is null. */
 const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
 
 /** Codes that OpenAI reports under another code. Only the field `type` distinguishes their errors. */

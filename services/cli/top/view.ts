@@ -30,7 +30,7 @@ export const SORTS = {
 
 export type Sort = keyof typeof SORTS
 
-/** Running jobs before queued ones, oldest first. */
+/** View at the start: running jobs before queued ones, oldest first. */
 export const FIRST_VIEW: View = { sort: 'status', isReversed: false, offset: 0 }
 
 const SCROLLS: Readonly<Record<string, number>> = {

@@ -15,7 +15,7 @@ import {
 } from './encode.ts'
 import { encodeChat } from './whole.ts'
 
-/** Chat completions (docs/reference/compatibility.md, Chat requests). */
+/** The answer of `POST /v1/chat/completions` (docs/reference/compatibility.md, Chat requests). */
 export const chatAnswer: Answer<GenerateEvent> = {
   whole: encodeChat,
   open: (context) => new ChatStream(context),

@@ -75,7 +75,7 @@ function joined(all: readonly CompletionLogprobs[]): CompletionLogprobs {
   }
 }
 
-/** Completions (docs/reference/compatibility.md, Completions). */
+/** The answer of `POST /v1/completions` (docs/reference/compatibility.md, Completions). */
 export const completionsAnswer: Answer<GenerateEvent> = {
   whole: encodeCompletion,
   open: (context) => new CompletionStream(context),

@@ -10,7 +10,10 @@ export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 /** First API version of the newer dialect, whose answers have additional keys, most of them null. */
 const NEWER_DIALECT = '2026-10-21'
 
-/** Whether the caller's version uses the newer dialect. In older versions its keys break clients (docs/reference/compatibility.md, Messages versions). */
+/**
+ * Whether the caller's version uses the newer dialect. Clients of older versions fail on its additional keys
+ * (docs/reference/compatibility.md, Messages versions).
+ */
 export function isNewer(context: EncodeContext): boolean {
   return context.version >= NEWER_DIALECT
 }

@@ -21,7 +21,7 @@ import { encodeMessage } from './whole.ts'
 
 type StartEvent = Extract<GenerateEvent, { type: 'start' }>
 
-/** The messages format (docs/reference/compatibility.md, Messages requests). */
+/** The answer of `POST /v1/messages` (docs/reference/compatibility.md, Messages requests). */
 export const messagesAnswer: Answer<GenerateEvent> = {
   whole: encodeMessage,
   open: (context) => new MessagesStream(context),

@@ -6,7 +6,7 @@ import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, encodeTranscript, formOf, segmentId } from './whole.ts'
 
-/** Transcripts (docs/reference/compatibility.md, Transcripts), in the format that the job requests. */
+/** The answer of a transcription (docs/reference/compatibility.md, Transcripts), in the format that the job requests. */
 export const transcriptAnswer: Answer<TranscribeEvent> = {
   whole: encodeTranscript,
   open: (context) => new TranscriptStream(context),

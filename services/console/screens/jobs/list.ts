@@ -19,8 +19,8 @@ export interface Filter {
  *
  * Scrolling loads further pages. A refresh reads the first page, and then some of the unfinished jobs on the later pages, one by one.
  * Successive refreshes rotate through all unfinished jobs. A refresh thus costs a bounded number of requests, and each job is updated
- * eventually. If more new jobs arrived than a page
- * holds, then some are missing between the pages. The list then starts again from the first page.
+ * eventually. If more new jobs arrived than a page holds, then some are missing between the pages. The list then starts again from the
+ * first page.
  */
 export class JobList {
   readonly jobs = signal<readonly AnyJob[]>([])

@@ -7,7 +7,7 @@ export interface ModelCapacity {
   readonly slots: number
   /** Workers with an open circuit breaker for this model. */
   readonly failing: number
-  /** Adaptive concurrency limits by server. A server that never signalled overload has none. */
+  /** Adaptive concurrency limits by server. A server that never signalled overload has no limit. */
   readonly limits: readonly { readonly server: number; readonly limit: number }[]
 }
 
@@ -26,13 +26,16 @@ export function capacityOf(id: string, pool: string, all: readonly Worker[]): Mo
   }
 }
 
-/** A model without a concurrency limit can use every slot. With one limit per kind of work, the highest counts. */
+/**
+ * Slots that a model can use in a worker. Without a concurrency limit, all slots. If there is one limit per kind of work, the highest
+ * applies.
+ */
 function slotsOf(id: string, { concurrency_limits, slots }: Worker): number {
   const own = concurrency_limits.filter(({ model }) => model === id).map(({ capacity }) => capacity)
   return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
 }
 
-/** All workers publish the shared adaptive limit. Per server, the newest generation applies. */
+/** Adaptive limits of a model. All workers publish the shared limits; per server, the one with the highest generation is current. */
 function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
   const newest = new Map<number, Worker['adaptive_limits'][number]>()
   for (const one of workers.flatMap(({ adaptive_limits }) => adaptive_limits).filter(({ model }) => model === id)) {
