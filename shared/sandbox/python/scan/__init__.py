@@ -1,1 +1,1 @@
-"""What a program may not import, call or open, found before it runs."""
+"""Finds forbidden imports, calls and paths in a program before it runs."""

@@ -1,7 +1,8 @@
 """
-Works out a string before the program does: `'o' + 's'`, `'so'[::-1]`, `''.join(map(chr, [111, 115]))`, `f'{"os"}'`.
+Constant folding: computes strings that a program assembles from constants, so that the scan can check them. Examples:
+`'o' + 's'`, `'so'[::-1]`, `''.join(map(chr, [111, 115]))`, `f'{"os"}'`.
 
-Only values that stand in the source are followed. What the program reads or computes in a loop stays unknown.
+Only constants in the source are used. Values that the program reads or computes in a loop are unknown.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ DEPTH_MAX = 64
 SIMPLE_METHODS = frozenset("lower lstrip removeprefix removesuffix replace rstrip strip swapcase upper".split())
 
 Value = str | bytes | int
-# The values that a name can have, where the program binds it once and to constants.
+# The possible values of each name that the program binds only once, to constants.
 Constants = Mapping[str, Sequence[Value]]
 
 
 def candidates(node: ast.AST, constants: Constants) -> Sequence[Value]:
-    """Every value that an expression can have; none when it is not known."""
+    """All possible values of an expression; empty if they are unknown."""
     if isinstance(node, ast.Name):
         return constants.get(node.id, ())
     value = fold(node, constants)
@@ -27,14 +28,14 @@ def candidates(node: ast.AST, constants: Constants) -> Sequence[Value]:
 
 
 def fold(node: ast.AST | None, constants: Constants, depth: int = 0) -> Value | None:
-    """The one value of an expression, at most LENGTH_MAX long; None when it is not known."""
+    """The value of a constant expression, at most LENGTH_MAX long; None if the value is unknown."""
     step = _STEPS.get(type(node))
     if step is None or depth > DEPTH_MAX:
         return None
     try:
         value = step(node, lambda part: fold(part, constants, depth + 1), constants)
     except (ArithmeticError, AttributeError, IndexError, LookupError, TypeError, ValueError):
-        # The expression is wrong: it fails in the program too, before its value is of any use.
+        # The expression is invalid and fails in the program too, so its value is never used.
         return None
     return value if isinstance(value, int) or (isinstance(value, (str, bytes)) and len(value) <= LENGTH_MAX) else None
 
@@ -54,14 +55,14 @@ def _operation(node, part, constants):
     left, right = part(node.left), part(node.right)
     if isinstance(node.op, ast.Mult) and isinstance(left, str) and isinstance(right, int):
         return left * min(right, LENGTH_MAX)
-    # Only `%s`: a width in the format would ask for any amount of memory.
+    # Only `%s`, because a format with a large width could allocate any amount of memory.
     if isinstance(node.op, ast.Mod) and isinstance(left, str) and isinstance(right, str) and left.count("%") == 1:
         return left.replace("%s", right)
     return None
 
 
 def _sum(node, part):
-    """A long sum leans to the left: it is walked, since it would go deeper than DEPTH_MAX."""
+    """Adds the terms in a loop, because each further `+` nests a sum one level deeper, which would exceed DEPTH_MAX."""
     terms = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         terms.append(node.right)
@@ -113,7 +114,7 @@ def _call(node, part, constants):
 
 
 def _characters(node, part):
-    """Of `[...]`, `(...)`, `map(chr, [...])`, `reversed('...')` and a string."""
+    """The items of the argument of `join`: `[...]`, `(...)`, `map(chr, [...])`, `reversed('...')` or a string."""
     if isinstance(node, (ast.List, ast.Tuple)):
         return [part(item) for item in node.elts]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

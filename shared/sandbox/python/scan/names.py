@@ -1,4 +1,4 @@
-"""What the names of a program stand for, as far as the source tells without running it: modules, constants, its own."""
+"""Resolves the names of a program without running it: to modules, to constants, or to definitions of the program."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from collections.abc import Iterable, Iterator
 from scan.fold import Value, fold
 from scan.policy import DENIED_MEMBERS
 
-# No module lies deeper, and a chain of ten thousand attributes is not worth walking from each of its ends.
+# Maximum attributes of a resolved path. No module is nested deeper, and a chain of thousands would take quadratic time.
 CHAIN_MAX = 32
-# Of a name in a loop over constants; a longer list counts as unknown, since each use of the name looks at all of them.
+# Maximum values of a name in a loop over constants. A longer list counts as unknown, because each use of the name checks
+# all values.
 VALUES_MAX = 32
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-# Builtins that a program may have its own function for.
+# Builtins whose names a program may use for its own functions.
 REPLACEABLE = frozenset("compile delattr eval exec getattr open setattr".split())
 
 
 class Names:
-    """Flow is not followed: a name that is bound anywhere means that everywhere."""
+    """The names of a program. Control flow is ignored: a name that is bound anywhere has that meaning everywhere."""
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
-        #: Path of the module, or of the member of one, that a name stands for.
+        #: Name → dotted path of its module, or of its member of a module.
         self.paths: dict[str, str] = {}
-        #: Names that only `from module import *` can have brought: their use is all there is to see.
+        #: Denied names that `from module import *` may have bound. Only their use shows whether it did.
         self.starred: dict[str, str] = {}
         self.constants: dict[str, tuple[Value, ...]] = {}
         #: Classes of the program itself.
@@ -39,7 +40,7 @@ class Names:
             self._assign(node, bound)
 
     def path(self, node: ast.AST) -> str | None:
-        """Of `np.random.mtrand` when `np` is a module. A call or a subscript gives an object, not a module."""
+        """The dotted path of an expression such as `np.random.mtrand`, if it begins with the name of a module."""
         parts = []
         while isinstance(node, ast.Attribute) and len(parts) < CHAIN_MAX:
             parts.append(node.attr)
@@ -72,7 +73,7 @@ class Names:
 
 
 def own_names(scope: ast.AST) -> frozenset[str]:
-    """Names of builtins that a module or function binds itself: as parameters, by definitions, imports, assignments."""
+    """Builtins that a scope replaces by its own parameters, definitions, imports or assignments."""
     own = set()
     if isinstance(scope, FUNCTIONS):
         own |= {node.arg for node in ast.walk(scope.args) if isinstance(node, ast.arg)}
@@ -89,14 +90,14 @@ def _defined_by(statement: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name for alias in statement.names)
     else:
         for target, values in _assignments(statement):
-            # `exec = exec` is the builtin still.
+            # `exec = exec` still binds the builtin.
             used = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
             if target not in used:
                 yield target
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, list[ast.expr]]]:
-    """Each plain name that a statement or a comprehension binds, with the values it takes."""
+    """Each plain name that a statement or comprehension binds, with its values."""
     if isinstance(node, ast.Assign):
         yield from ((target.id, [node.value]) for target in node.targets if isinstance(target, ast.Name))
     elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
@@ -108,7 +109,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, list[ast.expr]]]:
 
 
 def _bound_by(node: ast.AST) -> Iterator[str]:
-    """Every way of Python to give a name a value. One that another scope can set counts twice: it is no constant."""
+    """The names that a node binds, in any way. A `global` or `nonlocal` name counts twice, so that it is no constant."""
     if isinstance(node, ast.Name):
         if not isinstance(node.ctx, ast.Load):
             yield node.id

@@ -1,4 +1,4 @@
-"""Paths in the arguments of a call: one into the machine's own directories is a violation."""
+"""Checks paths in the arguments of calls: a path into a system directory is a violation."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from scan.fold import Constants, Value, candidates
 from scan.policy import PATH_FUNCTIONS, PATH_KEYWORDS, PATH_METHODS, SYSTEM_DIRECTORIES, SYSTEM_FILES_ALLOWED
 
 SHOWN_CHARS_MAX = 80
-# Where a program begins.
+# Initial working directory of a program.
 WORKING_DIRECTORY = "/tmp"
 
 
 def forbidden_paths(node: ast.Call, path: str | None, is_open_own: bool, constants: Constants) -> Iterator[str]:
     """
-    What a call opens and may not.
+    Finds the forbidden paths that a call would open.
 
-    `path` is what the function is when it comes from a module; `is_open_own` when `open` is a function of the program.
+    `path` is the dotted path of the function if it belongs to a module. `is_open_own` is true if the program defines its
+    own function `open`.
     """
     if isinstance(node.func, ast.Name) and node.func.id == "open" and path is None and not is_open_own:
         yield from _builtin_open(node, constants)
     elif _takes_path(node.func, path):
         for argument in _path_arguments(node):
             for value in candidates(argument, constants):
-                # A number is an index or a size here, never a descriptor.
+                # For these functions a number is an index or a size, never a file descriptor.
                 if not isinstance(value, int):
                     yield from _forbidden(value)
 

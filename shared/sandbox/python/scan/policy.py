@@ -1,9 +1,10 @@
 """
-What a program may not name: tables only. `scan.py` reads them, and so does the import that guards a running program.
+Tables of names that a program may not use. The scan reads them before the run, and the replaced `__import__`
+(execution.py) reads them during it.
 
-The list is short on purpose: modules that start processes, open connections, call native code or load other modules,
-and the attributes that lead to them. A missing module, a file that does not exist or a request without a network is an
-error of the program that it can handle, not a violation: the sandbox around this process is the wall.
+The tables are short on purpose. They contain modules that start processes, open connections, call native code or load
+other modules, and the attributes that lead to such modules. A missing module, file or network connection is no
+violation: the program can handle the error. Only the sandbox around the process is a security barrier.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-# Top-level modules that are denied, by what they give access to.
+# Denied top-level modules, grouped by the resource that they give access to.
 DENIED_MODULES = frozenset(
     # The operating system and its processes.
     "os posix nt posixpath ntpath subprocess multiprocessing signal pty tty termios fcntl resource mmap pwd grp spwd syslog crypt "
@@ -23,17 +24,17 @@ DENIED_MODULES = frozenset(
     # Other ways to load or run modules, and the interpreter's own start.
     "imp runpy pkgutil zipimport site sysconfig ensurepip venv distutils marshal code codeop".split()
 )
-# Modules that are denied where another module brings them along (`random._os`, `traceback.sys`), except names that
-# functions have, too (`numpy.select`).
+# Modules that are also denied as an attribute of another module, such as `random._os` and `traceback.sys`. `select` is
+# excluded, because it is also the name of functions (`numpy.select`).
 HIDDEN_MODULES = (DENIED_MODULES | {"builtins", "importlib", "sys"}) - {"select"}
-# Other modules of the standard library whose names begin with an underscore are the inside of the denied ones.
+# Allowed modules of the standard library with a leading underscore. All others implement denied modules.
 PRIVATE_ALLOWED = frozenset(("__future__", "__main__", "_codecs", "_thread"))
 # Members of a denied module that are allowed.
 ALLOWED_MEMBERS = ("multiprocessing.cpu_count", "multiprocessing.dummy", "multiprocessing.pool.ThreadPool")
-# Members that bear the name of a denied module and are none.
+# Members that have the name of a denied module by coincidence.
 HOMONYMS = frozenset(("scipy.signal",))
 
-# Parts of an allowed module, with all that is below them.
+# Denied members of allowed modules, with all of their own members.
 DENIED_MEMBERS = frozenset(
     """
     asyncio.create_subprocess_exec asyncio.create_subprocess_shell asyncio.open_connection asyncio.start_server
@@ -48,9 +49,9 @@ DENIED_MEMBERS = frozenset(
     sys.unraisablehook types.CodeType urllib.request
     """.split()
 )
-# Functions that are denied wherever in a module they are found: pandas and numpy name them at several paths.
+# Functions that are denied at any path, because pandas and numpy export them at several paths.
 DENIED_FUNCTIONS = frozenset("DataSource ctypeslib f2py load_library open_code read_clipboard".split())
-# Functions whose first argument is the name of a module to load or to look for.
+# Functions whose first argument is the name of a module to load or to find.
 MODULE_LOADERS = frozenset(("__import__", "importlib.import_module", "importlib.util.find_spec"))
 
 # Attributes of any object that lead to the namespaces of other modules, to code or to native memory.
@@ -61,10 +62,10 @@ DENIED_ATTRIBUTES = frozenset(
     subprocess_shell to_clipboard
     """.split()
 )
-# The same for plain names.
+# Plain names that lead to such objects.
 DENIED_NAMES = frozenset("__builtins__ __build_class__ __loader__ __spec__".split())
 
-# Functions whose first or second argument, or one of PATH_KEYWORDS, is a path; on any object.
+# Methods of any object whose first or second argument, or one of PATH_KEYWORDS, is a path.
 PATH_METHODS = frozenset(
     """
     fromfile fromregex genfromtxt imread imsave loadmat loadtxt memmap open_memmap read_csv read_excel read_feather
@@ -73,7 +74,7 @@ PATH_METHODS = frozenset(
     to_latex to_markdown to_parquet to_pickle to_stata to_xml tofile
     """.split()
 )
-# The same, but only as a member of a module: objects of the caller have such methods too.
+# Functions of modules with such an argument. The added names are too common to be checked on other objects.
 PATH_FUNCTIONS = PATH_METHODS | frozenset(
     """
     BZ2File ExcelFile ExcelWriter FileHandler FileIO GzipFile HDFStore LZMAFile ZipFile basicConfig connect iterparse load
@@ -81,13 +82,13 @@ PATH_FUNCTIONS = PATH_METHODS | frozenset(
     """.split()
 )
 PATH_KEYWORDS = frozenset("excel_writer file filename filepath_or_buffer fname io path path_or_buf".split())
-# Directories of an operating system: a path into one, written into the source, is meant for the machine.
+# Directories of the operating system. A program that contains a path into one of them attempts to read the machine's files.
 SYSTEM_DIRECTORIES = frozenset("bin boot dev etc lib lib64 opt proc root run sbin sys var".split())
 SYSTEM_FILES_ALLOWED = frozenset(f"/dev/{name}" for name in ("null", "random", "stderr", "stdin", "stdout", "urandom"))
 
 
 def is_denied(path: str) -> bool:
-    """Whether a dotted path, spelled from its top-level module, is or lies in something that is not allowed."""
+    """Whether a dotted path, beginning with its top-level module, is denied or is a member of something denied."""
     parts = path.split(".")
     if _leads_to_allowed_member(path):
         return False
@@ -113,5 +114,5 @@ def _is_denied_module(name: str) -> bool:
 
 
 def _leads_to_allowed_member(path: str) -> bool:
-    """`multiprocessing.dummy` and all below it; `import multiprocessing.dummy` binds `multiprocessing` itself."""
+    """Whether a path is an allowed member of a denied module, or a member of one."""
     return any(path == member or path.startswith(f"{member}.") for member in ALLOWED_MEMBERS)

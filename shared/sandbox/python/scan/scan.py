@@ -1,9 +1,13 @@
 """
-Looks for imports and calls that are not allowed in a program that is about to run: on the very tree that is compiled.
+Finds forbidden imports and calls in a program before it runs. The scan reads the tree that is then compiled.
 
-The scan is policy with line numbers, not a wall. Known holes, all closed by the sandbox around it: names and code computed
-at run time (`getattr(obj, input())`), builtins under another name (`f = open`), objects carried through containers and
-calls, a builtin whose name the program binds on a path that is never taken, files that hold code.
+The scan gives early errors with line numbers; it is no security barrier. The sandbox stops the following, which the
+scan cannot find:
+
+1. Names and code that are computed at run time, such as `getattr(obj, input())`.
+2. Builtins under another name (`f = open`), and objects that are passed through containers and calls.
+3. A builtin whose name the program binds in code that never runs.
+4. Code in files.
 """
 
 from __future__ import annotations
@@ -31,25 +35,25 @@ NAME_CHARS_MAX = 80
 BY_NAME = ("getattr", "setattr", "delattr")
 STRING_RUNNERS = ("timeit.timeit", "timeit.repeat", "timeit.Timer")
 BUILTIN_RUNNERS = ("compile", "eval", "exec")
-# `df.eval` and `df.query` take expressions of their own; these words in one lead out of the frame.
+# Words that are not allowed in the expressions of `df.eval` and `df.query`, because they give access to other objects.
 OUTSIDE_A_FRAME = DENIED_ATTRIBUTES | DENIED_NAMES
 
 Own = frozenset[str]
 
 
 def scan(tree: ast.AST) -> list[str]:
-    """What is not allowed in a program, by line: `line 3: import of 'os' is not allowed`; at most FINDINGS_MAX."""
+    """Returns the violations of a program by line, at most FINDINGS_MAX: `line 3: import of 'os' is not allowed`."""
     found = sorted(_Scan(tree).findings(), key=lambda finding: finding[0])
     return list(dict.fromkeys(f"line {line}: {text}" for line, text in found))[:FINDINGS_MAX]
 
 
 class _Scan:
-    """One walk. The stack is a list: a tree can be deeper than Python's own."""
+    """One walk over a tree. The stack is a list, because a tree can be deeper than Python's recursion limit."""
 
     def __init__(self, tree: ast.AST) -> None:
         self._tree = tree
         self._names = Names(ast.walk(tree))
-        # Nodes `__import__` that are called: their arguments were checked.
+        # Ids of `__import__` nodes whose call was already checked with its arguments.
         self._called_imports: set[int] = set()
 
     def findings(self) -> Iterator[tuple[int, str]]:
@@ -135,7 +139,7 @@ class _Scan:
                     yield "a format string that reads a forbidden attribute is not allowed"
 
     def _member(self, module: str | None, name: str) -> Iterator[str]:
-        """Of a module. What lies below a denied one was reported there."""
+        """Checks the use of a module's member. Members of a denied module are skipped, because the module was reported."""
         if module is None or is_denied(module):
             return
         if is_denied(f"{module}.{name}"):
@@ -158,13 +162,13 @@ class _Scan:
                 yield f"access to item '{text}' is not allowed"
 
     def _leaves_by_variable(self, expression: str) -> bool:
-        """`@np.os.system(...)`: variables of the program are there with their attributes."""
+        """Whether an expression of `query` or `eval` reaches a denied module by a variable, as in `@np.os.system(...)`."""
         words = re.findall(r"@\s*([\w.]+)", expression)
         tops = [(self._names.paths.get(word.partition(".")[0]), word.partition(".")[2]) for word in words]
         return any(module and is_denied(f"{module}.{rest}") for module, rest in tops)
 
     def _loaded_module(self, node: ast.Call) -> Iterator[str]:
-        """`importlib.import_module('numpy')` is an import; with a name that is not known before the run, a way around one."""
+        """Checks `importlib.import_module('numpy')` like an import. A computed name is refused, because it cannot be checked."""
         self._called_imports.add(id(node.func))
         names = [name for argument in node.args[:1] for name in self._strings(argument)]
         if not names:
@@ -177,7 +181,7 @@ class _Scan:
             try:
                 nested = ast.parse(text.strip())
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                # Then the program cannot run the string either.
+                # The program cannot run an invalid string either.
                 continue
             yield from (f"in a string that is run: {finding}" for _, finding in _Scan(nested).findings())
 
@@ -186,7 +190,7 @@ class _Scan:
 
 
 def _children(node: ast.AST, own: Own) -> Iterator[tuple[ast.AST, Own]]:
-    """Decorators, defaults and annotations belong to the scope around a function."""
+    """The child nodes, each with its scope. Decorators, defaults and annotations belong to the scope around a function."""
     inside = own | own_names(node) if isinstance(node, (ast.Module, *FUNCTIONS)) else own
     for field, value in ast.iter_fields(node):
         scope = inside if field == "body" else own

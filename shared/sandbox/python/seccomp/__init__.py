@@ -1,1 +1,1 @@
-"""Filters of system calls (Linux, x86-64 and AArch64), written without libseccomp."""
+"""System call filters (seccomp) for Linux on x86-64 and AArch64, without libseccomp."""

@@ -1,4 +1,4 @@
-"""Puts filters of system calls together, and applies them: rules of classic BPF on struct seccomp_data."""
+"""Assembles and applies system call filters: classic BPF programs that read struct seccomp_data."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from collections.abc import Iterable
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, ERRNO, KILL = 0x7FFF_0000, 0x0005_0000, 0x8000_0000
 DENY = ERRNO | errno.EPERM
-# As an older kernel answers, so that a C library falls back.
+# The error of a kernel that lacks the call, so that a C library uses an older one.
 UNKNOWN = ERRNO | errno.ENOSYS
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-# Offsets in struct seccomp_data; the arguments have 8 bytes each, the low half comes first.
+# Offsets in struct seccomp_data. Each argument has 8 bytes, with the low half first.
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-# Calls of the x32 interface have numbers from here.
+# Lowest number of a system call of the x32 ABI.
 X32 = 0x4000_0000
 
 ARCHITECTURES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
 
-# Numbers of a call on each architecture; None where it does not exist.
+# Numbers of a call by architecture; None if the call does not exist there.
 Numbers = tuple[int, "int | None"]
 Rule = tuple[int, int, int, int]
 
 
 class Unsupported(Exception):
-    """This kernel or this processor has no filter for us."""
+    """The kernel or the processor does not support the filters."""
 
 
 def this_column() -> int:
-    """The column of the tables for this processor. @raises Unsupported"""
+    """The column of this processor in the tables of calls. @raises Unsupported"""
     known = ARCHITECTURES.get(platform.machine()) if sys.platform == "linux" else None
     if known is None:
         raise Unsupported(f"there is no table of system calls for {sys.platform} on {platform.machine()}")
@@ -41,7 +41,7 @@ def this_column() -> int:
 
 
 def head_rules(column: int, foreign: int = KILL, x32: int = UNKNOWN) -> list[Rule]:
-    """What each filter begins with: no other processor's calls; the number of the call is loaded after it."""
+    """The first rules of each filter: reject calls of other architectures, then load the number of the call."""
     architecture = next(code for index, code in ARCHITECTURES.values() if index == column)
     return [
         (LOAD, 0, 0, ARCHITECTURE),
@@ -54,17 +54,17 @@ def head_rules(column: int, foreign: int = KILL, x32: int = UNKNOWN) -> list[Rul
 
 
 def return_for(number: int, action: int) -> list[Rule]:
-    """One answer to one call, or to one value that was loaded."""
+    """Rules that return an action if the loaded number equals `number`."""
     return [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, action)]
 
 
 def return_for_all(calls: Iterable[Numbers], column: int, action: int) -> list[Rule]:
-    """One answer to many calls."""
+    """Rules that return the action for each of the calls."""
     return [rule for numbers in calls if numbers[column] is not None for rule in return_for(numbers[column], action)]
 
 
 def apply(rules: list[Rule]) -> None:
-    """For this process and its children, from here on. @raises Unsupported"""
+    """Applies a filter to this process and its future children, irrevocably. @raises Unsupported"""
     code = b"".join(struct.pack("=HBBI", *rule) for rule in rules)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))

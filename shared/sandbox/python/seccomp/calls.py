@@ -1,4 +1,4 @@
-"""The system calls that filters name, as calls.txt has them."""
+"""The tables of system calls in calls.txt."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def _read() -> dict[str, dict[str, Numbers]]:
 
 _TABLES = _read()
 ALLOWED, DENIED = _TABLES["allowed"], _TABLES["denied"]
-# Not in the tables: both depend on their arguments.
+# Not in the tables, because the decision depends on the arguments.
 CLONE, CLONE3 = (56, 220), (435, 435)

@@ -1,10 +1,11 @@
 """
-System calls that a program may make, by two filters.
+Two filters for the system calls of a program.
 
-The first lets through what Python and its libraries use, and answers ENOSYS to the rest, as an older kernel would, so
-that a C library falls back. The second refuses with EPERM what leads out, whatever the first one says: another
-process, a namespace, the means that the sandbox itself was made with, memory that no limit counts (sockets and pipes,
-whose buffers are the kernel's), and what runs of one user share: locks on files, descriptors on their way.
+1. The first filter allows the calls that Python and its libraries use. All others fail with ENOSYS, as in an older
+   kernel, so that C libraries use a replacement.
+2. The second filter denies calls with EPERM, even if the first one allows them. Denied are calls for other processes
+   and namespaces, and calls by which the sandbox itself was set up. Sockets and pipes are denied, because their
+   buffers are kernel memory without a limit. File locks are denied, because runs of one user share them.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from seccomp.assembler import (
 )  # fmt: skip
 from seccomp.calls import ALLOWED, CLONE, CLONE3, DENIED
 
-# The call is not made, and answers 0.
+# Returns 0 without making the call.
 PRETEND = ERRNO
 CLONE_THREAD, CLONE_NAMESPACES = 0x0001_0000, 0x7E02_0080
 FCNTL, TGKILL, PRLIMIT = ALLOWED["fcntl"], ALLOWED["tgkill"], ALLOWED["prlimit64"]
-# Commands of fcntl that are about a descriptor, and the one that asks for the locks of other processes.
+# Commands of fcntl that concern one descriptor, and the command that queries locks of other processes (F_GETLK).
 F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_DUPFD_CLOEXEC = 0, 1, 2, 3, 4, 5, 1030
 F_SETLK, F_SETLKW = 6, 7
 
 
 def allow_known() -> None:
-    """For this process: only ALLOWED, and what makes threads. @raises Unsupported"""
+    """Restricts this process to the calls of ALLOWED and to the creation of threads. @raises Unsupported"""
     _apply(known_rules)
 
 
 def deny_escapes() -> None:
-    """For this process: nothing of DENIED, no other processes, no changed limits. @raises Unsupported"""
+    """Denies this process the calls of DENIED, new processes, and changes of its limits. @raises Unsupported"""
     _apply(escape_rules)
 
 
 def known_rules(column: int) -> list[Rule]:
-    """The first filter, for the processor of a column of the tables."""
+    """The first filter. `column` selects the processor."""
     rules = _unless_bits(CLONE[column], 0, CLONE_NAMESPACES)
     return [*rules, *return_for_all(ALLOWED.values(), column, ALLOW), (RETURN, 0, 0, UNKNOWN)]
 
 
 def escape_rules(column: int) -> list[Rule]:
-    """The second filter."""
-    # The flags of clone3 are in memory, where a filter cannot look; C libraries then use clone.
+    """The second filter. `column` selects the processor."""
+    # clone3 fails with ENOSYS, because a filter cannot read its flags, which are in memory. C libraries then use clone.
     rules = return_for(CLONE3[column], UNKNOWN)
     rules += _if_bits(CLONE[column], 0, CLONE_THREAD)
-    # Signals to itself are how a program aborts.
+    # A program may signal itself, which `abort` does.
     rules += _if_equal(TGKILL[column], 0, os.getpid())
-    # With a null pointer it only asks. Both halves of the address count.
+    # With a null pointer the call only reads the limits. Both halves of the address must be zero.
     rules += _if_null(PRLIMIT[column], 2)
     rules += _fcntl_rules(FCNTL[column])
     return [*rules, *return_for_all(DENIED.values(), column, DENY), (RETURN, 0, 0, ALLOW)]
@@ -58,10 +59,10 @@ def escape_rules(column: int) -> list[Rule]:
 
 def _fcntl_rules(number: int) -> list[Rule]:
     """
-    No locks that another run could see on a file that both may read, no signals, no larger pipes.
+    Denies locks that other runs could observe on a shared file, and commands for signals and pipe sizes.
 
-    Locks that belong to a process (POSIX, as SQLite takes them) are never in the way of that process, and a run is one:
-    each would be given, so that is said, and none is taken. F_GETLK looks for those of others and truly finds none.
+    POSIX locks, which SQLite uses, never block the process that owns them, and a run has only one process. F_SETLK
+    therefore returns success without setting a lock, and F_GETLK finds no lock of other processes.
     """
     about_descriptors = (F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_DUPFD_CLOEXEC)
     answers = {**dict.fromkeys(about_descriptors, ALLOW), F_SETLK: PRETEND, F_SETLKW: PRETEND}
@@ -78,7 +79,7 @@ def _apply(rules: Callable[[int], list[Rule]]) -> None:
 
 
 def _if_equal(number: int, argument: int, value: int) -> list[Rule]:
-    """Allows a call when its argument is this; the number is loaded again for the rules that follow."""
+    """Allows the call if the argument has this value, and denies it otherwise."""
     return _checked(number, [(LOAD, 0, 0, ARGUMENTS + 8 * argument), (JUMP_EQUAL, 0, 1, value)])
 
 
@@ -102,6 +103,6 @@ def _unless_bits(number: int, argument: int, bits: int) -> list[Rule]:
 
 
 def _checked(number: int, condition: list[Rule]) -> list[Rule]:
-    """The last rule of the condition falls through when it holds, and each skips to the refusal when it does not."""
+    """Allows the call if all rules of the condition hold. A rule that does not hold jumps to the denial."""
     refusal = [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, DENY)]
     return [(JUMP_EQUAL, 0, len(condition) + len(refusal), number), *condition, *refusal]

@@ -1,1 +1,1 @@
-"""What stands around a program of a sandbox with processes: its supervisor, and what is taken from it first."""
+"""The supervisor of a program, and the limits and namespaces that it sets up first. Not used under WebAssembly."""

@@ -1,11 +1,13 @@
 """
-The frames in which a supervisor speaks to the service, and its child to the supervisor.
+Frames from a supervisor to the service, and from the child to its supervisor.
 
     frame = type (1 byte) · length (4 bytes, big-endian) · payload
 
-To the service: R ready (JSON versions), O and E a piece of stdout and stderr, P a plot (PNG), X the end (JSON, a
-SandboxEnd on the wire). From the child, on descriptor 3: V verdict of the scan (JSON), P a plot. A job comes the other
-way: MAGIC, length, JSON. Whatever precedes MAGIC is skipped: Docker's client writes its own options first.
+Frames to the service: R ready (versions as JSON), O stdout, E stderr, P a plot (PNG), X the end of the run (JSON of
+a SandboxEnd). Frames from the child, on descriptor 3: V the verdict of the scan (JSON), P a plot.
+
+The service sends a job as MAGIC, length, JSON. Bytes before MAGIC are skipped, because Docker's client first writes
+its own options.
 """
 
 from __future__ import annotations
@@ -18,33 +20,33 @@ import struct
 MAGIC = b"\x00SANDBOX"
 HEAD = struct.Struct(">cI")
 LENGTH = struct.Struct(">I")
-# The code and its files, in base64.
+# Maximum size of a job: its code, and its files in base64.
 JOB_BYTES_MAX = 24 << 20
 READ_BYTES = 1 << 16
 
 
 class Closed(Exception):
-    """The other side is gone, or does not speak as it should."""
+    """The connection was closed, or its data violates the protocol."""
 
 
 def write(descriptor: int, kind: bytes, payload: bytes) -> None:
-    """Writes a whole frame, however many calls it takes."""
+    """Writes a whole frame."""
     _write_all(descriptor, HEAD.pack(kind, len(payload)) + payload)
 
 
 def write_json(descriptor: int, kind: bytes, value: object) -> None:
-    """Writes a frame that holds JSON."""
+    """Writes a frame with a JSON payload."""
     write(descriptor, kind, json.dumps(value).encode())
 
 
 def write_job(descriptor: int, job: dict) -> None:
-    """Writes a job as JobReader reads it."""
+    """Writes a job in the form that JobReader reads."""
     body = json.dumps(job).encode()
     _write_all(descriptor, MAGIC + LENGTH.pack(len(body)) + body)
 
 
 class JobReader:
-    """Reads one job."""
+    """Reads one job from a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -53,7 +55,7 @@ class JobReader:
         self._poll.register(descriptor, select.POLLIN)
 
     def has_come(self, wait_ms: int = 0) -> bool:
-        """Whether one begins to come, or the other side is gone; waits no longer than that for the next byte."""
+        """Whether a job begins to arrive or the connection was closed. Waits at most `wait_ms` for each byte."""
         while self._seen != MAGIC and self._poll.poll(wait_ms):
             try:
                 self._skip()
@@ -62,7 +64,7 @@ class JobReader:
         return self._seen == MAGIC
 
     def read(self) -> dict:
-        """Waits for it. @raises Closed"""
+        """Waits for the job and returns it. @raises Closed"""
         while self._seen != MAGIC:
             self._skip()
         (length,) = LENGTH.unpack(_read_exactly(self._descriptor, LENGTH.size))

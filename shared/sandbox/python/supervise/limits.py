@@ -1,4 +1,4 @@
-"""Limits that a process sets on itself before it meets a program (setrlimit)."""
+"""Resource limits (setrlimit) that a process sets on itself before it runs a program."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import resource
 
 STACK_BYTES_MAX = 8 << 20
-# Bounds are in seconds of all threads; the wall clock ends a run of one thread before.
+# Seconds of CPU time beyond the timeout. The limit ends programs with several threads; the timeout ends others earlier.
 CPU_GRACE_SECONDS = 2
-# Used when the system does not say.
+# Assumed size of a warm interpreter if /proc cannot be read.
 ADDRESS_SPACE_BYTES = 1 << 30
-# Since this version processes and queued signals are counted in each user namespace apart.
+# Since this kernel version, processes and queued signals are counted per user namespace.
 COUNTS_IN_NAMESPACES = (5, 14)
-# Signals that a process has queued are memory of the kernel; only real-time ones are kept more than once.
+# Maximum queued signals of a process. Each takes kernel memory; only real-time signals can be queued several times.
 QUEUED_SIGNALS_MAX = 32
 
 
 def address_space() -> int:
-    """Bytes of address space that this process has now; its forks have the same."""
+    """Current address space of this process, in bytes, which its forks inherit."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -26,7 +26,7 @@ def address_space() -> int:
 
 
 def cpu_seconds(timeout_ms: int) -> int:
-    """Processor time of a run, of all its threads."""
+    """CPU time limit of a run, for all threads together."""
     return -(-timeout_ms // 1000) + CPU_GRACE_SECONDS
 
 
@@ -34,8 +34,8 @@ def apply(job: dict, warm_bytes: int) -> None:
     """
     Sets the limits of a job, soft and hard.
 
-    Address space is a true bound on memory, because the code may have only this process, and no memory that is not in
-    it: the filters see to that.
+    The limit of the address space bounds the memory of a run, because the filters prevent other processes and memory
+    outside the address space.
     """
     limits = job["limits"]
     values = {
@@ -50,7 +50,7 @@ def apply(job: dict, warm_bytes: int) -> None:
     if _kernel() >= COUNTS_IN_NAMESPACES:
         values[resource.RLIMIT_NPROC] = limits["processes"]
         values[resource.RLIMIT_SIGPENDING] = QUEUED_SIGNALS_MAX
-    # Last: setting the others takes memory too.
+    # Set last, because setting the other limits takes memory.
     values[resource.RLIMIT_AS] = warm_bytes + limits["memory_bytes"]
     for name, value in values.items():
         _, hard = resource.getrlimit(name)
@@ -58,7 +58,7 @@ def apply(job: dict, warm_bytes: int) -> None:
         try:
             resource.setrlimit(name, (value, value))
         except (OSError, ValueError):
-            # gVisor knows only some of them; what runs under it has its limits from outside.
+            # gVisor supports only some limits. Under gVisor, the container has limits of its own.
             pass
 
 

@@ -1,8 +1,8 @@
 """
-What a run sees of the machine: namespaces of its own, made without privileges, through the C library.
+Namespaces that isolate a run from the machine, created without privileges through the C library.
 
-A supervisor calls `enter` and then forks; its child calls `drop_privileges`. Both have all capabilities inside the new
-namespaces until then and none outside.
+A supervisor calls `enter` and then forks; its child calls `drop_privileges`. Before that call, the process has all
+capabilities inside the new namespaces, but none outside.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x40
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 CAPABILITIES_MAX, CAPABILITY_VERSION = 64, 0x2008_0522
 SCRATCH_FILES_MAX = 8_192
-# Seen by the zygote, not by a run: its socket, and files that tell of the machine.
+# Directories that a run must not see: the socket of the zygote, and files that describe the machine.
 HIDDEN = ("/run", "/proc")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,17 +26,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def enter(scratch_bytes: int) -> None:
     """
-    Moves this process into fresh namespaces, with an empty /tmp; the next process it forks is the first of its own.
+    Moves this process into new namespaces with an empty /tmp. The next forked process is process 1 of its namespace.
 
-    @raises OSError naming the step
+    @raises OSError with the failed step
     """
-    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # The maps below belong to root otherwise.
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # Otherwise the files uid_map and gid_map below belong to root.
     spaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
     _check(_libc.unshare(spaces), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {NOBODY} 1"), ("gid_map", f"{NOBODY} {NOBODY} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
-    # Before all others this run is to die when memory is short.
+    # If memory is short, then the kernel kills this run first.
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -49,7 +49,7 @@ def enter(scratch_bytes: int) -> None:
 
 
 def become_nobody() -> None:
-    """Leaves the rights of root for good, if this is root. The rest of the code never runs with them."""
+    """If this process runs as root, changes irrevocably to the user nobody."""
     if os.getuid() != 0:
         return
     _drop_bounding_set()
@@ -59,7 +59,7 @@ def become_nobody() -> None:
 
 
 def drop_privileges() -> None:
-    """Takes all capabilities from this process, for good. @raises OSError"""
+    """Drops all capabilities of this process, irrevocably. @raises OSError"""
     _drop_bounding_set()
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
@@ -68,19 +68,19 @@ def drop_privileges() -> None:
 
 
 def die_with_parent() -> None:
-    """The kernel kills this process when the one that started it ends."""
+    """Makes the kernel kill this process when its parent ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def hide_from_equals() -> None:
-    """Processes of the same user can neither trace this one and its forks nor open what they hold."""
+    """Prevents other processes of the user from tracing this process and its forks, and from opening their files."""
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _drop_bounding_set() -> None:
     for capability in range(CAPABILITIES_MAX):
         if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # The kernel knows no more of them.
+            break  # The kernel has no capability with this number.
 
 
 def _check(result: int, step: str) -> None:

@@ -1,4 +1,4 @@
-"""What comes out of a run, on its way through the supervisor: two streams with caps, and the child's own channel."""
+"""Output of a run inside the supervisor: two streams with limits, and the channel of the child."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 class Capped:
-    """A stream up to its cap. The rest is dropped, and a last line says so."""
+    """An output stream with a limit. Further bytes are dropped, and a last line reports that."""
 
     def __init__(self, bytes_max: int, send: Callable[[bytes], None]) -> None:
         self._left = bytes_max
@@ -21,12 +21,12 @@ class Capped:
         self._send = send
 
     def take(self, data: bytes) -> None:
-        """The next piece, empty at the end."""
+        """Adds the next piece; an empty piece ends the stream."""
         self._bytes += len(data)
         pending = self._pending + data
         fits = min(len(pending), self._left)
         self._is_cut = self._is_cut or fits < len(pending)
-        # Pipes give pieces that end within a character: the rest of it may be beyond the cap.
+        # A piece may end within a character, whose rest may exceed the limit.
         count = _whole_characters(pending, fits) if data or self._is_cut else fits
         self._pending = b"" if self._is_cut else pending[count:]
         self._left = 0 if self._is_cut else self._left - count
@@ -34,7 +34,7 @@ class Capped:
             self._send(pending[:count])
 
     def finish(self) -> None:
-        """Gives what is left, and says the last line."""
+        """Sends the remaining bytes, and the last line if output was dropped."""
         self.take(b"")
         if self._is_cut:
             self._send(f"\n[output truncated: {self._bytes} bytes in all]\n".encode())
@@ -42,9 +42,10 @@ class Capped:
 
 class Control:
     """
-    The frames of the child: a verdict before the program starts, then plots.
+    Reads the frames of the child: one verdict before the program starts, then plots.
 
-    The program can write here too. So only the first verdict counts, and what is no frame, or too large, makes this deaf.
+    The program can write to this channel too. Therefore only the first verdict counts. After an invalid or too large
+    frame, all further bytes are ignored.
     """
 
     def __init__(self, limits: dict, send_plot: Callable[[bytes], None]) -> None:
@@ -57,7 +58,7 @@ class Control:
         self._buffer = bytearray()
 
     def take(self, data: bytes) -> None:
-        """The next bytes, empty at the end."""
+        """Adds the next bytes; empty at the end."""
         if self._is_deaf:
             return
         self._buffer += data
@@ -76,7 +77,7 @@ class Control:
 
     def _handle(self, kind: bytes, payload: bytes) -> None:
         if kind == b"V":
-            # The first one was written before the program had a say.
+            # Only the first verdict was certainly written before the program started.
             if self.violations is None:
                 self.violations = json.loads(payload)["violations"]
         elif self.violations is not None and payload.startswith(PNG):
@@ -87,7 +88,7 @@ class Control:
 
 
 def _whole_characters(data: bytes, count: int) -> int:
-    """As many bytes, or up to three less, so that no UTF-8 character is cut."""
+    """Returns `count` or up to three bytes less, so that no UTF-8 character is split."""
     for back in range(1, min(count, 3) + 1):
         byte = data[count - back]
         if byte & 0xC0 != 0x80:

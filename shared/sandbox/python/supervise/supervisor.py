@@ -1,11 +1,12 @@
 """
 Supervises one run: forks the process that executes the program, carries its output to the service, and ends it.
 
-The child has /dev/null as 0, pipes to here as 1, 2 and 3, and no other descriptor. What comes through the pipes is the
-program's word and is only forwarded, within the caps. How the run ended is ours: the clock, and what the kernel says.
+The child has four descriptors: /dev/null as 0, and pipes to the supervisor as 1, 2 and 3. Data from the pipes is not
+trusted and is only forwarded, up to the limits. The supervisor determines the end of the run itself, from its clock and
+from the exit status in the kernel.
 
-    forked ──verdict──▶ running ──exited, killed──▶ drained ──▶ X
-       └── the connection closes, at any time: the child is killed and nothing is said
+    forked ──verdict──▶ running ──exited, killed──▶ drained ──▶ frame X
+       └── the connection closes, at any time: the child is killed and no frame is sent
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from supervise import frames, limits
 from supervise.output import Capped, Control
 
 DRAIN_SECONDS = 0.5
-# How often it looks for the child's end where a kernel cannot tell (gVisor).
+# Interval at which the exit of the child is polled if the kernel has no pidfd (gVisor).
 TICK_SECONDS = 0.02
 POLL_SECONDS_MAX = 60.0
 POLLRDHUP = 0x2000
-# Sources of descriptors 0..3 are put above them first.
+# The sources of descriptors 0..3 are first moved to this number or higher, so that none is overwritten.
 DESCRIPTORS_FROM, DESCRIPTORS_MAX = 64, 4096
 SETUP_FAILED = 70
 NICE = 5
-# As Python starts: these are errors of a write, not the end.
+# Signals that Python ignores by default, so that a failed write raises an exception.
 IGNORED = {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where the service is, and how a child becomes harmless before it reads the program."""
+    """The connection to the service, and the function that confines a child before it reads the program."""
 
     source: int
     sink: int
@@ -50,7 +51,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Child:
-    """A process that is, or will be, the program's, and what comes out of it."""
+    """The process of a program, which may still wait for its job, and its output pipes."""
 
     pid: int
     pipes: list[int]
@@ -58,15 +59,15 @@ class Child:
 
 def supervise(job: dict, host: Host) -> None:
     """
-    Runs a job and tells the service how it goes, its end last. Says no end when the service is gone or the sandbox broke.
+    Runs a job and sends its output and, last, its end. No end is sent if the service disconnected or the sandbox failed.
 
-    Call it in a process of its own, which ends after it.
+    Must be called in a process of its own, which then ends.
     """
     watch(fork(lambda: job, host), job, host)
 
 
 def fork(wait_for_job: Callable[[], dict], host: Host) -> Child:
-    """Starts the process of a program, which is confined first and then waits for its job."""
+    """Forks the process of a program. The child confines itself, then waits for its job."""
     pipes = [os.pipe() for _ in range(3)]
     pid = os.fork()
     if pid == 0:
@@ -77,7 +78,7 @@ def fork(wait_for_job: Callable[[], dict], host: Host) -> Child:
 
 
 def watch(child: Child, job: dict, host: Host) -> None:
-    """The rest of `supervise`. The job's time begins."""
+    """Supervises a forked child until its end. The timeout of the job begins now."""
     deadline = time.monotonic() + job["timeout_ms"] / 1000
     end = _Run(child, job, host).watch(deadline)
     if end is not None:
@@ -95,7 +96,7 @@ def _become_child(wait_for_job: Callable[[], dict], pipes: list[int], host: Host
         filters.allow_known()
         job = wait_for_job()
         limits.apply(job, host.warm_bytes)
-        # Last: what goes wrong before is said to the operator, not to the caller.
+        # Done last, so that errors before it go to the log of the operator and not to the output of the caller.
         _take_descriptors(pipes)
     except BaseException:
         traceback.print_exc()
@@ -140,7 +141,7 @@ class _Run:
         self._exit = self._register_exit()
 
     def watch(self, deadline: float) -> dict | None:
-        """Until the child has ended and its pipes are empty; gives the end, or nothing when nobody wants it."""
+        """Waits until the child has ended and its pipes are empty. Returns the end; None if no end must be sent."""
         self._serve(lambda: self._status is None, deadline)
         is_late = self._status is None
         self._kill()
@@ -188,7 +189,7 @@ class _Run:
         return descriptor
 
     def _kill(self) -> None:
-        """Ends the child and, where it is the first of its namespace, all that it started."""
+        """Kills the child and, if it is process 1 of a namespace, all its descendants."""
         if self._status is None:
             os.kill(self._pid, signal.SIGKILL)
             self._reap(0)
@@ -207,7 +208,7 @@ class _Run:
         if os.WIFSIGNALED(status):
             return self._end_by(os.WTERMSIG(status))
         if self._control.violations is None:
-            # It never came to the program: what it wrote is ours and says why.
+            # The child failed before the program started. Its output is an error message of our own code.
             return None
         if self._control.violations:
             return {"type": "violations", "violations": self._control.violations}
@@ -219,7 +220,7 @@ class _Run:
             self._output[1].take(line.encode())
             return {"type": "exit", "exit_code": 128 + number}
         seconds = limits.cpu_seconds(self._job["timeout_ms"])
-        # The kernel counts in ticks.
+        # Half a second of tolerance, because the kernel counts CPU time in ticks.
         if self._usage.ru_utime + self._usage.ru_stime >= seconds - 0.5:
             return {"type": "killed", "message": f"The limit of {seconds} s of processor time was exceeded."}
         mebibytes = self._job["limits"]["memory_bytes"] >> 20
