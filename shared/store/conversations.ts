@@ -8,7 +8,7 @@ export interface StoredConversation {
   readonly items: readonly ConversationItem[]
   /** Id of the job of the response in progress; null if there is none. */
   readonly job_id: string | null
-  /** Input of that response, appended together with its output. */
+  /** Input of the response in progress, appended together with its output. */
   readonly pending: readonly ConversationItem[]
   /** Version for optimistic locking, incremented by each change. */
   readonly version: number

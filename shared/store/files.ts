@@ -2,7 +2,10 @@ import { createHash } from 'node:crypto'
 import { newId } from '#shared/id.ts'
 import { firstJobId, jobIdTime } from './job-id.ts'
 
-/** Purpose of a file that a batch was created from. Such a file counts towards the quota, has a separate key as its id, and is never listed. */
+/**
+ * Purpose of a file that a batch was created from. Such a file counts towards the quota and is never listed. The id of the file
+ * is an attachment key of the batch job (`newAttachmentKey`).
+ */
 export const BATCH_INPUT = 'batch_input'
 /** Purpose of a part of a response history; referenced by jobs only (shared/jobs/durable/history.ts). */
 export const HISTORY = 'history'

@@ -4,8 +4,8 @@ import { newId } from '#shared/id.ts'
 /**
  * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).
  *
- * Ids sort by age, so an id serves as the cursor of lists and determines the daily partition of the job and its events. The time comes from the clock
- * of the process, so deadlines and leases never use it.
+ * Ids sort by age, so an id serves as the cursor of lists and determines the daily partition of the job and its events. The time
+ * comes from the clock of the process, so deadlines and leases never use that time.
  */
 const PREFIX = 'job_'
 const TIME_LENGTH = 10
@@ -28,26 +28,26 @@ export function childJobId(parentId: string, step: string): string {
 }
 
 /**
- * Key of a further blob of a job. The key begins with the job id, so that the sweep of blobs can check whether the job still exists. The blob may be
- * written before the job.
+ * Key of an additional blob of a job. The key begins with the job id, so that the sweep of blobs can check whether the job still
+ * exists. The blob may be written before the job.
  */
 export function newAttachmentKey(jobId: string): string {
   return newId(`${jobId}-`, ATTACHMENT_LENGTH)
 }
 
-/** The id of the durable job that a blob belongs to, if any job; undefined for the blob of an attached one. */
+/** The id of the durable job that a blob belongs to; undefined for any other blob, such as the body of an attached job. */
 export function ownerOfBlob(key: string): string | undefined {
   return /^(job_[0-9A-HJKMNP-TV-Z]{10}\w{22})(-\w+)?$/.exec(key)?.[1]
 }
 
-/** The start of every id made at a time: no id of that time or later sorts before it. */
+/** A lower bound of the ids that are created at a time or later, for range queries. */
 export function firstJobId(atMs: number): string {
   let time = ''
   for (let rest = atMs, i = 0; i < TIME_LENGTH; i++, rest = Math.floor(rest / 32)) time = DIGITS[rest % 32] + time
   return PREFIX + time
 }
 
-/** When an id was made, in unix milliseconds; undefined for what is not an id of a durable job. */
+/** Creation time of an id, in Unix milliseconds; undefined if the text is not an id of a durable job. */
 export function jobIdTime(id: string): number | undefined {
   if (!/^job_[0-9A-HJKMNP-TV-Z]{10}/.test(id)) return undefined
   let ms = 0

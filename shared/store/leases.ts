@@ -1,4 +1,4 @@
-/** Lease of the purging process: two concurrent purges would wait for each other's rows. */
+/** Lease of the process that purges. Only one at a time, because two concurrent purges would wait for each other's rows. */
 export const PURGE_LEASE = 'purge'
 
 /** Lease that `Sweeps.reap` requires. The duration must be less than a process lease minus the renewal interval. */
@@ -7,8 +7,8 @@ export const REAPER_LEASE = 'reaper'
 /** Leases of processes, and named leases for exclusive work; part of the store port. */
 export interface Leases {
   /**
-   * Renews the lease of a process for `leaseMs` and returns the jobs that it owns. A job that runs in the process but is not returned was taken away.
-   * Crashes counted for a process that renews are taken back.
+   * Renews the lease of a process for `leaseMs` and returns the jobs that it owns. A job that runs in the process but is not
+   * returned was taken away. If crashes were counted because the process seemed dead, then a renewal subtracts them again.
    */
   renew(process: ProcessLease): Promise<OwnedJob[]>
   /** Ends the lease of a process: its jobs may be reaped at once. */

@@ -13,7 +13,7 @@ export interface OperatorStore {
   listJobs(query: OperatorJobs): Promise<{ readonly jobs: DurableJob[]; readonly next: Cursor }>
   /** Number of older queued jobs for the same work at the same priority; at most {@link AHEAD_MAX}. */
   countAhead(job: Pick<DurableJob, 'id' | 'pool' | 'kind' | 'model' | 'priority'>): Promise<number>
-  /** A page of undelivered or delivered messages, newest first, as {@link listJobs}. */
+  /** A page of undelivered or delivered messages, newest first. As for {@link listJobs}, the page may be short or empty. */
   listDeliveries(
     query: OperatorDeliveries,
   ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
@@ -36,7 +36,7 @@ export interface OperatorJobs {
   readonly pool?: PoolName | undefined
   readonly model?: string | undefined
   readonly states?: readonly DurableState[] | undefined
-  /** Only jobs created since, by their ids; Unix milliseconds. */
+  /** Only jobs whose ids were created at or after this time, in Unix milliseconds. */
   readonly sinceMs?: number | undefined
 }
 
@@ -56,7 +56,7 @@ export interface PauseTarget {
 }
 
 export interface Pause extends PauseTarget {
-  /** Id of the key that paused it. */
+  /** Id of the key that set the pause. */
   readonly by: string
   readonly since_ms: number
 }

@@ -130,7 +130,7 @@ export interface FamilyTransitions {
   wake(id: string): Promise<Dispatch | undefined>
   /** Cancels at most `limit` unended children of a job, as {@link JobTransitions.cancel} does. */
   cancelChildren(id: string, limit: number): Promise<TransitionResult[]>
-  /** Marks an ended job as settled: its family has processed the end. Refused while the job has uncancelled children. */
+  /** Marks an ended job as settled: its parent and children have been updated. Refused while the job has uncancelled children. */
   settle(id: string): Promise<void>
 }
 
@@ -158,7 +158,7 @@ export interface Sweeps {
   reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
 }
 
-/** Reads. Only committed transitions are visible, and no job after its `purge_at_ms`. */
+/** Reads of jobs. Only committed transitions are visible, and no job after its `purge_at_ms`. */
 export interface JobReads {
   find(scope: Scope, id: string): Promise<DurableJob | undefined>
   /** The job of an equal earlier call with this key; undefined if the key is free. The outcome is never `created`. */
@@ -179,9 +179,9 @@ export interface JobReads {
   findStep(id: string, key: string): Promise<(DoneStep & { readonly output: StepOutput }) | undefined>
   listSteps(scope: Scope, id: string): Promise<DoneStep[]>
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
-  /** The children of a job, in the order of their ids; erased ones are left out. */
+  /** The children of a job, in the order of their ids, without erased ones. */
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
-  /** How many children of a job are in each state; states that none is in are left out. */
+  /** Number of children of a job by state; states without children are omitted. */
   countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableState, number>>>
   /** Ended jobs that are not settled, in the order of their ends. */
   listUnsettled(limit: number): Promise<DurableJob[]>
@@ -192,7 +192,10 @@ export interface JobReads {
 /** Scope of operators and the service itself: the jobs of all tenants. */
 export const ALL_TENANTS = Symbol('every tenant')
 
-/** The visible jobs of a call: those of one tenant, or deliberately all. Other jobs do not exist for it. */
+/**
+ * The jobs that a call can see: those of one tenant, or explicitly all. For other jobs, the call behaves as if they did not
+ * exist.
+ */
 export type Scope = string | typeof ALL_TENANTS
 
 export interface HeldAttempt {
@@ -207,7 +210,7 @@ export interface HeldAttempt {
 export interface NewJob {
   readonly id: string
   readonly tenant: string
-  /** The key it is submitted with, for the ledger; default: the tenant. */
+  /** Id of the API key that submits the job, for the ledger; default: the tenant. */
   readonly keyId?: string
   readonly pool: PoolName
   readonly kind: string
@@ -237,7 +240,7 @@ export interface NewJob {
   readonly blobBytes?: number | undefined
 }
 
-/** A caller's promise that equal keys are equal requests. */
+/** Idempotency key: the caller guarantees that requests with equal keys are equal. */
 export interface IdempotencyKey {
   /** Method and path; the tenant is that of the job. */
   readonly scope: string
@@ -302,7 +305,7 @@ export interface ListQuery {
   readonly isOwn?: boolean
 }
 
-/** How many jobs of one pool, model and priority are in one state, and when the oldest of them was accepted. */
+/** Number of jobs of one pool, model and priority in one state, and the acceptance time of the oldest. */
 export interface Depth {
   readonly pool: PoolName
   readonly model: string

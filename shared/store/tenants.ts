@@ -23,7 +23,7 @@ export interface TenantReads {
 
 /** Maximum concurrent calls and durable jobs of each tenant, and the number of its running calls. Called during a claim. */
 export interface RunningLimits {
-  /** Undefined: any number. */
+  /** Undefined if unlimited. */
   mostOf(tenant: string): number | undefined
   callsOf(tenant: string): number
 }
@@ -50,7 +50,7 @@ export interface QueuedPosition {
 
 /** Number of a tenant's oldest jobs whose positions are all returned. */
 export const EXACT_POSITIONS = 1_000
-/** Beyond those, one position of this many is returned. */
+/** Beyond {@link EXACT_POSITIONS}, only one position per this many jobs is returned. */
 export const POSITIONS_STEP = 100
-/** Maximum jobs of a tenant that are read. */
+/** Maximum number of jobs of a tenant that are read to determine positions. */
 export const POSITIONS_MAX = 10_000

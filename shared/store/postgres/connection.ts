@@ -34,8 +34,9 @@ const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
 /**
- * Every statement finds its rows by an index, so one generic plan serves all parameters. A plan made while a table was empty must use the indexes
- * too, because plans are cached. Without an index, Postgres would estimate a very high cost and compile the plan first.
+ * Every statement finds its rows by an index, so one generic plan serves all parameters. Plans are cached, so a plan made while a
+ * table was empty must use the indexes too; therefore scans and large joins are disabled. JIT compilation is disabled, because
+ * disabled scans have a very high estimated cost, which would trigger it.
  */
 export const PLAN: Settings = {
   enable_seqscan: 'off',
@@ -65,7 +66,7 @@ export class PostgresConnection {
   readonly #closed = new AbortController()
   readonly #compiled = new Map<string, Compiled>()
   readonly #settings: Settings
-  /** A server lacked a statement that was prepared on this address. */
+  /** True after a server did not have a statement that was prepared at this address, as happens behind some poolers. */
   #hasLostStatements = false
   #isReachable = true
   /** Time of the last write that found the disk full. */
@@ -204,7 +205,7 @@ export class PostgresConnection {
   }
 }
 
-/** The pool has one timeout both for opening a connection and for waiting; this class limits the opening. */
+/** The pool has one timeout for opening a connection and for waiting for a free one. This class limits the opening alone. */
 class PromptClient extends Client {
   constructor(config?: ClientConfig) {
     super({ ...config, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
@@ -218,7 +219,7 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     connectionString: url,
     max: connectionsMax,
     Client: PromptClient,
-    // The awaited connection may be busy for the time limit of a statement.
+    // A caller may wait for a connection that is busy until the time limit of its statement.
     connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,

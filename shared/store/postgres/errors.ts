@@ -1,18 +1,19 @@
 import { ServiceError } from '#shared/error.ts'
 
-/*
+/**
  * Every failure of Postgres, of a pooler in front of it or of the network between is given a class. The class decides three things:
  *
- * 1. Effect: the database is gone (each call is refused at once until a probe succeeds), or only this call failed.
- * 2. Whether a start that meets it may wait. A wrong password stays wrong, so the start ends after seconds.
- * 3. Words for the operator: the problem and its remedy. Callers get a sentence without internals.
+ * 1. Effect: the database is gone (each call is refused at once until a probe succeeds), or only this call failed. 2. Whether a
+ *   starting process waits for recovery. A wrong password stays wrong, so the process exits after some seconds. 3. The message
+ *   for the operator: the problem and its remedy. Callers get a sentence without internals.
  *
- * A failure without a class is a defect of ours or a value that Postgres refuses, such as a violated constraint. Only that may end a
- * job. PgBouncer before 1.20 gives all of its own failures SQLSTATE 08P01, so words are compared before states.
+ * A failure without a class is a defect of ours or a value that Postgres refuses, such as a violated constraint. Only such a
+ * failure may end a job. PgBouncer before 1.20 gives all of its own failures SQLSTATE 08P01, so message texts are compared before
+ * SQLSTATEs.
  */
 
 const RETRY_AFTER_MS = 2_000
-/** Time after which a full disk may have room again. */
+/** Retry-After for a full disk, in ms: by then an operator or the purge may have freed space. */
 const FULL_RETRY_MS = 60_000
 
 const SQLSTATE = /^[0-9A-Z]{5}$/
@@ -33,7 +34,7 @@ interface FailureClass {
 
 const CHECK_ADDRESS = 'Start Postgres, or correct the host and port in DATABASE_URL.'
 
-/** The first class that matches counts. */
+/** The first match applies. */
 const CLASSES: readonly FailureClass[] = [
   {
     name: 'startup_parameter',
@@ -186,7 +187,8 @@ const CLASSES: readonly FailureClass[] = [
   {
     name: 'server',
     effect: 'failed',
-    // All classes except refused values (20 to 23, 44, 54, P0) and faulty statements of ours (42).
+    // All SQLSTATE classes except those of rejected values (20 to 23, 44, 54, P0) and of invalid statements (42), which would be
+    // defects.
     states: /^(0|24|25|26|2B|2D|2F|34|38|39|3B|40|53|55|57|58|72|F0|HV|XX)[0-9A-Z]{3,4}$/,
     problem: 'Postgres reports an internal error',
     remediation: 'Check the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
@@ -198,9 +200,9 @@ export class PostgresProblem extends Error {
   /** SQLSTATE, or the code of Node. */
   readonly code: string | undefined
   readonly remediation: string
-  /** Retries cannot succeed, so a start exits instead of waiting. */
+  /** True if retries cannot succeed, so that a starting process exits instead of waiting. */
   readonly isPermanent: boolean
-  /** For the log. */
+  /** Additional fields of the log line. */
   readonly facts: { readonly failure: string }
 
   constructor(found: FailureClass, error: unknown) {
@@ -214,7 +216,10 @@ export class PostgresProblem extends Error {
   }
 }
 
-/** Effect of a failure of the client, and the error for the caller. `effect` is undefined for what has no class. */
+/**
+ * Classifies an error of the Postgres client: the effect, and the error for the caller. `effect` is undefined if no class
+ * matches.
+ */
 export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
   const { code, message } = reasonOf(error)
   // Messages about refused values quote the value, which comes from a caller.

@@ -32,7 +32,8 @@ interface Waiting extends Item {
  * that only the faulty one fails. Calls that have waited too long are not repeated, because they would wait for the same lock again, one after the
  * other.
  *
- * A job occurs once per statement. Jobs are sorted by id, so statements that wait for each other's locks cannot deadlock.
+ * A statement contains each job at most once. Jobs are sorted by id, so statements that wait for each other's locks cannot
+ * deadlock.
  */
 export class Groups {
   readonly #run: (items: readonly Item[]) => Promise<TransitionRow[]>

@@ -6,7 +6,7 @@ import { inTransaction, isOnline, runOnline } from './online.ts'
 import { SCHEMA_LOCK } from './schema.ts'
 import { beginSession, bySetting } from './session.ts'
 
-/** Called while a start waits, and for each finished change with its duration. */
+/** Called while a starting process waits for the migration lock, and after each migration with its duration. */
 export type OnProgress = (message: string, fields: Record<string, unknown>) => void
 
 /** Advisory lock of the process that changes the schema. Other schemas of the same database have their own locks. */
@@ -14,7 +14,9 @@ const MIGRATION_LOCK = `${0x51_01_cf}, hashtext(current_schema)`
 const CONNECT_TIMEOUT_MS = 5_000
 /** Time limit of a statement that reads or takes the lock. */
 const ANSWER_MS = 30_000
-/** Poll interval and maximum wait of a process for another one: longer than an index on the largest table takes. */
+/**
+ * Poll interval and maximum wait for the migration lock. The maximum exceeds the time to create an index on the largest table.
+ */
 const LOCK_POLL_MS = 500
 const WAIT_MS_MAX = 6 * 3_600_000
 const LOCK_TRIES_MAX = 300
@@ -50,12 +52,12 @@ function clientOf(url: string): Client {
     keepAlive: true,
     application_name: 'sluice migration',
   })
-  // The running statement fails as well.
+  // Ignored here, because the running statement fails with the error. Without a listener, the event would end the process.
   client.on('error', () => {})
   return client
 }
 
-/** A server that does not answer must not delay the end. */
+/** Closes a connection, but does not wait for a server that does not answer. */
 async function end(client: Client): Promise<void> {
   await Promise.race([client.end().catch(() => {}), delay(CONNECT_TIMEOUT_MS, undefined, { ref: false })])
 }
@@ -107,7 +109,7 @@ async function tryLock(holder: Client): Promise<boolean> {
   return row?.is_mine === true
 }
 
-/** In the form of an error of Postgres, which would report it only at the first CREATE TABLE. */
+/** Has the form of the error that Postgres would report, but only at the first CREATE TABLE. */
 function noSchema(): Error {
   return Object.assign(new Error('no schema of the search_path exists'), { code: '3F000' })
 }

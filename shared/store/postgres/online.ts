@@ -5,15 +5,15 @@ import { bySetting } from './session.ts'
  * Migrations that create indexes without blocking reads and writes. Their first line begins with `-- online`, and they contain only `CREATE INDEX
  * name ON table …;` and `DROP INDEX name;`.
  *
- * `CREATE INDEX CONCURRENTLY` cannot be part of a transaction, so each statement runs alone, and again after an interruption. Postgres cannot create
- * an index of a partitioned table that way. So each partition gets an index, which is attached to an empty index of the whole table. A partition
- * created meanwhile brings its own.
+ * `CREATE INDEX CONCURRENTLY` cannot be part of a transaction, so each statement runs alone, and again after an interruption.
+ * Postgres cannot create an index of a partitioned table that way. So each partition gets an index, which is attached to an empty
+ * index of the whole table. A partition that is created meanwhile gets its index automatically.
  */
 const ONLINE = /^-- online\b/
 const CREATE = /^CREATE INDEX (\w+) ON (\w+) (.+)$/s
 const DROP = /^DROP INDEX (\w+)$/
 
-/** Maximum wait for a table lock: all later statements on the table queue behind that wait. */
+/** Maximum wait for a table lock. Kept short, because all later statements on the table queue behind the waiting one. */
 const LOCK_TIMEOUT_MS = 2_000
 
 type Retry = <T>(change: () => Promise<T>) => Promise<T>
@@ -101,7 +101,7 @@ async function alone(client: Client, statement: string): Promise<void> {
   await inTransaction(client, async () => void (await client.query(statement)))
 }
 
-/** A transaction without a time limit that waits for locks no longer than {@link LOCK_TIMEOUT_MS}. */
+/** Runs a transaction without a time limit, except that each wait for a lock ends after {@link LOCK_TIMEOUT_MS}. */
 export async function inTransaction(client: Client, work: () => Promise<void>): Promise<void> {
   const settings = {
     statement_timeout: '0',

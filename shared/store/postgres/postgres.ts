@@ -38,7 +38,7 @@ export interface PostgresOptions {
   readonly statementTimeoutMs?: number
   /** Called once when an outage begins and once when it ends. */
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
-  /** Called for changes of the schema, for which the start waits. */
+  /** Called for each schema change. The store opens after all of them. */
   readonly onProgress?: OnProgress
 }
 
@@ -121,7 +121,7 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   limitRunning(): void {
-    // Nothing to do: the statements read the stored limits, and the calls that ingresses report.
+    // Nothing to set: the statements read the limits and the running calls from tables.
   }
 
   async keepDays(): Promise<void> {

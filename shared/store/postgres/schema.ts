@@ -8,7 +8,10 @@ const DAYS_BEHIND = 1
 const DAYS_AHEAD = 3
 /** Advisory lock that serializes schema changes in transactions, across processes. */
 export const SCHEMA_LOCK = 0x51_01_ce
-/** Maximum wait for a table lock: later statements queue behind that wait, so a retry is better. */
+/**
+ * Maximum wait for a table lock. Kept short, because later statements queue behind the waiting one; the change is retried
+ * instead.
+ */
 const LOCK_TIMEOUT_MS = 2_000
 
 /** Tables with daily partitions. A day created by an older version may lack some of them. */
@@ -55,8 +58,8 @@ export async function dropPartitions(connection: PostgresConnection): Promise<vo
 }
 
 /**
- * Serializes schema changes, and makes earlier ones visible. Visibility requires the read: to_regclass answers from a cache. Postgres refreshes that
- * cache only at the start of a transaction or with a relation lock.
+ * Serializes schema changes, and makes earlier ones visible. The read makes them visible: to_regclass uses a cache, which
+ * Postgres refreshes only at the start of a transaction or with a relation lock.
  */
 async function lockSchema(client: PoolClient): Promise<void> {
   await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
@@ -64,7 +67,7 @@ async function lockSchema(client: PoolClient): Promise<void> {
   await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
 }
 
-/** Whether another process, of any version, created the object first. Then less or nothing remains to do. */
+/** Whether another process, of any version, created the object first. If so, the error is ignored. */
 function isMadeElsewhere(error: unknown): boolean {
   const { code, cause } = error as { code?: string; cause?: { code?: string } }
   return MADE_ELSEWHERE.has(cause?.code ?? code ?? '')
@@ -108,7 +111,7 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
     'SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL',
     [TABLES.map((table) => `${table}_${suffix}`)],
   )
-  // Another scheduler was faster.
+  // Another scheduler has already dropped this day.
   if (!rows.some(({ name }) => name === `jobs_${suffix}`)) return
   if (await isDayKept(client, suffix)) return
   const days = rows.map(({ name }) => String(name)).join(', ')

@@ -44,7 +44,7 @@ delivered AS (
   FROM moved WHERE webhook_url IS NOT NULL AND webhook_events LIKE '%"' || event_type || '"%'
 )`
 
-/** Types of parameters that are not text. */
+/** SQL types of the parameters that are not text. */
 const TYPES: Record<string, string> = {
   attempt: 'int',
   chunk: 'int',
@@ -78,7 +78,10 @@ export function sweepStatement(move: Transition): Statement {
   }
 }
 
-/** The statement of a transition for many jobs. Parameters: arrays of those of the transition; for writes of owners also `:output_…`. */
+/**
+ * The statement of a transition for many jobs. Each parameter is an array of the corresponding parameter of the transition.
+ * Writes of owners also have `:output_…`.
+ */
 export function transitionStatement(move: Transition): Statement {
   const { reads, also = [] } = move
   const parts = [
@@ -90,19 +93,22 @@ export function transitionStatement(move: Transition): Statement {
   return { name: move.name, sql: join(...forMany(parts.join(',')), ...output, ...eventsOf(move)) }
 }
 
-/** The statement of an insert of many jobs. Parameters: arrays of those of the insert. */
+/** The statement of an insert of many jobs. Each parameter is an array of the corresponding parameter of the insert. */
 export function insertStatement(insert: Insert): Statement {
   const moved = `moved AS (${insert.sql('TRUE', 'given')} ${returning(insert)})`
   return { name: insert.name, sql: join(...forMany(moved), RECORDED, DELIVERED) }
 }
 
-/** The statement that finds many jobs. Parameters: arrays of those of {@link FIND}. */
+/** The statement that finds many jobs. Each parameter is an array of the corresponding parameter of {@link FIND}. */
 export function findStatement(): Statement {
   const [given, sql] = forMany(find('given, jobs').sql)
   return { name: FIND.name, sql: `WITH ${given} ${sql}` }
 }
 
-/** The statement of an insert of one job. With `hasKey`, the statement takes the key first, or inserts nothing. */
+/**
+ * The statement of an insert of one job. With `hasKey`, the statement first reserves the idempotency key. If the key is taken,
+ * then nothing is inserted.
+ */
 export function insertOneStatement(insert: Insert, hasKey: boolean): Statement {
   const condition = hasKey ? 'EXISTS (SELECT 1 FROM key)' : 'TRUE'
   const moved = `moved AS (${insert.sql(condition)} ${returning(insert)})`

@@ -4,7 +4,9 @@ import { CLAIM_NEXT } from './transitions.ts'
 import { lastScanned, SCANNED_MAX, TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf } from './writes.ts'
 
-/** Maximum statements per claim that skip tenants at their limits: together they read 20,000 tenants. */
+/**
+ * Maximum number of statements per claim that skip tenants at their limits. Together the statements read at most 20,000 tenants.
+ */
 const WAYS_MAX = 20
 
 /** Claims queued jobs round robin over tenants (see `JobTransitions.claimNext`). */
@@ -36,13 +38,16 @@ export async function claimFair(
   return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
 }
 
-/** Whether some tenant contributed its maximum; also true if the database does not report that maximum. */
+/**
+ * Whether some tenant contributed as many jobs as one statement may take from it, so that it may have more. Also true if the
+ * database does not report that maximum.
+ */
 function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {
   const each = Number(row?.each ?? 1)
   return counts.values().some(({ length }) => length >= each)
 }
 
-/** Start of the next statement in the round: after the tenants that earlier statements read in vain. */
+/** Position in the round robin at which the next statement starts: after the tenants that earlier statements have skipped. */
 class ClaimPosition {
   from: string
   readonly #after: string

@@ -10,7 +10,7 @@ export function compile(sql: string, sign: '$' | '?'): Compiled {
   return replaceNames(sql, (_, index) => sign + (index + 1))
 }
 
-/** Replaces each `:name`. @param replacement Gives what stands for a name, by its place among the names, from 0. */
+/** Replaces each `:name`. @param replacement Returns the text for a name, given its index among the distinct names, from 0. */
 export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
   // `::` is a cast; a colon in JSON text is followed by a digit, a quote or a bracket.

@@ -12,7 +12,7 @@ import type { Statement } from './statements.ts'
 
 const COLUMNS = 'id, tenant, purpose, filename, bytes, created_at_ms, expires_at_ms'
 
-/** The count is not locked: concurrent uploads may exceed it by their number. */
+/** The count is not locked, so n concurrent uploads may exceed the maximum by n. */
 const CREATE: Statement = {
   name: 'file_create',
   sql: `INSERT INTO files (${COLUMNS})
@@ -36,7 +36,7 @@ const PURGE: Statement = {
           SELECT id FROM files WHERE expires_at_ms <= now_ms() ORDER BY expires_at_ms LIMIT :limit) RETURNING id`,
 }
 
-/** @param isShared The database is Postgres. */
+/** @param isShared True for Postgres, false for SQLite. */
 const idsOf = (isShared: boolean) =>
   isShared ? 'SELECT json_array_elements_text(CAST(:ids AS json))' : 'SELECT value FROM json_each(:ids)'
 const KEPT_UNTIL = 'now_ms() + CAST(:keep_ms AS bigint)'
@@ -102,7 +102,7 @@ export class SqlFiles implements FileStore {
   }
 }
 
-/** A page is one range of an index that ends in the id. */
+/** A page is one range of an index whose last column is the id. */
 function listOf(order: 'asc' | 'desc', hasAfter: boolean, hasPurpose: boolean): Statement {
   const conditions = [
     'tenant = :tenant',

@@ -13,11 +13,11 @@ interface Filter {
 }
 
 /**
- * A page of jobs, and one more if there are further pages.
+ * A page of jobs, plus one job if there are further pages.
  *
- * The page is merged from one page per requested state. Each is a range of an index that ends in the id, so at most one page per state is read. The
- * conditions repeat the expressions of those indexes (migrations/*-bounded-reads.sql), which prevents the planner from choosing another index or the
- * primary key.
+ * The page is merged from one page per requested state. Each of these pages is a range of an index whose last column is the id,
+ * so at most one page per state is read. The conditions repeat the expressions of those indexes (migrations/*-bounded-reads.sql),
+ * which prevents the planner from choosing another index or the primary key.
  */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
   const { order = 'desc', limit } = query

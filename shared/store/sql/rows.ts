@@ -10,7 +10,7 @@ const NAMES = JOB_COLUMNS.split(',').map((name) => name.trim())
 const JSON_COLUMNS = new Set(['progress', 'error', 'usage', 'metadata', 'webhook_events'])
 const BOOLEAN_COLUMNS = new Set(['stream', 'has_output'])
 
-/** Converts a row of `jobs` to a job, without the additional columns. */
+/** Converts a row of `jobs` to a job; further columns of the row are dropped. */
 export function jobOf(row: Row): DurableJob {
   const job: Row = {}
   for (const name of NAMES) {

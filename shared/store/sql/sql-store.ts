@@ -63,7 +63,7 @@ export class SqlStore implements Store {
   readonly conversations: SqlConversations
   readonly storedBytes: SqlStoredBytes
   readonly #db: SqlDatabase
-  /** The previous purge was incomplete. */
+  /** True if the previous purge stopped before everything expired was deleted. */
   #isPurging = false
 
   constructor(db: SqlDatabase) {
@@ -343,7 +343,7 @@ async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): 
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // Fewer than the limit: all remaining due messages are taken by others.
+    // Fewer than the limit were postponed: all other due messages are being delivered by other processes.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }
   return taken.map(deliveryOf)

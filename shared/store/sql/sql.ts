@@ -31,7 +31,7 @@ export interface SqlDatabase {
   readonly name: string
   readonly isReachable: boolean
   readonly isFull: boolean
-  /** Whether statements of several processes run concurrently. */
+  /** True if several processes use the database, so that statements run concurrently. */
   readonly isShared: boolean
   readonly isIdle: boolean
   untilWork?(signal: AbortSignal): Promise<void>
@@ -82,7 +82,7 @@ export function updateOf(move: Transition, picked: string, from?: string): strin
   return `UPDATE jobs SET ${move.set}${numbered} ${from ? `FROM ${from}` : ''} WHERE ${where}`
 }
 
-/** Whether a transition selects its jobs itself. */
+/** Whether a transition selects its jobs by a condition, rather than by given ids. */
 export function isSweep({ pick, pickFair: inTurn }: Transition): boolean {
   return pick !== undefined || inTurn !== undefined
 }

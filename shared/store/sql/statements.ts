@@ -19,8 +19,8 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
   usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
 /**
- * Hides jobs of other tenants and jobs after their retention. The expression matches no index: a generic plan made for small tables would scan that
- * index completely for each job.
+ * Conditions that hide jobs after their retention and jobs of other tenants. Written so that no index matches: otherwise, a
+ * generic plan made for small tables would scan that index completely for each job.
  */
 const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
@@ -49,7 +49,7 @@ export const FIND_RESULT: Statement = {
   sql: `SELECT result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 
-/** The job that holds an idempotency key; its id alone when the job is gone. */
+/** The job that holds an idempotency key; only its id if the job was purged. */
 export const FIND_KEY: Statement = {
   name: 'find_key',
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,
@@ -219,7 +219,10 @@ export const RELEASE_LEASE: Statement = {
 export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
 
-/** For messages found by id or job. The expression matches no index of pending messages: scanning that index would read all of them. */
+/**
+ * For messages found by id or job. Written so that the index of pending messages does not match: scanning that index would read
+ * all of them.
+ */
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 
 /**
@@ -245,8 +248,8 @@ const SOON_MS = 30_000
 const RETRY_DELAY_MS = 2_000
 
 /**
- * Postpones due messages until the earlier message of their job is due. `recordDelivery` makes the next one due earlier. Without this, each would be
- * read in every round while its receiver is down.
+ * Postpones due messages until the earlier message of their job is due. `recordDelivery` makes the next one due earlier. Without
+ * this, every blocked message would be read in every round while its receiver is down.
  */
 export const putOffDeliveries = (lock: string): Statement => ({
   name: 'put_off_deliveries',
@@ -267,8 +270,8 @@ function dueDeliveries(lock: string): string {
 }
 
 /**
- * Records the outcome of a message. The end of its lease is the fencing token: each further take sets a later one. If an operator makes the message
- * due, then the end is earlier, and a try in progress still counts.
+ * Records the outcome of a message. The end of the message's lease is the fencing token: each further take sets a later end. If
+ * an operator makes the message due, then the end is earlier, and the outcome of a try in progress is still recorded.
  */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
@@ -280,7 +283,10 @@ export const RECORD_DELIVERY: Statement = {
         WHERE id = :id AND next_at_ms <= CAST(:taken_until_ms AS bigint) AND ${IS_PENDING('deliveries')} RETURNING job_id`,
 }
 
-/** Makes the next message of a job due after the one before is done. A message that was tried keeps its own time. */
+/**
+ * Makes the next message of a job due when the previous one is delivered or given up. A message that was already tried keeps its
+ * own time.
+ */
 export const RELEASE_DELIVERY: Statement = {
   name: 'release_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms() WHERE tries = 0 AND next_at_ms > now_ms() AND id = (

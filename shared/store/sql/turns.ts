@@ -9,14 +9,17 @@ export const TENANTS_AHEAD = 8
 /** Maximum tenants read per statement, including those at their limits; the claim continues after them in another statement. */
 export const SCANNED_MAX = 1_000
 
-/** Condition for jobs of the same slots. */
+/** Condition for jobs that compete for the same slots. */
 const LANE = `jobs.pool = :pool AND jobs.kind = :kind AND jobs.model = :model AND jobs.priority = :priority`
 const WAITS = `jobs.state = 'queued' AND ${LANE}`
 const FIRST = `(SELECT min(jobs.tenant) FROM jobs WHERE ${WAITS})`
 const FOLLOWING = `(SELECT min(jobs.tenant) FROM jobs WHERE ${WAITS} AND jobs.tenant > turn.tenant)`
 const RUNNING = `(SELECT count(*) FROM jobs WHERE jobs.state = 'in_progress' AND ${LANE} AND jobs.tenant = turn.tenant)`
 
-/** Remaining concurrency of a tenant next to its calls; null: unlimited. A snapshot: concurrent claims may change it. */
+/**
+ * Number of durable jobs that a tenant may still start in addition to its running calls; null: unlimited. Only a snapshot,
+ * because concurrent claims may change the number.
+ */
 const room = (tenant: string, isLocking: boolean) =>
   isLocking
     ? `running_room(${tenant}, FALSE)`
@@ -24,7 +27,10 @@ const room = (tenant: string, isLocking: boolean) =>
 const runningOf = (tenant: string) =>
   `(SELECT count(*) FROM jobs WHERE jobs.tenant = ${tenant} AND jobs.state = 'in_progress' AND jobs.purge_at_ms IS NULL)`
 
-/** Walks at most `:tenants` tenants below their limits, once around, beginning after `:after`. `nth` counts those, `step` all tenants read. */
+/**
+ * Walks at most `:tenants` tenants below their limits, once around, beginning after `:after`. `nth` numbers these tenants, `step`
+ * all tenants that were read.
+ */
 const way = (isLocking: boolean) => `
     RECURSIVE turn (tenant, lap, nth, step) AS (
       SELECT CAST(:after AS text), 0, 0, 0
@@ -67,7 +73,7 @@ export function pickFair(may: string, isLocking: boolean): string {
     SELECT own.id${isLocking ? ', share.each' : ''} FROM fair ${jobs} LIMIT CAST(:limit AS bigint)`
 }
 
-/** Selects the last tenant of the same walk, and the number of tenants read. */
+/** Selects the last tenant that {@link pickFair} reads with these parameters, and the number of tenants read. */
 export function lastScanned(isLocking: boolean): string {
   return `WITH ${way(isLocking)} SELECT tenant, step FROM turn ORDER BY step DESC LIMIT 1`
 }

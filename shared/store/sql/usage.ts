@@ -27,7 +27,7 @@ const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
 const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
-/** An embedded store always answers, so no batch is repeated and no writer table is needed. */
+/** An embedded store always answers, so no batch is repeated and no batch numbers need to be stored. */
 const ADD: Write = {
   postgres: {
     name: 'usage_add',
@@ -54,7 +54,7 @@ const ENTER: Write = {
   ],
 }
 
-/** Deletes writers after seven days: no process repeats a batch that late. */
+/** Deletes the batch numbers of processes after seven days, because no process repeats a batch that late. */
 const FORGET_WRITERS: Statement = {
   name: 'usage_forget_writers',
   sql: 'DELETE FROM usage_writers WHERE at_ms < now_ms() - 7 * 86400000',

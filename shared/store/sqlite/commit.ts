@@ -8,7 +8,7 @@ const WAITING_MAX = 5_000
 
 /** SQLite's result codes for external causes: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
 const EXTERNAL = new Set([5, 10, 13, 14])
-/** After this error, a commit may still have reached the disk. */
+/** SQLITE_IOERR: the commit may nevertheless have reached the disk. */
 const IOERR = 10
 const FULL = 13
 const FULL_RETRY_MS = 60_000
@@ -26,8 +26,8 @@ interface Write {
  * Each write keeps its own semantics. Writes run in call order and see earlier ones. A failing write undoes only itself. No write resolves before the
  * commit. The commit is synchronous, so no reader sees part of it.
  *
- * A group of transient writes only is committed without an fsync. Otherwise an idle process would block its event loop for an fsync each second, only
- * to renew leases that its next start deletes. The next other commit writes them to disk.
+ * A group that consists of transient writes only is committed without an fsync. Otherwise an idle process would block its event
+ * loop for an fsync each second, only to renew leases that its next start deletes. The next other commit writes them to disk.
  */
 export class GroupCommit {
   readonly #db: DatabaseSync

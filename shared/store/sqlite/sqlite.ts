@@ -78,7 +78,7 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
   }
 }
 
-/** Maximum durable jobs of a tenant next to its calls; null: unlimited. */
+/** Maximum durable jobs of a tenant in addition to its running calls; null: unlimited. */
 function mostOf(limits: RunningLimits | undefined, tenant: string): number | null {
   const most = limits?.mostOf(tenant)
   return most === undefined ? null : Math.max(0, most - (limits?.callsOf(tenant) ?? 0))
@@ -157,7 +157,7 @@ class SqliteDatabase implements SqlDatabase {
       this.#changes = changes
       return this.#wasIdle
     } catch {
-      // Closed, or broken: the next call reports the error.
+      // The connection is closed or broken, so the next call reports the error.
       return false
     }
   }
@@ -230,7 +230,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#writes.flush()
     this.#notifyWritten()
     this.#prepared.clear()
-    // In this order: after the close, another process may own the file.
+    // Before the close, because another process may own the file afterwards.
     this.#unlock()
     this.#db.close()
   }
@@ -315,7 +315,7 @@ function ownerOf(file: string): string {
     const { pid, boot } = JSON.parse(readFileSync(file, 'utf8'))
     return `process ${pid} (${boot})`
   } catch {
-    // Between taking the lock and writing the file.
+    // The other process has taken the lock, but has not written the owner file yet.
     return 'another process'
   }
 }

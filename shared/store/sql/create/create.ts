@@ -5,7 +5,7 @@ import { resultOf } from '#shared/store/sql/writes.ts'
 import type { Created, IdempotencyKey, NewJob } from '#shared/store/store.ts'
 import { CREATE } from './inserts.ts'
 
-/** Accepts a job, or finds the accepted one (see `JobTransitions.create`). */
+/** Accepts a job, or finds the job that an earlier copy of the request created (see `JobTransitions.create`). */
 export async function createJob(db: SqlDatabase, job: NewJob, key: IdempotencyKey | undefined): Promise<Created> {
   const params = { ...newJobParams(job), ...keyParams(key) }
   const [row] = await db.insert(CREATE, params, key !== undefined)
@@ -24,7 +24,7 @@ export async function findByKey(db: SqlDatabase, tenant: string, key: Idempotenc
   return held && (await heldJob(db, tenant, held, key))
 }
 
-/** The reason why a job was not inserted: its id or its key is taken. */
+/** Finds out why a job was not inserted: either its id or its idempotency key exists. */
 async function findCreated(
   db: SqlDatabase,
   job: NewJob,

@@ -14,7 +14,7 @@ export interface Insert {
 const COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
   expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_url, webhook_events,
   request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes`
-// An existing id is the same job, sent again after a lost answer.
+// An existing id means that a caller repeated the request after a lost response.
 const ONCE = 'ON CONFLICT (id) DO NOTHING'
 const QUEUED = `'job.queued'`
 
@@ -36,7 +36,7 @@ export const CREATE: Insert = {
     WHERE ${condition} ${ONCE}`,
 }
 
-/** Takes the idempotency key of a new job. No row: another request holds it. */
+/** Reserves the idempotency key of a new job. Returns no row if another request holds the key. */
 export const CREATE_KEY = `
   INSERT INTO idempotency_keys AS held (tenant, scope, key, fingerprint, job_id, expires_at_ms)
   VALUES (:tenant, :key_scope, :key, :fingerprint, :id, now_ms() + CAST(:key_keep_ms AS bigint))

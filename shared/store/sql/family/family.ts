@@ -30,7 +30,7 @@ export async function addStep(
   return await parentOf(db, run, events)
 }
 
-/** See {@link FamilyTransitions.submitChild}. An existing child was created by this write. */
+/** See {@link FamilyTransitions.submitChild}. If the child exists, then an earlier attempt of this write created it. */
 export async function submitChild(
   db: SqlDatabase,
   run: HeldAttempt,
@@ -55,7 +55,7 @@ export async function submitChild(
   return there?.parent_id === run.id ? await parentOf(db, run, []) : undefined
 }
 
-/** The job of an attempt whose write was made, unless another attempt owns it now. */
+/** The job of an attempt whose write was committed earlier; undefined if another attempt owns the job now. */
 async function parentOf(
   db: SqlDatabase,
   run: HeldAttempt,

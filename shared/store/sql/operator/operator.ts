@@ -11,7 +11,7 @@ import { deliveryOf, jobOf } from '#shared/store/sql/rows.ts'
 import type { Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import * as statements from './statements.ts'
 
-/** Rows read per page: most of them may not match. */
+/** Maximum number of rows read per page, because most of them may not match. */
 const SCAN_MAX = 500
 
 export class SqlOperator implements OperatorStore {
@@ -72,7 +72,7 @@ function isAsked(row: Row, { pool, model, states }: OperatorJobs): boolean {
   return isOfState && row.pool === (pool ?? row.pool) && row.model === (model ?? row.model)
 }
 
-/** The matching rows, and the cursor: after the last returned row, or after the last row read. */
+/** The matching rows, and the cursor of the next page: the last returned row if the page is full, otherwise the last row read. */
 function pageOf(rows: readonly Row[], limit: number, isWanted: (row: Row) => boolean) {
   const wanted = rows.filter(isWanted)
   const page = wanted.slice(0, limit)

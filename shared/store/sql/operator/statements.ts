@@ -31,7 +31,10 @@ const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, strin
 }
 const ENDED: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
-/** Selects the next `look` candidates of a query, newest first; no query reads more. The caller applies the filters that the statement lacks. */
+/**
+ * Selects the next `look` candidates of a query, newest first. At most that many rows are read; the caller applies the remaining
+ * filters.
+ */
 export function jobsToScan(query: OperatorJobs, look: number): { statement: Statement; params: Params } {
   const { tenant, after = BEYOND_ALL, sinceMs = 0 } = query
   const bounds: Params = { after, since: firstJobId(Math.max(0, sinceMs)), look }
