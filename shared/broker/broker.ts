@@ -17,7 +17,7 @@ export interface Broker {
   readonly name: string
   /** False from the detection of an outage until the broker answers again. */
   readonly isReachable: boolean
-  /** Time since no broker answers, in ms; 0 while one does. Absent if outages cannot occur. */
+  /** Duration of the current outage, in ms; 0 while a broker answers. Absent if outages cannot occur. */
   readonly unreachableMs?: number
 
   /**
@@ -93,7 +93,7 @@ export interface Closable {
 }
 
 export interface Receiver extends Closable {
-  /** Multiplies the {@link Topic.fetchGapMs} of the channel. Absent if the receiver does not fetch, or has no gap. */
+  /** Multiplies the {@link Topic.fetchGapMs} of the channel by `times`. Absent if the receiver has no such gap. */
   stretch?(times: number): void
 }
 
@@ -112,7 +112,7 @@ export interface Delivery {
   readonly payload?: object | undefined
   /** Number of deliveries of this record, from 1, if the broker counts them. */
   readonly deliveryCount: number
-  /** Partition and offset, for logs and to detect a redelivery: `jobs.inference/0@17`. */
+  /** Partition and offset, for logs and to detect a redelivery. Example: `jobs.inference/0@17`. */
   readonly position: string
   /** The record is processed and is not redelivered. Resolves without waiting for the broker. */
   acknowledge(): void
@@ -140,11 +140,11 @@ export interface Topic {
   /** Number of partitions with which the topic still works, with less parallelism; default: {@link partitions}. */
   readonly partitionsMin?: number
   readonly retentionMs: number
-  /** Minimum retention that readers of the channel need. Default: {@link retentionMs}. */
+  /** Minimum retention, in ms, that readers of the channel need. Default: {@link retentionMs}. */
   readonly retentionMsMin?: number
   readonly kind: 'queue' | 'channel'
   /** Minimum time between two fetches of a channel, in ms: records of that time arrive together. Default: none. */
   readonly fetchGapMs?: number
-  /** Records of a channel that the embedded broker stores for {@link Broker.history}. Default: none. */
+  /** Number of records of a channel that the embedded broker stores for {@link Broker.history}. Default: none. */
   readonly historyMax?: number
 }

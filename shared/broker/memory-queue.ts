@@ -2,7 +2,7 @@ import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Delivery, QueueConsumer } from './broker.ts'
 
-/** Maximum bytes of a queue; then new records are refused. */
+/** Maximum bytes of a queue, above which new records are refused. */
 const QUEUE_BYTES_MAX = 256 * 1024 * 1024
 /** Maximum wait of `take` without records; also limits the effect of a lost wakeup. */
 const TAKE_WAIT_MS = 1_000
@@ -87,7 +87,7 @@ export class MemoryQueue {
   take(max: number): QueuedRecord[] {
     const taken = this.#waiting.slice(this.#head, this.#head + max)
     this.#head += taken.length
-    // Dropping the consumed prefix only now and then keeps take and put constant in time.
+    // The consumed prefix is dropped only occasionally, so that take and put have constant cost on average.
     if (this.#head > 1_024 && this.#head * 2 > this.#waiting.length) {
       this.#waiting.splice(0, this.#head)
       this.#head = 0
@@ -125,10 +125,10 @@ export class MemoryQueue {
 export class MemoryConsumer implements QueueConsumer {
   readonly #queue: MemoryQueue
   readonly #held = new Set<QueuedRecord>()
-  /** Started by the first wait. */
+  /** Stops the periodic check of waits, which the first wait starts. */
   #stopTicking: (() => void) | undefined
   #isClosed = false
-  /** The last signal: consumers pass the same one to many calls. */
+  /** Signal of the last call, cached because consumers pass one signal to many calls. */
   #signal: AbortSignal | undefined
   #resolveWait: (() => void) | undefined
   readonly #wakeUp = () => {

@@ -69,7 +69,7 @@ class MemoryBroker implements Broker {
     onRecord: (record: ChannelRecord) => void,
   ): Promise<Closable> {
     const received = partitions.map((partition) => this.#partition(channel, partition))
-    // A new function object, so that one callback may receive twice.
+    // A new function per subscription, so that a callback can subscribe more than once.
     const receive = (record: ChannelRecord) => onRecord(record)
     for (const receivers of received) receivers.add(receive)
     return {
@@ -149,7 +149,8 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
     try {
       receive(record)
     } catch (error) {
-      // An error of a receiver must not fail the sender. Thrown outside of this call, the error ends the process.
+      // An error of a receiver must not fail the sender. The error is thrown in another event-loop iteration, so that it ends the
+      // process.
       setImmediate(() => {
         throw error
       })

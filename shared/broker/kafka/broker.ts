@@ -6,13 +6,13 @@ import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sen
 /** The operations in which Kafka clients differ. Topic names include the prefix. */
 export interface KafkaClient {
   readonly name: string
-  /** Start of the present outage by the monotonic clock; undefined while a broker answers. */
+  /** Start of the current outage by the monotonic clock, in ms; undefined while a broker answers. */
   readonly unreachableSinceMs: number | undefined
   readonly missing: readonly string[]
   readonly produce: Produce
   /** @param onLoss Called with the name of a topic that was deleted and recreated. A later listener replaces an earlier one. */
   onLoss(onLoss: (topic: string) => void): void
-  /** Checks whether a broker answers and which nodes lead, because a call is slow or was refused. */
+  /** Call after a slow or refused request: checks whether a broker answers, and which nodes lead the partitions. */
   suspect(): void
   isTransient(error: unknown): boolean
   /** Number of partitions of a topic; 0 if unknown. */
@@ -35,7 +35,7 @@ export interface KafkaClient {
   close(): Promise<void>
 }
 
-/** The broker port on Kafka: the part that is equal for all clients. Owns the given client. */
+/** The broker port on Kafka, except the operations in which the Kafka clients differ. Closes the given client. */
 export class KafkaBroker implements Broker {
   readonly #client: KafkaClient
   readonly #options: KafkaOptions

@@ -12,7 +12,10 @@ import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './erro
 import { fetchGapMs, type KafkaOptions } from './options.ts'
 import { deliver, pause, Supervisor } from './supervision.ts'
 
-/** Long, because an empty poll wakes the process. A broker that stops leading answers at once. */
+/**
+ * Maximum wait of a poll without records. Long, because each empty poll wakes the process; a broker that stops leading answers at
+ * once.
+ */
 const LONG_POLL_MS = 2_000
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
 const FETCH_BYTES_MAX = 4 * 1024 * 1024
@@ -30,7 +33,7 @@ interface Position {
 
 interface Poll {
   readonly node: number
-  /** Each partition is in one poll at a time, and only that poll moves it to another. */
+  /** Partitions of this poll. Each partition is in exactly one poll, and only that poll moves it to another. */
   positions: Position[]
   requestedAtMs: number
   readonly loop: Promise<void>
@@ -130,7 +133,7 @@ export class ChannelReceiver implements Receiver {
       return true
     }
     if (poll.node < 0) throw new NodeUnknown(`${this.#topic} has partitions without a leader`)
-    // Measured from the request, not the response: after a fetch longer than the gap, the next one follows at once.
+    // The gap is measured from the request, not the response: after a fetch longer than the gap, the next fetch follows at once.
     poll.requestedAtMs = performance.now()
     const answers = await this.#fetch(poll)
     // Rotate the order: the partition served last in a full response comes first in the next request.

@@ -1,17 +1,17 @@
 /**
  * View of a Kafka cluster: nodes, partition leaders, and whether a broker answers.
  *
- * **Connections.** Each user has its own connection to a node, identified by a lane. A broker answers one request per connection at a time, so a long
- * poll would delay a heartbeat.
+ * **Connections.** Each user of the cluster has its own connection to a node, identified by the name of its lane. A broker
+ * answers one request per connection at a time, so a long poll would delay a heartbeat.
  *
- * **Reachability.** The cluster is reachable if some broker answers a metadata request. One is sent when a connection breaks or a call is slow. If it
- * fails, then all other known addresses are tried before the cluster counts as unreachable, and then four times per second. So the death of one
- * broker of three is not an outage.
+ * **Reachability.** The cluster is reachable if some broker answers a metadata request. Such a request is sent when a connection
+ * breaks or a call is slow. If the request fails, then all other known addresses are tried before the cluster counts as
+ * unreachable, and then four times per second. So the death of one broker of three is not an outage.
  *
- * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A receiver that believed
- * it would later read the new topic from its start a second time.
+ * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A
+ * receiver that accepted a former id as new would later read the current topic from its start a second time.
  *
- * Used by everything on `@platformatic/kafka`; kafkajs has its own implementation.
+ * Used by all code on `@platformatic/kafka`; kafkajs has its own view of the cluster.
  */
 
 import { isIP } from 'node:net'
@@ -27,7 +27,9 @@ const PROBE_INTERVAL_MS = 250
 /** Minimum time between two metadata requests; earlier callers share the pending one. */
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
-/** Interval of metadata requests without failures: only they detect the deletion of a topic without consumers. */
+/**
+ * Interval of metadata requests in the absence of failures. No other request detects the deletion of a topic without consumers.
+ */
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
 
@@ -45,9 +47,9 @@ interface TopicState {
 }
 
 export interface TopicChanges {
-  /** Missing, or with fewer partitions than the options require. */
+  /** Topics that are missing or have fewer partitions than the options require. */
   readonly lacking: readonly string[]
-  /** Deleted and recreated since the previous response. */
+  /** Topics that were deleted and recreated since the previous response. */
   readonly remade: readonly string[]
 }
 

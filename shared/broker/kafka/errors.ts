@@ -21,7 +21,7 @@ export const CODE = {
   invalidShareSessionEpoch: 123,
 } as const
 
-/** Refusals of a batch for its content. A retry is refused again; if split, possibly only one part is. */
+/** Errors that reject a batch because of its content. A retry is rejected again; after a split, possibly only one part is. */
 export const REFUSED_RECORD: readonly number[] = [CODE.messageTooLarge, CODE.recordListTooLarge, CODE.invalidRecord]
 
 export class KafkaRefusal extends Error {
@@ -32,12 +32,13 @@ export class KafkaRefusal extends Error {
     const { name, canRetry } = describeCode(code)
     super(`${what}: ${name}${detail ? ` (${detail})` : ''}`)
     this.code = code
-    // The broker failed internally, as one does briefly when it restarts without the topics of a group. The process must not end for it.
+    // An internal error of the broker, as after a restart without the topics of a group. Treated as temporary, so that the
+    // process does not exit.
     this.isTransient = canRetry || code === CODE.unknownServerError
   }
 }
 
-/** The present metadata names no node: refresh it and retry. */
+/** The current metadata contains no node for the request: refresh the metadata and retry. */
 export class NodeUnknown extends Error {}
 
 /** Whether an error is temporary: no connection, no response in time, or a refusal that the protocol calls retriable. */
@@ -60,7 +61,7 @@ export function describeCode(code: number): { readonly name: string; readonly ca
   return known ? { name: known.id, canRetry: known.canRetry } : { name: `error ${code}`, canRetry: false }
 }
 
-/** The response within an error: the client throws if any part of a response has an error code. */
+/** The response inside an error. The client throws if any part of a response has an error code, and other parts may be valid. */
 export function responseOf<R>(thrown: unknown): R | undefined {
   return (thrown as { readonly response?: R } | null)?.response
 }

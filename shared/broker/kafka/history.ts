@@ -2,7 +2,7 @@ import type { Closable, HistoryRecord } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { pause, within } from './supervision.ts'
 
-/** Maximum time of a read, in ms: forming a classic group takes some seconds. */
+/** Maximum time of a read, in ms. Long, because forming a classic group takes some seconds. */
 const READ_TIMEOUT_MS = 15_000
 /** Maximum time for which a partition may be without a leader before the read fails, in ms. */
 const LEADERLESS_MS = 10_000
@@ -60,7 +60,7 @@ export async function readHistory(
   }
 }
 
-/** Retries while a leader refuses: a new one does so until it has received its leadership. */
+/** Retries while the leader refuses, as a newly elected leader does at first. */
 async function offsetsWithRetry(client: HistoryClient, topic: string, partition: number): Promise<StoredOffsets> {
   const timeout = AbortSignal.timeout(LEADERLESS_MS)
   for (;;) {

@@ -12,7 +12,9 @@ export interface KafkaFacts {
   readonly topics: number
   readonly missing: readonly string[]
   readonly hasShareGroups: boolean
-  /** Undefined if a dead broker is replaced quickly, if there is only one, or if the setting cannot be read. */
+  /**
+   * Problem of a slow failover; undefined if failover is quick, if there is only one broker, or if the setting cannot be read.
+   */
   readonly lateFailover: BootProblem | undefined
 }
 

@@ -5,13 +5,18 @@ export type OnProblem = (message: string, fields: Record<string, unknown>) => vo
 
 export interface KafkaOptions {
   readonly brokers: readonly string[]
-  /** `share`: share groups, Kafka 4.2 or later. `classic`: kafkajs and consumer groups. `auto`: the first one that the cluster supports. */
+  /**
+   * `share`: share groups, Kafka 4.2 or later. `classic`: kafkajs and consumer groups. `auto`: share groups if the cluster
+   * supports them, otherwise classic groups.
+   */
   readonly client: 'auto' | 'share' | 'classic'
   /** Prefix of every topic and group name, such as `sluice.`; may be empty. */
   readonly prefix: string
   readonly topics: readonly Topic[]
   readonly clientId: string
-  /** Partitions of each queue with classic groups: as many workers can share it. Default: 16. */
+  /**
+   * Number of partitions of each queue with classic groups, which limits the number of workers that can share it. Default: 16.
+   */
   readonly queuePartitions?: number
   /** Replicas of created topics. Default: 3, or the number of brokers if there are fewer. */
   readonly replicationFactor?: number

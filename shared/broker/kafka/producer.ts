@@ -1,12 +1,13 @@
 /**
  * Idempotent produce calls (KIP-98), one at a time, split by leading node.
  *
- * Records of a partition are numbered, and the broker drops a batch with known numbers. So a batch whose response was lost may be sent again, but
- * only unchanged. A different batch with the same numbers would be dropped as a duplicate. If a batch of unknown fate is abandoned or changed, then
- * the producer starts over with a new producer id.
+ * Records of a partition are numbered, and the broker drops a batch with known numbers. So a batch whose response was lost may be
+ * sent again, but only unchanged. A different batch with the same numbers would be dropped as a duplicate. If a batch with
+ * unknown outcome is abandoned or changed, then the producer starts over with a new producer id.
  *
- * Rejected: the client's own producer. With endless retries it sends a whole call to the leader of its first partition, even after another partition
- * of the call has moved. The only way to stop it forgets the numbers.
+ * Rejected: the client's own producer. With endless retries, that producer sends a whole call to the leader of the call's first
+ * partition, even after another partition of the call has moved. The only way to stop that producer discards the sequence
+ * numbers.
  */
 import { initProducerIdV5, NumericMap, produceV11 } from '@platformatic/kafka'
 import type { KafkaCluster } from './cluster.ts'
@@ -16,7 +17,7 @@ import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedReco
 const ACKS_ALL = -1
 /** Maximum time for which the leader waits for its replicas. */
 const REPLICATION_TIMEOUT_MS = 5_000
-/** After this time, the connection counts as broken and the batch as of unknown fate. */
+/** After this time, the connection counts as broken, and the outcome of the batch is unknown. */
 const REQUEST_TIMEOUT_MS = 8_000
 const SEQUENCE_RANGE = 2 ** 31
 const LANE = 'produce'

@@ -6,7 +6,10 @@ import type { KafkaOptions } from './options.ts'
 const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'
 /** Consecutive failures without progress after which the process should exit. */
 const FAILURES_MAX = 5
-/** A broker that restarts or moves its partitions is back within seconds; a longer outage is reported as a problem. */
+/**
+ * Duration of an outage after which the failure is reported again. A broker that restarts or moves its partitions is back
+ * earlier.
+ */
 const PERSISTENT_MS = 60_000
 const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
 
@@ -91,7 +94,10 @@ export class Supervisor {
   }
 }
 
-/** Delivers a record to a receiver. As the port promises, an error ends the process; it must not look like a failed fetch. */
+/**
+ * Delivers a record to a receiver. An error of the receiver ends the process, as the port requires; it must not look like a
+ * failed fetch.
+ */
 export function deliver(onRecord: (record: HistoryRecord) => void, record: HistoryRecord): void {
   try {
     onRecord(record)
@@ -120,7 +126,7 @@ export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   })
 }
 
-/** Resolves with true if the promise resolves within `ms`, else with false. */
+/** Resolves with true if the promise resolves within `ms`, otherwise with false. */
 export async function within(ms: number, promise: Promise<unknown>): Promise<boolean> {
   const timeout = new AbortController()
   const late = sleep(ms, false, { signal: timeout.signal }).catch(() => false)

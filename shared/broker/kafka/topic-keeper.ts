@@ -2,8 +2,9 @@
  * Recreates topics that disappear while the process runs. An operator, a clean-up job or a cluster that lost its data may delete a topic in use.
  * Kafka then answers every request for the topic with an error that clients call transient. So a missing topic would look like a slow broker, forever.
  *
- * States: `present → lacking → present`, or `lacking → missing` if the boot check cannot create the topic, for want of a permission or of brokers.
- * A missing topic is retried forever, at most {@link RETRY} apart, because its remedy is outside the process.
+ * States: `present → lacking → present`, or `lacking → missing` if the boot check cannot create the topic, because it lacks a
+ * permission or enough brokers. A missing topic is retried forever, at most {@link RETRY} apart, because its remedy is outside
+ * the process.
  */
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { type KafkaOptions, partitionsNeeded } from './options.ts'
@@ -88,7 +89,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     }
   }
 
-  /** An unreachable Kafka gives no information about its topics. */
+  /** If Kafka is unreachable, then the state of the topics is unknown and stays unchanged. */
   #failed(error: unknown): void {
     const { prefix, onProblem } = this.#options
     if (!(error instanceof KafkaUnsuitableError)) return

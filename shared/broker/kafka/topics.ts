@@ -11,7 +11,7 @@ const REPLICAS_DEFAULT = 3
 const SESSION_TIMEOUT = 'broker.session.timeout.ms'
 /** Wanted session timeout of brokers. Kafka's default is 9 s. */
 const SESSION_TIMEOUT_MS_WANTED = 6_000
-/** Time after the session of a dead broker has expired: the election, and until clients follow. */
+/** Time from the expiry of a dead broker's session until clients use the new leaders. */
 const FAILOVER_EXTRA_MS = 3_000
 /** An internal topic of Kafka, created at its first use, and the broker settings with its number of replicas. */
 export interface InternalTopic {
@@ -33,7 +33,7 @@ export interface KafkaAdmin {
   partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>>
   topicSettings(topic: string): Promise<ReadonlyMap<string, string>>
   brokerSettings(): Promise<ReadonlyMap<string, string>>
-  /** Creates a topic. An existing one is not an error: several processes start at once. */
+  /** Creates a topic. An existing topic is not an error, because several processes may start at once. */
   createTopic(topic: NewTopic): Promise<void>
   setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void>
   addPartitions(topic: string, partitions: number): Promise<void>
@@ -52,7 +52,7 @@ export interface BootProblem {
   readonly remediation: string
 }
 
-/** The cluster cannot be used. Each problem is one line, followed by its remedy. */
+/** Thrown if the cluster cannot be used. The message has one line per problem, each followed by its remedy. */
 export class KafkaUnsuitableError extends Error {
   readonly problems: readonly BootProblem[]
 
@@ -112,7 +112,7 @@ function topicSettings(retentionMs: number, replicas: number): Record<string, st
 }
 
 interface Mismatch extends BootProblem {
-  /** The topic still works: the problem is logged, but does not prevent the start. */
+  /** If true, then the topic works nevertheless: the problem is logged and does not prevent the start. */
   readonly isHarmless?: boolean
 }
 

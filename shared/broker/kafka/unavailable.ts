@@ -2,7 +2,7 @@ import { ServiceError } from '#shared/error.ts'
 import { overloaded } from './sender.ts'
 
 interface FailureClass {
-  /** Retrying does not help. */
+  /** True if a retry cannot succeed. */
   readonly isPermanent?: boolean
   /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both wrap the cause in a connection error. */
   readonly signs: RegExp
@@ -75,7 +75,7 @@ const CLASSES: readonly FailureClass[] = [
   },
 ]
 
-/** The reason with its remedy, as the start and `sluice doctor` show it. */
+/** The reason with its remedy, as a starting process and `sluice doctor` show it. */
 class KafkaUnavailableError extends Error {
   readonly remediation: string
   readonly isPermanent: boolean

@@ -24,7 +24,8 @@ const ANY_BROKER = '1'
 const TOPIC_CONFIG = 1
 
 /**
- * Checks, and the delay between them, until every broker has a new topic: many partitions take a busy broker seconds.
+ * Maximum number of checks whether every broker has a new topic, and the delay between them. With many partitions, a busy broker
+ * needs seconds.
  */
 const SPREAD_ASKS_MAX = 120
 const SPREAD_ASK_MS = 250
@@ -38,7 +39,7 @@ const CONFIRM_TIMEOUT_MS = 4_000
 /** Number of successful probes between two topic checks. */
 const PROBES_PER_INSPECTION = 10
 const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
-/** Default number of workers that can share a queue. */
+/** Default number of partitions of a queue, which is the number of workers that can share it. */
 const QUEUE_PARTITIONS = 16
 /** kafkajs error types that refuse a batch for its content. */
 const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECORD_LIST_TOO_LARGE', 'INVALID_RECORD'])
@@ -91,7 +92,7 @@ class ClassicClient implements KafkaClient {
   /** Topics that a check did not find, or found with fewer partitions. */
   readonly #absent = new Set<string>()
   #probes = 0
-  /** A topic was not found: the next probe checks all of them. */
+  /** True if a topic was not found, so that the next probe checks all topics. */
   #isInspectionDue = false
   #unreachableSinceMs: number | undefined
   #onLoss: (topic: string) => void = () => undefined
@@ -131,7 +132,7 @@ class ClassicClient implements KafkaClient {
 
   readonly produce = (batches: readonly OutgoingBatch[]) => this.#produce(batches)
 
-  /** The probe runs anyway, but a slow call may be one to a deleted topic. */
+  /** The probe runs periodically anyway, but a slow call may be caused by a deleted topic. */
   suspect(): void {
     this.#isInspectionDue = true
   }
@@ -245,7 +246,7 @@ class ClassicClient implements KafkaClient {
     return isAnswered
   }
 
-  /** kafkajs has no topic ids, so only a topic that was seen to be absent counts as recreated. */
+  /** kafkajs has no topic ids, so a topic counts as recreated only if an earlier check did not find it. */
   async #inspectTopics(): Promise<void> {
     this.#isInspectionDue = false
     const names = this.#options.topics.map(({ name }) => this.#options.prefix + name)

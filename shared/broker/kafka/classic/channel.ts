@@ -28,7 +28,7 @@ export class ClassicReceiver implements Closable {
   /** Timestamp of the last received record of each partition, in Unix milliseconds. */
   readonly #lastAtMs = new Map<number, number>()
   readonly #openedAtMs = Date.now()
-  /** A consumer ended, so the topic may have been recreated. */
+  /** True if a consumer ended, because the topic may have been recreated. */
   #isSuspect = false
   #loop: Promise<void> = Promise.resolve()
 
@@ -105,7 +105,7 @@ export class ClassicReceiver implements Closable {
     this.#options.onProblem(message, { topic: this.#topic, partition, from: String(from), to: String(to) })
   }
 
-  /** Runs one kafkajs consumer until it crashes, which throws, or this is closed. */
+  /** Runs one kafkajs consumer until the receiver is closed. Throws if the consumer crashes. */
   async #runOnce(): Promise<boolean> {
     if (this.#isSuspect) await this.#checkPositions()
     this.#isSuspect = true
@@ -142,7 +142,7 @@ export class ClassicReceiver implements Closable {
 
   async #onBatch({ batch }: EachBatchPayload): Promise<void> {
     const isBefore = BigInt(batch.lastOffset()) < (this.#positions.get(batch.partition) ?? 0n)
-    // kafkajs reset to the start, because the broker has nothing at this position.
+    // kafkajs reset the position to the start, because the broker has no record at this position.
     if (isBefore) throw retriable(`${this.#topic} ends before its position`)
     for (const { offset, key, value, timestamp } of batch.messages) {
       const at = BigInt(offset)

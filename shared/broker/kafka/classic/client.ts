@@ -1,6 +1,6 @@
 /**
- * Configures kafkajs for production on Node 24. The log goes to `onProblem`. The client retries are short, because the adapters retry forever. A patch fixes
- * its timer.
+ * Configures kafkajs for production on Node 24. The log goes to `onProblem`. The retries of kafkajs itself are short, because the
+ * adapters retry forever. A patch of kafkajs prevents timer warnings.
  */
 import { createRequire } from 'node:module'
 import kafkajs, { type Kafka, type KafkaConfig, type LogEntry } from 'kafkajs'
@@ -26,8 +26,8 @@ const TRANSIENT = new Set([
 ])
 
 /**
- * Responses that kafkajs logs as errors although it retries. The responses concern the coordinator of a new or moving group, and a deleted topic, which the
- * topic keeper reports. Permanent errors are thrown by the consumer.
+ * Errors that kafkajs logs although it retries the request. Causes are a new or moving group coordinator, or a deleted topic,
+ * which the topic keeper reports. Permanent errors are not in this list, because the consumer throws them.
  */
 const TRANSIENT_ERRORS: ReadonlySet<string> = new Set([
   'This server does not host this topic-partition',

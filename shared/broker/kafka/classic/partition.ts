@@ -21,7 +21,7 @@ export class ClassicPartition {
   #waitingBytes = 0
   /** All lower offsets are done: the offset to commit. Negative until the first record after an assignment. */
   #low = -1
-  /** End of the offsets seen since the assignment. An offset between `#low` and this without a state is a gap. */
+  /** End of the offsets seen since the assignment. An offset between `#low` and `#seen` that has no state is a gap. */
   #seen = -1
   #committed = -1
 
@@ -97,7 +97,7 @@ export class ClassicPartition {
     else this.#waiting.push(record)
   }
 
-  /** Records below the committed offset were finished by some member. */
+  /** Starts at the committed offset: some member has processed all records below it. */
   #begin(offset: number): void {
     this.#low = offset
     this.#committed = offset

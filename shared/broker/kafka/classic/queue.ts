@@ -19,10 +19,10 @@ const TAKE_WAIT_MS = 900
 const SESSION_TIMEOUT_MS = 10_000
 const HEARTBEAT_INTERVAL_MS = 1_000
 const REBALANCE_TIMEOUT_MS = 15_000
-/** Also the time for which kafkajs sleeps when all partitions are paused. */
+/** Maximum wait of a fetch without records. Also the time for which kafkajs sleeps when all partitions are paused. */
 const LONG_POLL_MS = 250
 const FETCH_BYTES_MAX = 1024 * 1024
-/** Above the first limit a partition is paused; below the second it resumes. */
+/** Bytes of waiting records above which a partition is paused, and below which the partition resumes. */
 const WAITING_BYTES_MAX = 2 * 1024 * 1024
 const WAITING_BYTES_RESUME = 1024 * 1024
 const WAITING_COUNT_MAX = 1_000
@@ -146,7 +146,7 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#admin, this.#topic)
-    // The group lost its positions, as it does when the topic is deleted: equal offsets now are other records.
+    // The group has lost its positions, for example because the topic was deleted. Known offsets may now belong to other records.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
@@ -195,7 +195,7 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   #onBatch({ batch }: EachBatchPayload): void {
-    // kafkajs reset to the start, because the broker has nothing at this position: the topic was recreated.
+    // kafkajs reset the position to the start, because the broker has no record at this position: the topic was recreated.
     if (Number(batch.lastOffset()) < this.#partition(batch.partition).seen) this.#partitions.delete(batch.partition)
     const partition = this.#partition(batch.partition)
     partition.add(
@@ -222,7 +222,7 @@ export class ClassicConsumer implements QueueConsumer {
     this.#consumer?.resume([{ topic: this.#topic, partitions: [number] }])
   }
 
-  /** One commit in flight; later acknowledgements go into the next. */
+  /** Starts a commit unless one is in flight. Later acknowledgements go into the next commit. */
   #commitSoon(): void {
     this.#committing ??= new Promise<void>((resolve) => setImmediate(resolve))
       .then(() => this.#commit())
@@ -239,7 +239,7 @@ export class ClassicConsumer implements QueueConsumer {
     })
   }
 
-  /** A refused commit only costs redeliveries: a rebalance is in progress, after which the next commit succeeds. */
+  /** Never rejects: a commit is refused during a rebalance, the next one succeeds, and only redeliveries result. */
   async #commit(): Promise<void> {
     const offsets = this.#toCommit()
     if (offsets.length === 0) return
@@ -260,8 +260,9 @@ export class ClassicConsumer implements QueueConsumer {
 }
 
 /**
- * Start offsets of a classic group in partitions without a committed position. The start is where the group of an earlier version stopped, or the
- * oldest record that may still be waited for. If a share group served the queue before, then the beginning would be days of processed records.
+ * Start offsets of a classic group in partitions without a committed position. Each offset is the last position of the group of
+ * an earlier version, or the oldest record for which a caller may still wait. If a share group served the queue before, then the
+ * beginning would be days of processed records.
  */
 
 /** Partitions of a queue without a committed position. @throws Errors of kafkajs */
@@ -273,7 +274,7 @@ async function unplaced(admin: Admin, topic: string): Promise<number[]> {
 /**
  * Start offsets for those partitions that still have no position.
  *
- * @param waitMsMax Age after which a record is not waited for any more; undefined: all records count.
+ * @param waitMsMax Age after which no caller waits for a record any more; undefined: all records are needed.
  * @throws Errors of kafkajs
  */
 async function startsOf(
@@ -283,7 +284,7 @@ async function startsOf(
   waitMsMax: number | undefined,
 ): Promise<Map<number, number>> {
   const open = new Set(await unplaced(admin, topic))
-  // If the name belongs to a share group now, then there are no positions of a classic group.
+  // If a share group has this name now, then there are no positions of a classic group.
   const before = await positionsOf(admin, topic, topic).catch(() => new Map<number, number>())
   const young = waitMsMax === undefined ? [] : await admin.fetchTopicOffsetsByTimestamp(topic, Date.now() - waitMsMax)
   const youngest = new Map(young.map(({ partition, offset }) => [partition, Number(offset)]))

@@ -42,13 +42,13 @@ export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptio
   return new KafkaBroker(new ShareClient(cluster, options), options)
 }
 
-/** Groups first: an existing group must be configured before its topic can be read. */
+/** Checks the groups first, because an existing group must be configured before its topic is read. */
 async function check(admin: PlatformaticAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const ofGroups = await checkShareGroups(admin, options)
   return [...(await checkTopics(admin, options)), ...ofGroups]
 }
 
-/** Uses a new connection: the process's own view lacks a node while a broker restarts, and may be outdated. */
+/** Uses a new connection, because the cluster view of this process may be outdated or lack a node that restarts. */
 async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Promise<void>): Promise<void> {
   const cluster = new KafkaCluster(options)
   const admin = new PlatformaticAdmin(cluster, options)
@@ -61,7 +61,7 @@ async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Pr
   }
 }
 
-/** New topics have no leaders at first. */
+/** Waits until all partitions have leaders, because new topics have none at first. */
 async function untilLed(cluster: KafkaCluster, options: KafkaOptions): Promise<void> {
   const names = options.topics.map(({ name }) => options.prefix + name)
   await cluster.follow(names)

@@ -24,9 +24,9 @@ import { ACK } from './wire/records.ts'
 const TAKE_WAIT_MS = 1_000
 /** Time after which records that no `take` call has requested are released. */
 const ACQUIRED_TTL_MS = 500
-/** Poll time with several leaders: the caller's slots are split among them until their polls end. */
+/** Poll time with several leaders. Short, because the requested records are split among the leaders until their polls end. */
 const SPLIT_POLL_MS = 100
-/** Poll time with fewer slots than leaders: the slots rotate from leader to leader. */
+/** Poll time with fewer requested records than leaders. Short, because only some leaders are polled at a time, in rotation. */
 const ROTATING_POLL_MS = 25
 
 interface PendingTake {
@@ -96,7 +96,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#taker = undefined
   }
 
-  /** Gives every idle session a request: a fetch of its share of the wanted records, or pending acknowledgements. */
+  /** Sends a request in every idle session: a fetch of its part of the wanted records, or pending acknowledgements. */
   #pump(): void {
     if (this.#closing.signal.aborted) return
     const idle = [...this.#sessions.values()].filter((session) => !session.isBusy && !this.#resting.has(session))
@@ -113,12 +113,15 @@ export class ShareConsumer implements QueueConsumer {
   async #fetch(session: ShareSession, max: number): Promise<void> {
     const records = await session.fetch(max, this.#pollMs())
     this.#emptyFetches = records.length > 0 ? 0 : this.#emptyFetches + 1
-    // Moves the session to the end, so that fewer slots than leaders still reach all of them.
+    // Moves the session to the end, so that all leaders are polled even if fewer records than leaders are requested.
     if (this.#sessions.delete(session.node)) this.#sessions.set(session.node, session)
     this.#keep(records)
   }
 
-  /** While one leader has records, the others must not occupy slots for long: their polls start at 1 ms. */
+  /**
+   * While one leader has records, polls of the other leaders must not reserve requested records for long, so these polls start at
+   * 1 ms.
+   */
   #pollMs(): number | undefined {
     const leaders = this.#sessions.size
     if (leaders < 2) return undefined
@@ -147,7 +150,7 @@ export class ShareConsumer implements QueueConsumer {
     }, delayMs).unref()
     if (!(error instanceof KafkaRefusal)) {
       this.#cluster.suspect()
-      // The broker has released these records.
+      // The broker has released the records of this session.
       this.#kept = this.#kept.filter((record) => record.session !== session)
     }
     this.#followAfresh()
@@ -218,7 +221,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#pump()
   }
 
-  /** A session of a node without partitions for this member stays open until all of its records are acknowledged. */
+  /** Closes sessions of nodes without partitions for this member, as soon as all of their records are acknowledged. */
   #dropUnused(session: ShareSession): void {
     if (session.isWanted || session.isBusy || session.isOwed || this.#closing.signal.aborted) return
     this.#sessions.delete(session.node)
@@ -232,7 +235,7 @@ export class ShareConsumer implements QueueConsumer {
     clearTimeout(this.#keepTimer)
     this.#taker?.wake()
     await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#leave())
-    // Cut what did not end in time: the broker releases the records of a broken connection too.
+    // Break connections that did not close in time: the broker then releases their records too.
     await Promise.all([...this.#sessions.values()].map((session) => session.hangUp()))
     await this.#membership.hangUp()
   }

@@ -14,20 +14,24 @@ const STATE_TOPIC: InternalTopic = {
   name: '__share_group_state',
   settings: ['share.coordinator.state.topic.replication.factor', 'share.coordinator.state.topic.min.isr'],
 }
-/** Preferred settings. The delivery limit is twice the default, after which Kafka silently drops a record. New members are served at once (4.3). */
+/**
+ * Preferred settings. The delivery limit is twice the default, after which Kafka silently drops a record. New members receive
+ * partitions at once (Kafka 4.3).
+ */
 const GROUP_SETTINGS = { 'share.delivery.count.limit': 10, 'share.assignment.interval.ms': 0 } as const
 
 export interface ShareGroupAdmin extends KafkaAdmin {
   groupSettings(group: string): Promise<ReadonlyMap<string, string>>
   setGroup(group: string, setting: string, value: string): Promise<void>
-  /** State of a group of another type, such as `EMPTY` or `STABLE`; undefined if there is none. */
+  /** State of a classic group with this name, such as `EMPTY` or `STABLE`; undefined if there is none. */
   classicGroupState(group: string): Promise<string | undefined>
   deleteGroup(group: string): Promise<void>
 }
 
 /**
- * Checks the requirements of share groups: the state topic, the names, and the start offset of each group. A group must start at the oldest record
- * that may still be waited for, not at the end of its queue. That must be set before its first member joins.
+ * Checks the requirements of share groups: the state topic, the names, and the start offset of each group. A group must start at
+ * the oldest record for which a caller may still wait, not at the end of its queue. The offset must be set before the first
+ * member joins.
  */
 export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const queues = options.topics.filter(({ kind }) => kind === 'queue')
@@ -35,12 +39,17 @@ export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOpt
   return (await Promise.all([checkInternalTopic(admin, STATE_TOPIC, options), ...checks])).flat()
 }
 
-/** Start offset of a new group: the maximum wait ago. A fleet that migrates from classic groups would otherwise find days of processed records. */
+/**
+ * Start offset of a new group: the first record that is younger than the maximum wait. A fleet that migrates from classic groups
+ * would otherwise find days of processed records.
+ */
 function startOf({ retentionMsMin }: Topic): string {
   return retentionMsMin === undefined ? 'earliest' : `by_duration:PT${Math.ceil(retentionMsMin / 1_000)}S`
 }
 
-/** Earlier versions had a classic group of this name, which would keep all members of the share group out forever. */
+/**
+ * Deletes an empty classic group of this name, which earlier versions created. Kafka would refuse all members of the share group.
+ */
 async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
   const server = `--bootstrap-server ${options.brokers[0]}`
   try {

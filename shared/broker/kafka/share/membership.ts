@@ -8,7 +8,10 @@ import { type AssignedTopic, EPOCH } from './wire/parts.ts'
 
 /** Heartbeat interval of a new member until its first assignment; then the coordinator sets it. */
 const JOIN_INTERVAL_MS = 100
-/** Heartbeats without an assignment after which the group seems to have no partition for this member. The member stays, at the usual interval. */
+/**
+ * Number of heartbeats without an assignment after which a new member uses the usual interval, because the group seems to have no
+ * partition for it.
+ */
 const JOIN_ASKS_MAX = 100
 /** Interval between attempts to join again after the group removed this member. */
 const REJOIN_INTERVAL_MS = 1_000
@@ -18,8 +21,8 @@ const FULL_INTERVAL_MS = 5_000
 const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
 /**
- * Membership in a share group: sends heartbeats to the coordinator, follows it when it moves, rejoins after being forgotten, and receives the
- * assigned partitions.
+ * Membership in a share group: sends heartbeats to the coordinator, follows it when it moves, rejoins if the coordinator removed
+ * this member, and receives the assigned partitions.
  */
 export class Membership {
   readonly #cluster: KafkaCluster
@@ -32,7 +35,7 @@ export class Membership {
   #isAssigned = false
   #coordinator: number | undefined
   #beating: Promise<void> = Promise.resolve()
-  /** The last heartbeat was refused: the group does not have this member. */
+  /** True if the last heartbeat was refused because the group does not have this member. */
   #isOut = false
   #isFull = false
 
@@ -116,7 +119,7 @@ export class Membership {
     return response
   }
 
-  /** Exiting would not help: the next process would find the group as full. */
+  /** Waits instead of exiting, because the next process would find the group full as well. */
   #waitWhileFull(response: HeartbeatResponse): HeartbeatResponse {
     if (!this.#isFull) {
       this.#options.onProblem('share group is full; this member receives no jobs until another leaves', {
