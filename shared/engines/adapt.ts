@@ -21,13 +21,13 @@ const ENGINE_FIELDS: ReadonlySet<string> = new Set([
   // LiteLLM and other gateways: destination and key of the call.
   ...['api_base', 'base_url', 'api_key', 'api_version', 'custom_llm_provider', 'user_config', 'extra_headers'],
   ...['extra_body', 'mock_response', 'fallbacks', 'proxy_server_request', 'litellm_params', 'callbacks'],
-  // llama.cpp: slots of other callers.
+  // llama.cpp: slots, which may contain the cache of other callers, and adapters.
   ...['id_slot', 'cache_prompt', 'slot_id', 'lora'],
   // Anthropic: servers that the upstream connects to.
   'mcp_servers',
 ])
 
-/** Fields in the public references of the APIs, without those that have an internal form. */
+/** Request fields that the reference of each API documents and that have no internal form. */
 const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
   openai: new Set([
     ...['audio', 'function_call', 'functions', 'moderation', 'prediction', 'prompt_cache_key', 'prompt_cache_options'],
@@ -78,7 +78,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   const { extra } = request
   let adapted = extra && isSame ? { ...request, extra: passedFields(extra, dialect, model) } : request
   if (!isSame && dialect !== undefined) adapted = withSharedFields(adapted, dialect)
-  // Servers that only imitate OpenAI's API do not support custom tools in chat completions.
+  // Other servers with OpenAI's API do not support custom tools in chat completions.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
   const names = new ToolNames(adapted, dialect)
@@ -151,7 +151,7 @@ function isRestored({ native, custom, namespace, called }: Tool): boolean {
   return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
 }
 
-/** @param isSame Whether request and upstream have the same dialect: then only custom tools are replaced. */
+/** @param isSame Whether request and upstream have the same dialect. If so, then only custom tools are replaced. */
 function withoutNative(request: GenerateRequest, isSame: boolean): GenerateRequest {
   const hasNative = ({ native, native_only, custom }: Tool) =>
     custom || (!isSame && (native !== undefined || native_only))
@@ -168,7 +168,7 @@ function withoutNative(request: GenerateRequest, isSame: boolean): GenerateReque
   const { tool_choice: choice } = request
   const isLeftOut = choice?.type === 'tool' && !tools.some(({ name }) => name === choice.name)
   if (tools.length > 0) return { ...request, tools, turns, ...(isLeftOut && { tool_choice: undefined }) }
-  // All tools were native and are removed, so there is nothing to choose from.
+  // All tools were native and are removed, so a tool choice would be invalid.
   const { tool_choice: _choice, allowed_tools: _allowed, parallel_tool_calls: _parallel, ...rest } = request
   return { ...rest, tools, turns }
 }

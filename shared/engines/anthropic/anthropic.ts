@@ -10,11 +10,11 @@ import { ServiceError } from '#shared/error.ts'
 import { AnthropicDecoder } from './decode.ts'
 import { encodeAnthropic, encodeCount } from './encode.ts'
 
-/** API version for calls without one, such as chat completions. Upstreams support old versions for a long time. */
+/** API version of calls whose caller sent none, such as chat completions. Upstreams support old versions for years. */
 const VERSION = '2023-06-01'
 
 const COUNT_MAX = 64 * 1024
-/** Timeout of count_tokens; afterwards the count is estimated. */
+/** Timeout of a count_tokens call; after it the count is estimated. */
 const COUNT_MS = 10_000
 
 /**
@@ -73,8 +73,7 @@ class AnthropicEngine implements ChatEngine {
   }
 
   /**
-   * Also undefined if the upstream fails, since an estimate is better than an error. Only errors about the request are
-   * thrown.
+   * Returns undefined if the upstream fails, so that the caller estimates. Only errors about the request are thrown.
    */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)

@@ -67,7 +67,7 @@ export class ContentBlocks {
     return this.#blocks.find((slot) => slot.index === index && !slot.isClosed)
   }
 
-  /** Runs a step of a block. The events are emitted if no earlier block is open. */
+  /** Runs a step of a block. Its events are emitted now if no earlier block is open, and otherwise later. */
   #into(slot: Slot, out: GenerateEvent[], step: (events: GenerateEvent[]) => void): void {
     const isFirst = slot === this.#blocks[0]
     const events = isFirst ? out : slot.events
@@ -120,7 +120,7 @@ export class ContentBlocks {
     }
   }
 
-  /** Makes the call valid for the next turn: equal ids and missing names would be rejected. The encoder generates ids for empty ones. */
+  /** Makes the call valid for the next request, because the API rejects equal ids and missing names. An empty id is generated later. */
   #call(fields: BlockFields): CallFields {
     const { id, name } = fields
     if (typeof name !== 'string' || name === '') {

@@ -19,7 +19,7 @@ interface Frame {
 
 /** Fields of a message with an internal form, and fields that we set ourselves. */
 const KNOWN = new Set(['id', 'type', 'role', 'model', 'content', 'usage', 'stop_reason', 'stop_sequence'])
-/** Message fields that a stream sends next to `delta` of `message_delta`, and not in it. */
+/** Message fields that an event `message_delta` has next to its `delta` instead of inside it. */
 const BESIDE_DELTA = new Set(['context_management', 'input_transformations'])
 
 /** Stop reasons, including those of imitating servers. A caller of the same API receives other reasons unchanged. */
@@ -37,7 +37,7 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
   safety: 'content_filter',
 }
 
-/** Maximum output tokens of an answer without content: the end marker counts as a token. */
+/** Maximum reported output tokens of a valid answer without content, because servers count end markers. */
 const EMPTY_TOKENS_MAX = 4
 
 /**
@@ -148,7 +148,7 @@ export class AnthropicDecoder implements AnswerDecoder {
     return reason === 'tool_calls' && this.#blocks.calls === 0 && this.#blocks.hasOutput ? 'stop' : reason
   }
 
-  /** Whether the answer lacks output that its usage reports. Hidden thinking is counted but not sent, so it does not matter. */
+  /** Whether the usage reports output tokens that were not sent. Hidden thinking is subtracted, because it is never sent. */
   #hasLostOutput(reason: FinishReason): boolean {
     if (this.#blocks.hasOutput || reason === 'content_filter') return false
     if (reason === 'tool_calls') return true

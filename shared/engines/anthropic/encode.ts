@@ -82,7 +82,7 @@ function temperature({ temperature }: GenerateRequest): number | undefined {
 }
 
 /**
- * The API has no subset of tools, so tools that are not allowed are left out.
+ * The API cannot restrict the choice to some tools, so tools that are not allowed are left out.
  *
  * @param extra Fields of the choice without an internal form
  */
@@ -149,7 +149,7 @@ function outputConfig(request: GenerateRequest, reasons: boolean, extra: unknown
   return Object.keys(set).length > 0 ? set : undefined
 }
 
-/** The API has neither `none`, for which thinking is disabled, nor `minimal`. */
+/** The effort in the API's words. For `none` thinking is disabled, and the API has no `minimal`. */
 function wordOfEffort(effort: string | undefined): string | undefined {
   if (effort === 'none') return undefined
   return effort === 'minimal' ? 'low' : effort

@@ -141,7 +141,12 @@ export class Batch {
     }
   }
 
-  /** Ends all jobs of the batch. @param errorFor Creates the error of a job from its input index at each position of the call */
+  /**
+   * Ends all jobs of the batch with an error.
+   *
+   * @param errorFor Creates the error of one job. `indices` has the index of the job's input per position of the call; undefined if the
+   *   position has inputs of other jobs only.
+   */
   fail(errorFor: (indices: readonly (number | undefined)[]) => ServiceError): void {
     for (const job of this.#jobs) {
       job.end(errorFor(this.#slots.map(({ inputs }) => inputs.find((input) => input.job === job)?.index)))
@@ -151,8 +156,8 @@ export class Batch {
 }
 
 /**
- * Tokens of each text as integers. If the engine reports only a total, then it is divided in proportion to the estimates, so that the parts
- * add up to the total.
+ * Tokens of each text as integers. If the engine reports only a total, then the total is divided in proportion to estimates. The parts add
+ * up to the total.
  */
 function tokensEach({ tokens, tokensEach }: Embedded, slots: readonly Slot[]): readonly number[] {
   if (tokensEach) return tokensEach

@@ -8,10 +8,10 @@ export interface BatcherOptions extends BatchBounds {
   readonly callsMax: number
 }
 
-/** Minimum number of jobs that may share a call. */
+/** A batch takes inputs of at most half of the waiting jobs, but always of up to this many jobs. */
 const BATCH_TEXTS_MIN = 8
 
-/** Statuses that concern a text: in a batch of many jobs only one of them is at fault. */
+/** HTTP statuses that a single faulty text causes, so that the other jobs of a batch are not at fault. */
 const REFUSED = new Set([400, 413])
 /** `param` of an error that may be caused by a text. Models in half precision, for example, compute NaN for some texts. */
 const ABOUT_TEXT = /^input(\[|$)/

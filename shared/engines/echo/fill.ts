@@ -9,9 +9,9 @@ import {
   SchemaReader,
 } from '#shared/json-schema/json-schema.ts'
 
-/** Depth below which optional properties and items are left out. At twice this depth references are no longer followed. */
+/** Nesting depth from which on optional properties and items are left out. Beyond twice this depth a reference becomes null. */
 const DEPTH_MAX = 4
-/** Depth below which every value is null, because a schema may contain itself. */
+/** Nesting depth beyond which every value is null, because a schema may contain itself. */
 const DEPTH_END = 200
 
 export class FillBudget {

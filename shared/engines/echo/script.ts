@@ -125,7 +125,7 @@ function readDirective(text: string): { directive: Directive; rest: string } {
   throw invalid(`${key && `${key}: `}${key === 'fail' ? NO_ERROR_CODE : (issue?.message ?? 'malformed')}`)
 }
 
-/** Replaces a list of all error codes. */
+/** Error text for an unknown code. The list of all codes would be too long. */
 const NO_ERROR_CODE = 'no error code, such as upstream_error; docs/reference/errors.md lists them'
 
 function readPairs(line: string): Record<string, string> {

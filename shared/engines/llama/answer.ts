@@ -82,7 +82,7 @@ async function* writeText(call: SequenceCall, plan: Plan, choice: number): Async
 interface SampledText {
   readonly generated: readonly Token[]
   readonly hit?: string | undefined
-  /** Whether the text became a call; then `generated` has the tokens before the rest of its trigger. */
+  /** True if the text became a tool call. `generated` then ends where the remaining pieces of the {@link Trigger} follow. */
   readonly isCall?: boolean
 }
 
@@ -130,7 +130,7 @@ function stopsOf({ runtime, request }: SequenceCall, plan: Plan, trigger: Trigge
   return [...request.stop, ...runtime.format.endMarks, ...(trigger?.type === 'text' ? [trigger.text] : [])]
 }
 
-/** Whether the answer begins with a text. The answer is sampled again afterwards, with the same tokens. */
+/** Whether the answer begins with a text. The caller samples the answer again, with equal tokens, because the seed is equal. */
 async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: string): Promise<boolean> {
   const decoder = new TokenText(call.runtime.model)
   let said = ''
@@ -280,12 +280,8 @@ async function makeGrammar(
 }
 
 /**
- * Raw prompts of completions, without a chat template. Text such as `<|im_start|>` is read as a control token, as in servers of open
- * models.
- */
-
-/**
- * The tokens of the request's only prompt, with a BOS token if the model wants one.
+ * The tokens of the request's only raw prompt, with a BOS token if the model wants one. Text such as `<|im_start|>` becomes a control token,
+ * as in other servers of open models.
  *
  * @throws ServiceError `invalid_value` for an unknown token id, `context_length_exceeded`; the signal's reason
  */

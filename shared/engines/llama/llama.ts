@@ -74,7 +74,7 @@ class LlamaEngine implements ChatEngine {
     }
   }
 
-  /** If tools are described in the prompt text, then this is the size of the prompt for a call of the first tool. */
+  /** If tools are described in the prompt text, then the result is the size of the prompt for a call of the first tool. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])
     const runtime = await this.#load(signal)
@@ -142,7 +142,7 @@ async function readTemplate(file: string): Promise<string> {
   return await readFile(file, 'utf8')
 }
 
-/** Waits until no call holds a sequence, up to {@link CLOSE_MS}: a caller may neither read nor leave. */
+/** Waits until no call holds a sequence, up to {@link CLOSE_MS}, because a caller may stop reading without cancelling its call. */
 async function takeAll(runtime: LlamaRuntime, count: number): Promise<void> {
   const signal = AbortSignal.timeout(CLOSE_MS)
   for (let i = 0; i < count; i++) await runtime.slots.take(signal).catch(() => undefined)

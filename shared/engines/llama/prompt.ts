@@ -8,7 +8,7 @@ import type { LlamaRuntime } from './runtime.ts'
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
 import { leastTokens, tokenizePrompt } from './tokens.ts'
 
-/** Maximum length of a schema in the prompt; the grammar also enforces longer ones. */
+/** Maximum characters of a schema that is shown in the prompt. The grammar enforces longer schemas too. */
 const SHOWN_SCHEMA_MAX = 2_000
 /** Assumed maximum bytes per token if the vocabulary has no such bound. */
 const TOKEN_BYTES_MAX = 256

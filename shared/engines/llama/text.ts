@@ -1,7 +1,7 @@
 import type { LlamaModel, Token } from 'node-llama-cpp'
 import type { Logprob } from '#schemas/generate.ts'
 
-/** Maximum tokens of one character. More mean that the model's output is invalid. */
+/** Maximum tokens of one character. A longer incomplete sequence is invalid output and becomes U+FFFD. */
 const CHARACTER_TOKENS_MAX = 8
 /** Log probability of an impossible token (docs/reference/compatibility.md, Chat answers). */
 const NEVER = -9999

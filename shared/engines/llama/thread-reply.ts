@@ -3,7 +3,7 @@ import type { Worker } from 'node:worker_threads'
 /**
  * The next message of a thread.
  *
- * @param task Sent before
+ * @param task Message to send first
  * @throws Error if the thread ends instead, or takes too long
  */
 export async function replyOf<Reply>(worker: Worker, timeoutMs: number, task?: object): Promise<Reply> {

@@ -18,7 +18,7 @@ import type { ToolForms } from './template/conversation.ts'
 import type { Piece } from './template/marks.ts'
 import { TokenText } from './text.ts'
 
-/** Minimum odds of a tool against none. */
+/** Minimum ratio of the probability of any tool to that of `none` for a tool call. */
 const CALL_ODDS_MIN = 4
 export const NAME_TOKENS_MAX = 64
 
@@ -73,8 +73,8 @@ export function callPieces({ between }: ToolForms, before: readonly Piece[], nam
 }
 
 /**
- * The trigger that turns an answer into a call: a control token, a text such as `<tool_call>`, or a text that only begins answers. `rest`
- * has the following pieces of the call: after the token, or from the text on.
+ * The trigger that turns an answer into a call: a control token, a text such as `<tool_call>`, or a text that counts only at the beginning
+ * of an answer. `rest` has the pieces of the call that follow a control token, or begin with the text.
  */
 export type Trigger = { readonly rest: readonly Piece[] } & (
   | { readonly type: 'token'; readonly token: number }

@@ -10,7 +10,7 @@ import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstrea
 /** Effectively no timeout: longer than any deadline. */
 const CALL_MS_MAX = 24 * 3_600_000
 
-/** Finds the local model server, and loads the model if it is optional. @throws ServiceError `model_loading` */
+/** Finds the local model server, and loads `model` if that model is not loaded by default. @throws ServiceError `model_loading` */
 type Connect = (signal: AbortSignal, model?: string) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
 /** An embedding engine on the local model server, which uses OpenAI's API and reports the tokens of each text. */
@@ -54,7 +54,7 @@ export function localConfig(path: string, concurrency: number): UpstreamConfig {
   }
 }
 
-/** The server streams all details. Voice activity settings are one JSON object. */
+/** Form fields of a request. The local server streams all details, and accepts voice activity settings as one JSON object. */
 function localFields({ vad, ...request }: TranscribeRequest, model: ModelConfig): [string, string][] {
   const fields = encodeFields(request, model, 'verbose_json')
   if (request.logprobs) fields.push(['include[]', 'logprobs'])

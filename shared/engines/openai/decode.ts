@@ -14,7 +14,7 @@ const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
 ])
 const ANSWER_FIELDS_MAX = 64
-/** Maximum tokens per choice of an answer without text: the end marker is one token. */
+/** Maximum reported tokens per choice of a valid answer without text, because servers count the end marker. */
 const SILENT_TOKENS_MAX = 1
 
 /**

@@ -54,7 +54,7 @@ const NUMBER_BYTES_MAX = 24
 /** Maximum bytes of an answer: 2,048 vectors of 4,096 numbers in base64, or in JSON with eight characters per number. */
 const WHOLE_BYTES_MAX = 64 * 1024 * 1024
 
-/** The adapter itself, for servers with this API at another address. */
+/** The adapter, also used for the local model server, which has this API. */
 export class OpenAiEmbeddings implements EmbeddingEngine {
   readonly #id: string
   readonly #name: string
@@ -140,7 +140,7 @@ function isAboutFormat(error: unknown): boolean {
   return error.param === 'encoding_format' || error.message.includes('encoding_format')
 }
 
-/** Without another field name, a context overflow concerns `input`: the name that chat uses has no meaning here. */
+/** Changes the field of a context overflow from `messages`, which embeddings lack, to `input`. */
 function aboutInput(error: unknown): unknown {
   if (!(error instanceof ServiceError) || error.code !== 'context_length_exceeded' || error.param !== 'messages') {
     return error

@@ -12,7 +12,10 @@ import { completeUsage } from './usage.ts'
 
 /** Maximum turns that are checked and encoded without an event-loop yield in between. */
 const TURNS_PER_TICK_MAX = 1_000
-/** Size of the events between two event-loop yields, and the part of it for each event: 512 tokens, or a thousand log probabilities. */
+/**
+ * Total size of events between two event-loop yields: about 512 tokens, or a thousand log probabilities. Each event counts as
+ * `EVENT_SIZE` in addition to its own size.
+ */
 const SIZE_PER_YIELD = 256 * 1024
 const EVENT_SIZE = 512
 
@@ -45,7 +48,7 @@ export async function* answerEvents(
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
-  // The request was just checked, which blocks the event loop as long as its encoding.
+  // Checking the request has just blocked the event loop for as long as its encoding will.
   if (request.turns.length > TURNS_PER_TICK_MAX) await yieldToEventLoop()
   const call = await open()
   const exchange = await upstream.call(call)

@@ -19,7 +19,7 @@ export interface Decoder<Event> {
 
 export interface AnswerReader<Event> {
   /**
-   * Pushes the events that are complete. No chunks: the bytes have ended. Returns whether the answer has ended. The result is a promise
+   * Pushes the events that are complete. Empty `chunks` mean that the bytes have ended. Returns whether the answer has ended. The result is a promise
    * only if the work had to yield to the event loop.
    */
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean>

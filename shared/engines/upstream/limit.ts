@@ -11,7 +11,7 @@ const PAUSE_MS_MAX = 60_000
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
 /** Minimum share of the limit that one decrease keeps when calls queue inside the server. */
 const STEP_MIN = 0.5
-/** Time during which the limit rises slowly near the value at which calls last queued: from nine tenths of it. */
+/** Time after calls queued inside the server during which the limit rises slowly, from nine tenths of its value at that time on. */
 const QUEUE_SLOW_RISE_MS = 60_000
 
 export interface LimitPartition {
@@ -148,7 +148,7 @@ export class AdaptiveLimit {
     this.#unanswered.delete(permit)
   }
 
-  /** Estimated calls in flight of all workers, if the others use as much of their parts. */
+  /** Estimated calls in flight of all workers, assuming that the others have as many as this one. */
   get #used(): number {
     return Math.min(this.#limit, this.#open.size * this.#partition.workers)
   }
@@ -187,7 +187,7 @@ export class AdaptiveLimit {
     else if (news) this.#lowerByQueue()
   }
 
-  /** Lowers the limit while calls queue inside the server. Here they wait better, because other servers may take them. */
+  /** Lowers the limit while calls queue inside the server. Calls that wait in the worker instead can go to another server. */
   #lowerByQueue(): void {
     const used = this.#used
     const waiting = this.#queueing.part * used

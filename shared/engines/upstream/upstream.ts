@@ -144,7 +144,7 @@ export class Upstream {
     await Promise.all(this.#servers.all.map(({ pool }) => pool.destroy()))
   }
 
-  /** Without this error the call would wait forever: no worker gives up its part. */
+  /** Thrown if this worker has no part of the limit. Otherwise the call would wait until other workers end or the limit rises. */
   #noPartition(): ServiceError {
     const message = `All permits of model '${this.#model}' belong to other workers; retry.`
     return new ServiceError('overloaded', message, { retryAfterMs: 100 })

@@ -262,7 +262,7 @@ class GrammarWriter {
     if (properties.length === 0) return this.#map(schema, path)
     const members: Member[] = []
     for (const { name, value: inner, isRequired } of properties) {
-      // A name without a schema counts like one with it.
+      // A property without a schema counts as a node too.
       if (!isSchema(inner)) this.#nodes++
       const place = `${path}.properties.${name}`
       const value = isRequired ? this.#inner(inner, place) : this.#innerIfPossible(inner, place)

@@ -39,7 +39,7 @@ export function isPlain(schema: Schema): boolean {
 }
 
 export const NAMES = ['patternProperties', 'propertyNames']
-/** Keywords that {@link withinCounts} reads. */
+/** Keywords that concern the number of properties; {@link withinCounts} enforces them. */
 export const COUNTS = ['minProperties', 'maxProperties', 'dependentRequired']
 
 export function countsOf(schema: Schema, of: 'Items' | 'Properties'): { min: number; max: number } {

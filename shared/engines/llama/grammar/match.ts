@@ -7,7 +7,7 @@
  * If two of them contain themselves, then the number of continuations doubles at each level. A few dozen tokens would then take minutes of
  * uninterruptible CPU time.
  *
- * Both numbers are therefore counted and bounded while the grammar is written.
+ * Two numbers of each piece are therefore counted and bounded while the grammar is written: possible beginnings and parallel continuations.
  */
 
 /** Maximum continuations at one place. 1,000 cost 20 ms to set up and 0.3 s per token; both grow with the square. */
@@ -78,7 +78,7 @@ export function literal(json: string): Match {
   return { ...matchOf(text, json), isWhole: json.length <= OPENING_CHARS_MAX }
 }
 
-/** A piece with a number of alternatives. */
+/** A piece that consists of `ways` alternatives. */
 export function alike(text: string, ways: number): Match {
   return { ...matchOf(text, '', [], ways), starts: ways }
 }

@@ -5,10 +5,10 @@ export interface Bounds {
   readonly exclusiveMaximum?: number | undefined
 }
 
-/** Returns undefined if the schema accepts no value. */
+/** Default bound of the magnitude of generated numbers, which a double represents exactly. */
 const LARGEST = 999_999_999_999_999
 const DIGITS = 6
-/** Digits that are tried for a range between two integers, and the minimum count of numbers that suffices. */
+/** Numbers of fraction digits that are tried for a range between two integers, until the range has enough numbers. */
 const NARROW_DIGITS = [1, 2, 3, 6, 9]
 const NARROW_NUMBERS_MIN = 8
 

@@ -6,7 +6,7 @@ const COUNTED_MAX = 10_000_000
 
 export interface Repetition {
   readonly text: string
-  /** Continuations at one place for each continuation of the repeated piece. */
+  /** Factor by which the repetition multiplies the parallel continuations of the repeated piece. */
   readonly ways: number
   /** Repetitions that llama.cpp unrolls. */
   readonly unrolled: number

@@ -17,7 +17,7 @@ const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string
   ['$recursiveRef', () => true],
 ])
 
-/** Keywords that depend on their own schema alone, so they lose their meaning when it is merged with another one. */
+/** Keywords that refer to their own schema only. Merging that schema with another one would change their meaning. */
 const ALONE = ['patternProperties', 'prefixItems', 'unevaluatedProperties', 'unevaluatedItems']
 
 const COUNTS = 'minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains'.split(' ')
@@ -31,7 +31,7 @@ const TYPES = 'object array string number integer boolean null'.split(' ')
 const INNER = 'additionalProperties additionalItems unevaluatedProperties unevaluatedItems items propertyNames'.split(
   ' ',
 )
-/** Keywords of a schema of property names, which are strings. */
+/** Keywords supported in a `propertyNames` schema; a name is always a string. */
 const NAMES = new Set('type const enum pattern format minLength maxLength'.split(' '))
 
 /**
@@ -55,7 +55,7 @@ class Support {
     this.#comparison = new Comparison(this.#reader)
   }
 
-  /** @param isJoined Whether the schema applies together with others. */
+  /** @param isJoined Whether the schema is combined with others, for example by `allOf`. */
   visit(schema: unknown, path: string, isJoined: boolean): void {
     if (typeof schema === 'boolean') return
     if (!isSchema(schema)) throw new SchemaProblem('is no schema', path)

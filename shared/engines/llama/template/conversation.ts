@@ -33,9 +33,9 @@ export interface Conversation {
 
 export interface ToolForms {
   readonly arguments: 'object' | 'text'
-  /** Some accept only ids of nine letters and digits. */
+  /** Some templates accept only call ids of nine letters and digits. */
   readonly ids: 'any' | 'nine'
-  /** Content of a message that has only calls. */
+  /** Content that the template expects in a message with calls but without text. */
   readonly noContent: '' | null
   readonly before: readonly Piece[]
   readonly between: readonly Piece[]
@@ -44,7 +44,7 @@ export interface ToolForms {
 /** The capabilities of a template, detected by rendering small conversations. */
 export interface TemplateForms {
   readonly content: 'text' | 'parts'
-  /** The variable `tools` if there are none: some templates always loop over it. */
+  /** Value of the template variable `tools` for a request without tools. Some templates always loop over the variable. */
   readonly noTools: readonly [] | null
   /** Supported system turns: none, one at the beginning, or anywhere. */
   readonly system: 'none' | 'first' | 'any'
@@ -65,7 +65,7 @@ export type ThreadTask =
   | { readonly add: readonly TemplateMessage[] }
   | { readonly render: Omit<Conversation, 'messages'> }
 
-/** `refusal`: the template rejects the conversation. `problem`: it is unusable or failed. */
+/** `refusal`: the template rejects the conversation. `problem`: the template is unusable or failed. */
 export type ThreadReply =
   | { readonly forms: TemplateForms }
   | PackedPieces
@@ -95,7 +95,7 @@ export function packPieces(pieces: readonly Piece[]): PackedPieces {
   return { text, layout: Int32Array.from(layout) }
 }
 
-/** A generator for `runYielding`. */
+/** Converts transferred pieces back. Run it by `runYielding`. */
 export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefined, Piece[]> {
   const pieces: Piece[] = []
   let from = 0
