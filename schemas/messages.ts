@@ -115,13 +115,16 @@ export type AssistantBlock = z.infer<typeof AssistantBlock>
 
 const Texts = z.union([z.string(), z.array(TextBlock)])
 
+/** Maximum blocks of one message. Limited, because a message is validated in one step, without event-loop yields. */
+const BLOCKS_MAX = 10_000
+
 /** One message (docs/reference/compatibility.md, Turns and blocks). */
 export const InputMessage = z.discriminatedUnion('role', [
-  z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(UserBlock)]) }),
-  z.looseObject({ role: z.literal('assistant'), content: z.union([z.string(), z.array(AssistantBlock)]) }),
+  z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(UserBlock).max(BLOCKS_MAX)]) }),
+  z.looseObject({ role: z.literal('assistant'), content: z.union([z.string(), z.array(AssistantBlock).max(BLOCKS_MAX)]) }),
   z.looseObject({
     role: z.literal('system'),
-    content: z.union([z.string(), z.array(z.union([TextBlock, unknownType('text')]))]).nullish(),
+    content: z.union([z.string(), z.array(z.union([TextBlock, unknownType('text')])).max(BLOCKS_MAX)]).nullish(),
   }),
 ])
 export type InputMessage = z.infer<typeof InputMessage>

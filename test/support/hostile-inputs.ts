@@ -88,6 +88,7 @@ const callItem = (index: number) =>
     ? { type: 'function_call', call_id: `c${index}`, name: 'f', arguments: '{}' }
     : { type: 'function_call_output', call_id: `c${index - 1}`, output: 'x' }
 const toolCall = (index: number) => ({ id: `c${index}`, type: 'function', function: { name: 'f', arguments: '{}' } })
+const toolUse = (index: number) => ({ type: 'tool_use', id: `c${index}`, name: 'f', input: {} })
 const tool = (index: number, parameters: object) => ({
   type: 'function',
   function: { name: `tool_${index}`, parameters },
@@ -158,6 +159,11 @@ const MESSAGES_INPUTS: readonly HostileInput[] = [
     model: 'echo-1',
     max_tokens: 10,
     messages: Array.from({ length: 100_000 }, (_, i) => ({ role: i % 2 ? 'assistant' : 'user', content: 'hi' })),
+  })),
+  post('60,000 tool calls in one message', MESSAGES, () => ({
+    model: 'echo-1',
+    max_tokens: 10,
+    messages: [{ role: 'assistant', content: Array.from({ length: 60_000 }, (_, i) => toolUse(i)) }],
   })),
   post('a text of words', COUNT, () => chat(words(LARGE), { max_tokens: undefined })),
   post('a text of one word', COUNT, () => chat('a'.repeat(LARGE), { max_tokens: undefined })),

@@ -23,7 +23,7 @@ export interface LlamaRuntime {
   readonly model: LlamaModel
   readonly format: ChatFormat
   readonly grammars: GrammarConverter
-  /** System turn of conversations without one. */
+  /** System message for conversations without one. */
   readonly system: string | undefined
   /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds one sequence at a time. */
   readonly slots: Slots
