@@ -68,7 +68,7 @@ describe('a failure of Postgres', () => {
     ['42P01', 'relation "jobs" does not exist', 'schema', /search_path/],
     ['53100', 'could not extend file', 'disk_full', /disk/],
     ['57014', 'canceling statement due to statement timeout', 'slow', /locks/],
-    ['08P01', 'query_wait_timeout', 'timeout', /machine/],
+    ['08P01', 'query_wait_timeout', 'timeout', /firewalls/],
   ])('%s "%s" is of the class %s, with a remedy', (code, message, name, remediation) => {
     const { cause } = serviceError(failure(code, message))
     expect(cause).toBeInstanceOf(PostgresProblem)

@@ -73,7 +73,7 @@ describe('the reporter with an in-process ingress', () => {
   it('refuses an event that is too large for a broker', async () => {
     const { reporter } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
-    expect(() => attempt.event({ text: 'x'.repeat(600_000) })).toThrow('larger than the service can carry')
+    expect(() => attempt.event({ text: 'x'.repeat(600_000) })).toThrow('exceeds the maximum size')
   })
 
   it('sends equal messages to receivers of bytes', async () => {
