@@ -1,4 +1,4 @@
-/** A remaining time below this means that the timer fired early; skip to the next tick. */
+/** If less time than this remains until a tick, then the timer fired early for that tick, so the next one is used. */
 const EARLY_MS = 5
 
 /**

@@ -7,7 +7,7 @@ import { dirname, join, relative } from 'node:path'
 import { ConfigError } from './config/config.ts'
 import { newId } from './id.ts'
 
-/** More bytes than a file system stores inline, so that the probe needs a block. */
+/** Size of the test file. Larger than the files that a file system stores inline, so that a disk block is needed. */
 const PROBE_BYTES = 16 * 1024
 
 const PROBLEMS: Readonly<Record<string, string>> = {
@@ -70,7 +70,9 @@ export function makePrivateFile(path: string): void {
   }
 }
 
-/** A command run as root must not take ownership away from the user of the service. */
+/**
+ * Gives a file to the owner of another one, so that a command run as root does not take files away from the user of the service.
+ */
 export function giveToOwnerOf(other: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(other)
@@ -86,7 +88,7 @@ function closeToOthers(path: string): void {
   }
 }
 
-/** Writes and syncs real bytes, because a full disk still accepts empty files. */
+/** Tests a directory by writing and syncing some KiB, because a full disk still accepts empty files. */
 function writeProbe(path: string): void {
   const file = openSync(path, 'wx', 0o600)
   try {

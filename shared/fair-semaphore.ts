@@ -37,7 +37,7 @@ export class FairSemaphore {
   }
 
   /**
-   * Waits for a permit, which is returned by {@link release}.
+   * Waits for a permit. The caller returns it with {@link release}.
    *
    * @throws ServiceError the refusal if too many callers of the key wait; the signal's reason
    */
@@ -45,7 +45,8 @@ export class FairSemaphore {
     signal.throwIfAborted()
     const key = this.#keys.get(name) ?? { taken: 0, waiting: new Set() }
     this.#keys.set(name, key)
-    // Between a release and the next turn no permit is free while a caller may take it: a new caller overtakes none.
+    // A released permit passes directly to a waiting caller. So if a permit is free here, no waiting caller may take it, and none
+    // is overtaken.
     if (this.#free > 0 && key.taken < this.#permitsPerKey) return this.#grant(name, key)
     if (key.waiting.size >= this.#waitingPerKeyMax) throw this.#refusal()
     const { promise, resolve } = Promise.withResolvers<void>()

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 const ALPHABET = '0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghjkmnpqrstvwxyz'
 const POOL_BYTES = 8_192
 
-// A system call per id costs more than the id itself; one block of random bytes serves hundreds.
+// One block of random bytes serves hundreds of ids, because a system call per id would cost more than the rest of its creation.
 let pool = Buffer.alloc(0)
 let position = 0
 

@@ -2,11 +2,11 @@ import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { atAlignedInterval } from './aligned-interval.ts'
 
-/** Resolution while the process is busy: the measurement wakes the process this often. */
+/** Resolution of the event-loop measurement while the process is busy. The measurement wakes the process at this interval. */
 const PRECISION_MS = 10
 const SAMPLE_INTERVAL_MS = 1_000
 
-/** Milliseconds of work per interval from which the process counts as busy. */
+/** Active time of the event loop per interval, in ms, above which the process counts as busy. */
 const BUSY_MS = 50
 
 /** Number of idle intervals after which the measurement stops. */
@@ -16,7 +16,7 @@ const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as con
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
-/** Longest possible resolution, which disables prom-client's own measurement: it would wake the process forever. */
+/** Longest possible resolution. Effectively disables prom-client's own measurement, which would wake an idle process forever. */
 const NEVER_MS = 2 ** 31 - 1
 
 /**

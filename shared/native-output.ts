@@ -13,7 +13,7 @@ export function nativeEvent(
   return { type: 'native', choice, dialect, scope, text: JSON.stringify(value) }
 }
 
-/** Joins the pieces of native events of one choice into objects. Events of other dialects give nothing. */
+/** Joins the pieces of native events of one choice into objects. Events of other dialects are ignored. */
 export class NativeReader {
   readonly #dialect: Dialect
   #pieces: string[] = []

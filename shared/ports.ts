@@ -40,7 +40,7 @@ export interface Ports {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly unwatchBlobs: StopWatching
-  /** Undefined in a single role without DATABASE_URL. */
+  /** The job store; undefined if this process runs a single role without DATABASE_URL. */
   readonly store: StoreView | undefined
   readonly pauses: Pauses
   openKeys(): Promise<KeyStore>
@@ -48,7 +48,7 @@ export interface Ports {
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   unwatchModels(): void
-  /** Undefined if the filter is disabled. */
+  /** The content filter; undefined if it is disabled. */
   readonly contentFilter: ContentFilter | undefined
   /** Concurrency limits of upstream servers, which workers of all processes share. */
   readonly upstreams: UpstreamFleet
@@ -146,7 +146,7 @@ export function portsService({
 
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
-/** Preparations are sequential: each has the network and the line of the terminal to itself. */
+/** Preparations are sequential, because they would compete for the network and for the progress line of the terminal. */
 function openPreparation(
   models: ModelCatalogue,
   directory: string,

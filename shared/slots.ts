@@ -30,7 +30,7 @@ export class Slots {
     const leave = () => {
       this.#waiting.delete(waiting)
       reject(signal.reason)
-      // Smaller requests may have waited behind this one.
+      // Smaller requests may have waited behind the aborted one.
       this.#grantNext()
     }
     signal.addEventListener('abort', leave, { once: true })

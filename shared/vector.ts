@@ -28,7 +28,7 @@ export function shortNumbers(vector: Float32Array): number[] {
   return numbers
 }
 
-/** First scale tried for numbers below 1, which embeddings mostly contain. */
+/** First power of ten that is tried for numbers below 1, which are most numbers of an embedding. */
 const SCALE_MIN = 1e6
 /** Largest power of ten for which the division below is correctly rounded. */
 const SCALE_MAX = 1e22

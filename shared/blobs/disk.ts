@@ -11,7 +11,7 @@ import type { Blobs, OldBlob } from './blobs.ts'
 const readFile = promisify(readFileWithCallback)
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
-/** Retry-After on a full disk, in ms: a purge runs every minute. */
+/** Retry-After on a full disk, in ms: a purge, which may free space, runs every minute. */
 const FULL_RETRY_MS = 60_000
 const SWEEP_MAX = 256
 
@@ -58,7 +58,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       return await readFile(pathOf(key)).catch(throwGone)
     },
     async delete(key) {
-      // unlink, not rm(), which first calls stat.
+      // unlink instead of rm(), which would first call stat.
       await unlink(pathOf(key)).catch(passGone)
     },
     async sweep(ageMs, choose = async (old) => old.map(({ key }) => key)) {
@@ -76,7 +76,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
   }
 }
 
-/** A full disk or an exhausted quota is temporary: callers may retry. */
+/** Converts the error of a full disk or an exhausted disk quota to a temporary error, so that callers may retry. */
 function withoutRoom(error: unknown): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error
@@ -84,7 +84,7 @@ function withoutRoom(error: unknown): unknown {
   return new ServiceError('overloaded', message, { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true })
 }
 
-/** Files of a directory in chunks: there may be very many. */
+/** Old files of a directory, in chunks, because there may be very many. */
 async function* olderThan(directory: string, ageMs: number): AsyncGenerator<OldBlob[]> {
   let old: OldBlob[] = []
   for await (const { name } of await opendir(directory)) {

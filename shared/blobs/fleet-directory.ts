@@ -1,9 +1,9 @@
 /**
  * Detects processes of a fleet with different BLOB_DIRs.
  *
- * Each directory has a file with an id, made by its first process. All processes renew one lease in the store under the id of their directory, rather
- * than their own. If a process has another id, then the lease is refused to it: bodies that one process writes are missing for another. The lease
- * expires with the last process, so a stopped fleet may move its directory.
+ * Each directory has a file with an id, made by its first process. All processes renew one lease in the store under the id of
+ * their directory, rather than their own. If a process has another id, then the store refuses the lease, and the process logs
+ * that its blobs are missing elsewhere. The lease expires with the last process, so a stopped fleet may move its directory.
  */
 import { randomBytes } from 'node:crypto'
 import { readFile, utimes, writeFile } from 'node:fs/promises'

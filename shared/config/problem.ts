@@ -4,7 +4,10 @@ import { similarNameOf } from '#shared/similar-name.ts'
 /* Error messages for invalid settings: the position, the expected values and the given one. zod's own messages omit the value. */
 
 const SHOWN_MAX = 80
-/** Fields whose values are never shown, even if invalid: users put a key where the name of its variable belongs. */
+/**
+ * Fields whose values are never shown, even if invalid, because users may enter a key where the name of its environment variable
+ * belongs.
+ */
 const SECRET = /headers|key|secret|password/i
 /** Maximum edit distance of a misspelt name. */
 const TYPO_MAX = 2

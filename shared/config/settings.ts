@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { RUN_SECONDS_MAX } from '#schemas/code.ts'
 
 const HOUR_MS = 3_600_000
-/** Enough for two bodies of the largest size, each of which takes three times its bytes. */
+/** Minimum budget: enough for two bodies of the maximum size, each of which takes three times its size in memory. */
 const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
 /** `true`/`false`, `1`/`0`, `yes`/`no`. */
 const Switch = z.stringbool()
@@ -323,7 +323,7 @@ export const Settings = z.object({
 })
 export type Settings = z.infer<typeof Settings>
 
-/** Settings by their former names, which are refused. */
+/** Current setting by former name. A former name is refused at the start. */
 export const RENAMED_SETTINGS: Readonly<Record<string, keyof Settings>> = {
   RUNNING_MAX_PER_KEY: 'CONCURRENCY_MAX_PER_KEY',
   WORKER_SILENT_MS: 'WORKER_SUSPECTED_MS',

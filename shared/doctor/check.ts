@@ -8,7 +8,7 @@ export interface Finding {
   readonly message: string
   /** The remedy; undefined if nothing is wrong. */
   readonly remediation?: string
-  /** Further sentences, such as the guarantees of a sandbox. */
+  /** Additional sentences, such as the guarantees of a sandbox. */
   readonly details?: readonly string[]
 }
 
@@ -22,7 +22,7 @@ export interface Check {
   run(config: Config): Promise<readonly Finding[]>
 }
 
-/** Enough for most checks: connections give up after 5 s. */
+/** Default time limit of a check, in ms. Enough for most checks, because connection attempts end after 5 s. */
 const CHECK_MS_MAX = 20_000
 
 /** Runs a check with its time limit. Never rejects: an error or a timeout becomes a failed finding. */
@@ -46,7 +46,7 @@ export function ok(check: string, message: string): Finding {
   return { check, status: 'ok', message }
 }
 
-/** The dependency is missing and not needed. The message gives the reason. */
+/** The finding for a dependency that is missing but not needed. The message gives the reason. */
 export function skipped(check: string, message: string): Finding {
   return { check, status: 'skip', message }
 }

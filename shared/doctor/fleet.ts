@@ -1,6 +1,6 @@
 import { type Finding, failed, ok, warned } from './check.ts'
 
-/** A pool with free slots for other models, or without any, is reported if a job has waited longer than this. */
+/** Wait of the oldest job, in seconds, above which a pool is reported: either without free slots, or with models at capacity. */
 const LONG_WAIT = 60
 
 export interface PoolFacts {
@@ -19,7 +19,7 @@ export interface PoolFacts {
 
 export interface FleetFacts {
   readonly broker: { readonly name: string; readonly isReachable: boolean; readonly missing?: readonly string[] }
-  /** Undefined if this deployment has no store. */
+  /** State of the store; undefined if this deployment has none. */
   readonly store: { readonly name: string; readonly isReachable: boolean; readonly isFull: boolean } | undefined
   readonly pools: readonly PoolFacts[]
   /** Unfinished durable jobs and their maximum (DURABLE_JOBS_MAX); undefined until both are known. */
@@ -111,7 +111,10 @@ function poolFinding(pool: PoolFacts): Finding[] {
   return longWait(pool, queued)
 }
 
-/** A long wait despite free slots is intended, for example a limit of the caller's key, so it is not reported. */
+/**
+ * If a job waits long although slots and models are free, then a limit such as that of its key is the cause. Such a wait is
+ * intended and not reported.
+ */
 function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []
   const remediation = 'Start more workers, or raise the slots of the pool if the machine has capacity.'

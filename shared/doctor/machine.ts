@@ -10,9 +10,9 @@ import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.
 
 const NODE_MAJOR_MIN = 24
 const GIB = 1024 ** 3
-/** Below this free space, a few large bodies fill the disk. */
+/** Free space below which a check warns, because a few large bodies would fill the disk. */
 const FREE_BYTES_MIN = GIB
-/** Below this free space, the disk counts as full: one body stored as a blob may be as large. */
+/** Free space below which the disk counts as full, because a single body may be as large. */
 const FULL_BYTES = 32 * 1024 ** 2
 
 export function nodeFinding(): Finding {

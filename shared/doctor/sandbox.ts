@@ -23,14 +23,14 @@ export const sandboxCheck: Check = {
   },
 }
 
-/** The finding if some sandbox works: one that does not is skipped rather than failed. */
+/** The finding for a sandbox if at least one sandbox works. Sandboxes that do not work are then skipped, not failed. */
 function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
   if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
   const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'
   return { ...ok('sandbox', `${name}: ${role}: ${message}`), ...(details && { details }) }
 }
 
-/** The finding if no sandbox works: each is reported with its reason and a remedy. */
+/** The finding for a sandbox if none works: the reason and a remedy. */
 function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
   const remediation = 'The service tries to prepare it at its start; docs/guides/code.md lists its requirements.'
   const text = `${name}: not available: ${message}`

@@ -1,7 +1,9 @@
 import { runToEnd } from '#shared/yielding.ts'
 import { refuseShape } from './shape.ts'
 
-/** Texts of more characters are checked for size and depth before parsing; a shorter one cannot block the event loop. */
+/**
+ * Characters above which a text is checked for size and depth before it is parsed. A shorter text cannot block the event loop.
+ */
 const SMALL_CHARS = 1_024
 
 /**

@@ -40,7 +40,7 @@ export function* readJson(json: Buffer): Generator<undefined, unknown> {
   return value
 }
 
-/** Parses a piece, enclosed in the brackets or quotes of its context. */
+/** Parses a piece of JSON text, after adding the brackets or quotes that enclose it (`before`, `after`). */
 function parse(json: Buffer, start: number, end: number, before = '', after = ''): unknown {
   try {
     return JSON.parse(before + json.toString('utf8', start, end) + after)
@@ -78,7 +78,7 @@ class Reader {
     if (this.#at < this.#json.length) throw this.#unexpected()
   }
 
-  /** A number or a literal: both are shorter than a piece. */
+  /** Parses a number or a literal, both of which are shorter than a piece. */
   #scalar(): unknown {
     const start = this.#at
     const most = Math.min(this.#json.length, start + PIECE_BYTES)
@@ -197,7 +197,7 @@ class Reader {
     return parts.length === 1 ? (parts[0] as string) : parts.join('')
   }
 
-  /** {@link endOfString}, which continues an earlier search of the same string. */
+  /** Like {@link endOfString}, but continues an earlier search in this string. */
   #endOfString(start: number, most: number): number {
     const { to, isFound } = this.#searched
     const isSame = start === this.#searched.start
@@ -237,7 +237,7 @@ export function endOfString(json: Buffer, start: number, most: number): number {
   }
 }
 
-/** Bytes of a string compared one by one before `indexOf`: the call costs as much. */
+/** Number of bytes of a string that are compared one by one before `indexOf` is called, because the call costs about as much. */
 const NEAR_BYTES = 16
 
 function backslashesBefore(json: Buffer, at: number, start: number): number {
@@ -261,7 +261,7 @@ function endOfCharacter(json: Buffer, most: number, start: number): number {
 
 const ESCAPE_BYTES_MAX = 6
 
-/** `\n` has two bytes, `\u0041` has six. */
+/** Length of an escape sequence: `\n` has two bytes, `\u0041` has six. */
 function escapeBytes(json: Buffer, at: number): number {
   return json[at + 1] === 0x75 ? 6 : 2
 }
@@ -278,7 +278,7 @@ function isEndOfScalar(byte: number): boolean {
   return isBlank(byte) || byte === COMMA || byte === CLOSE_ARRAY || byte === CLOSE_OBJECT
 }
 
-/** As JSON.parse does: an assignment to `__proto__` would not create a key. */
+/** Defines the property as JSON.parse does, because an assignment to `__proto__` would not create a key. */
 function setOwn(object: Record<string, unknown>, key: string, value: unknown): void {
   if (key !== '__proto__') {
     object[key] = value

@@ -1,9 +1,9 @@
 import { ServiceError } from '#shared/error.ts'
 import { endOfString } from './read.ts'
 
-/** Maximum nesting: code that walks a received value recurses once per level. */
+/** Maximum nesting depth, because code that visits a received value recurses once per level. */
 export const DEPTH_MAX = 128
-/** Maximum keys per object: far more cost a microsecond each, to parse and to walk. */
+/** Maximum keys per object. In much larger objects, each key takes a microsecond to parse or to visit. */
 const KEYS_MAX = 50_000
 
 /** Bytes checked between two event-loop yields: about half a millisecond. */
@@ -13,9 +13,8 @@ const PIECE_BYTES = 256 * 1024
 const VALUES_MAX = 400_000
 
 /**
- * Rejects JSON that would cost far more than its size suggests, before it is parsed. Examples follow.
- * 1. 32 MiB of `1,` in place of messages cause gigabytes of schema findings.
- * 2. 32 MiB of `[` cost as much in the parser.
+ * Rejects JSON that would cost far more than its size suggests, before it is parsed. Examples follow. 1. 32 MiB of `1,` instead
+ * of messages cause gigabytes of validation errors. 2. 32 MiB of `[` cause as much memory use in the parser.
  * 3. An object of 400,000 keys takes seconds.
  *
  * Does not check whether the text is valid JSON. To be run by `runYielding`.

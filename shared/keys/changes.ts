@@ -7,7 +7,7 @@ import { type Limits, newProject, type Project, type ProjectChange, projectIdOf 
 
 const SECOND_MS = 1_000
 
-/** Default time for which an old key stays valid next to its successor, in seconds: one day. */
+/** Default time for which an old key stays valid after its successor was created, in seconds: one day. */
 export const GRACE_PERIOD_SECONDS = 86_400
 
 /** A key without its hash, as responses and the command line show it. */
@@ -29,7 +29,10 @@ export async function createKey(store: KeyStore, options: KeyOptions, by: string
   return made
 }
 
-/** The reason why a key cannot be rotated. `ends`: the key expires, so the caller must give the expiry of its successor. */
+/**
+ * The reason why a key cannot be rotated; undefined if it can. `ends`: the key has an expiry date, so the caller must state that
+ * of the successor.
+ */
 export function rotationError(old: ApiKey, isEndGiven: boolean): 'revoked' | 'expired' | 'ends' | undefined {
   const state = stateOf(old, Date.now())
   if (state !== 'valid') return state
@@ -43,7 +46,8 @@ export interface Rotation {
 }
 
 /**
- * Creates a key with the project and rights of the old one. The old key expires after the overlap, or at its own expiry if that is earlier.
+ * Creates a key with the project and rights of the old one. The old key expires after the grace period, or at its own expiry if
+ * that is earlier.
  *
  * @returns Undefined if the old key does not exist any more
  * @throws Errors of {@link KeyStore.rotate}

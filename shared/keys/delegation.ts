@@ -1,7 +1,9 @@
 import type { ApiKey } from './keys.ts'
 import { coversPath, hasScope } from './scopes.ts'
 
-/** The rights that limit a key. `limits` are not part of them: a key that may create keys may also set the limits of projects. */
+/**
+ * The rights that limit a key. `limits` are not included, because a key that may create keys may also set the limits of projects.
+ */
 export type Permissions = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
 
 /**
@@ -37,7 +39,7 @@ export function missingPermission(
 
 const ALL = Symbol('all')
 
-/** The first name that no holder has. A holder without a list has all. */
+/** The first name that is missing in the lists of all holders. A holder without a list has all names. */
 function missingOf(
   given: readonly string[] | undefined,
   lists: readonly (readonly string[] | undefined)[],

@@ -20,7 +20,7 @@ import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { randomSecret, SecretText, WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
-/** Maximum wait for another writer. A write takes milliseconds. */
+/** Maximum wait for the lock while another process writes. A write takes only milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
 
 /**
@@ -40,7 +40,7 @@ class FileKeys implements KeyStore {
   readonly #onProblem: (problem: string) => void
   #known: ValidKeys = { keys: [], projects: [] }
   #secrets: readonly WebhookSecret[] = []
-  /** Fingerprint of the file at the last read; undefined before the first. */
+  /** Fingerprint of the file at the last read; undefined before the first read. */
   #seen: string | undefined
 
   constructor(file: KeysFile, onProblem: (problem: string) => void) {

@@ -20,7 +20,7 @@ import { StoredKey, StoredProject } from './lenient.ts'
 import { PROJECTS_MAX } from './project.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** Loose, because other versions write the file too: a rewrite preserves unknown fields. */
+/** A loose object, because other versions write the file too: a rewrite preserves unknown fields. */
 const StoredKeys = z.looseObject({
   keys: z.array(StoredKey).max(KEYS_MAX),
   projects: z.array(StoredProject).max(PROJECTS_MAX).optional(),

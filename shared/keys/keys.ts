@@ -61,7 +61,10 @@ export interface KeyChange {
  */
 export interface KeyStore extends WebhookSecretSource {
   readonly name: string
-  /** All keys, revoked ones too, oldest first. Cheap enough for each second: an unchanged store returns the same array. */
+  /**
+   * All keys including revoked ones, oldest first. Cheap enough to be called each second: while the store is unchanged, the call
+   * returns the same array object.
+   */
   list(): Promise<readonly ApiKey[]>
   /** All created projects, oldest first; a key without a project is not listed. As cheap as {@link list}. */
   listProjects(): Promise<readonly Project[]>

@@ -13,7 +13,7 @@ const JSON_COLUMNS = ['endpoints', 'models', 'scopes', 'limits', 'change'] as co
 const hashOf = (table: string) =>
   `(SELECT concat(count(*), ' ', sum(hashtextextended(${table}::text, 0)::numeric)) FROM ${table})`
 
-/** A checksum over all keys and projects. Reading it each second is far cheaper than reading the rows. */
+/** A checksum over all keys and projects. Reading the checksum each second is far cheaper than reading the rows. */
 export const STATE: Statement = {
   name: 'keys_state',
   sql: `SELECT concat(${hashOf('api_keys')}, ' ', ${hashOf('projects')}) AS state`,

@@ -22,7 +22,10 @@ import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secr
 
 /** One connection for reads, one for writes: keys are few and rarely change. */
 const CONNECTIONS_MAX = 2
-/** Longer than any of these statements takes. Meanwhile an ingress uses the keys that it read last. */
+/**
+ * Time limit of a statement, longer than any of them should take. While a statement runs, an ingress uses the keys of the last
+ * read.
+ */
 const STATEMENT_TIMEOUT_MS = 5_000
 
 type Run = (statement: Statement, params: Params) => Promise<Row[]>

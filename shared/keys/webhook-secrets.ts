@@ -17,7 +17,10 @@ export const WebhookSecret = z.strictObject({
 })
 export type WebhookSecret = z.infer<typeof WebhookSecret>
 
-/** Maximum secrets per project. All of them sign: during a rotation, the receivers have the old one and are given the new one. */
+/**
+ * Maximum secrets per project. Each message is signed with all of them, because during a rotation some receivers have the old
+ * secret and some the new one.
+ */
 export const WEBHOOK_SECRETS_MAX = 2
 /** Id of the derived secret of a project that has no stored one. */
 export const DEFAULT_SECRET_ID = 'default'

@@ -1,7 +1,7 @@
 import { statfs } from 'node:fs/promises'
 import { ServiceError } from '#shared/error.ts'
 
-/** Cache lifetime of the free space. A fast disk needs longer than this to fill the smallest floor. */
+/** Cache lifetime of the measured free space. Even a fast disk needs longer than this to fill the space of the smallest floor. */
 const CACHE_TTL_MS = 250
 /** The default floor is 5 % of the disk, at most 1 GiB. */
 const FREE_SHARE = 1 / 20
@@ -44,7 +44,7 @@ export class DiskFloor {
   }
 
   async #readFree(): Promise<void> {
-    // An unreadable directory does not refuse data: the write itself reports the reason.
+    // If a directory is unreadable, then data is not refused here: the write itself fails with the reason.
     const spaces = await this.#read().catch(() => [])
     this.#readAtMs = performance.now()
     const low = spaces.find((space) => space.free < this.#minOf(space))

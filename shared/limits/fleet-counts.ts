@@ -12,12 +12,12 @@ export interface FleetWindow {
 
 export interface FleetRunning {
   readonly name: string
-  /** Calls that run in other processes. */
+  /** Number of calls that run in other processes. */
   readonly elsewhere: number
   readonly jobs: number
 }
 
-/** Name under which the calls of a tenant are counted that share a concurrency limit with its durable jobs. */
+/** Counter name for the running calls of a tenant, which share a concurrency limit with the tenant's durable jobs. */
 export function callsName(tenant: string): string {
   return `calls ${tenant}`
 }

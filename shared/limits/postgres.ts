@@ -4,14 +4,16 @@ import type { Params } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { type FleetCounts, type FleetWindow, RUNNING_MS, WINDOW_MS } from './fleet-counts.ts'
 
-/** One connection for each of the two statements: an ingress runs at most one of either at a time. */
+/** One connection for each of the two statements, because an ingress runs each of them at most once at a time. */
 const CONNECTIONS_MAX = 2
-/** Longer than the statements take unless the database hangs. Callers wait far less. */
+/** Time limit of a statement, reached only if the database hangs. Callers wait much less. */
 const STATEMENT_TIMEOUT_MS = 2_000
 
-/** A statement that waits for a row lock has an older `now_ms()` than the row it then reads, by less than this. */
+/**
+ * Clock tolerance: a statement that waited for a row lock has an older `now_ms()` than the row it then reads, by less than this.
+ */
 const WAIT_MS = 5_000
-/** The window is over, or its end is too far ahead because the clock of the database was set back. */
+/** SQL condition: the window is over, or its end is too far ahead because the clock of the database was set back. */
 const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`
 /** Rows are ordered by name: two writers that lock the same rows in different orders would deadlock. */
 const ADD: Statement = {

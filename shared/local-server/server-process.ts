@@ -134,7 +134,7 @@ export class ServerProcess {
   }
 
   async #poll(signal: AbortSignal): Promise<void> {
-    // A separate client: after a failed connection the pool's count of requests in flight is wrong.
+    // Uses a separate client, because after a failed connection the pool's count of requests in flight is wrong.
     const client = new Client(ORIGIN, { socketPath: this.#socketPath })
     try {
       while (!(await isHealthy(client, signal))) await sleep(POLL_MS, undefined, { signal })
@@ -175,7 +175,7 @@ function logLine(line: string, log: Log): void {
   const fields = parse(line)
   if (!fields) return log.warn({ line }, 'local model server output')
   const { msg, ...rest } = fields
-  // `is_complete: false` means that the server could not apply all restrictions to itself.
+  // `is_complete: false` means that the server could not apply all restrictions of its sandbox to itself.
   if (rest.is_complete === false) log.warn(rest, String(msg))
   else log.info(rest, String(msg))
 }

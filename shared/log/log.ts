@@ -66,7 +66,10 @@ function framesOf({ stack = '', message }: Error): string {
     .join('\n')
 }
 
-/* The log as text for a terminal; programs get JSON (`log.ts`). Both formats have the same content, except fields that every line repeats. */
+/**
+ * The log as text for a terminal; programs get JSON (`log.ts`). Both formats have equal content, except that the text omits
+ * fields that every line repeats.
+ */
 
 const ERROR = 50
 const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' | 'red' }>> = {
@@ -92,7 +95,7 @@ const SERIALIZERS = { err: errorFields }
 export function openLog(level: string, service: string): Log {
   const options = { level, base: { service }, timestamp: pino.stdTimeFunctions.isoTime, serializers: SERIALIZERS }
   if (!process.stdout.isTTY) return pino(options, new BatchedLines(pino.destination({ fd: 1, sync: true })))
-  // Clear the line first: a progress bar may be there, which is drawn again below.
+  // Clears the terminal line first, because a progress bar may be in it. The bar is drawn again below the log line.
   return pino(options, { write: (json) => process.stdout.write(`\r\x1b[K${logText(json)}`) })
 }
 
@@ -150,7 +153,7 @@ function whyText({ message, code, type, cause }: Record<string, unknown>): strin
   return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
 }
 
-/** Words are unchanged. Other values are JSON, so that the reader can see where they end. */
+/** A value that is a single word is unchanged. Any other value is written as JSON, so that its end is visible. */
 function valueText(value: unknown): string {
   if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
   return isWord(value) ? value : JSON.stringify(value)

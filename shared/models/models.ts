@@ -8,7 +8,7 @@ import { ConfigError } from '#shared/config/config.ts'
 import { problemTexts } from '#shared/config/problem.ts'
 import { similarNameOf } from '#shared/similar-name.ts'
 
-/** Maximum similar names in an error about an unknown one. */
+/** Maximum number of similar model names in the error about an unknown name. */
 const NEAREST_MAX = 5
 const FILE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -92,7 +92,7 @@ export class ModelCatalogue implements Models {
     return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
 
-  /** Calls the listener after each change. @returns A function that ends this */
+  /** Calls the listener after each change. @returns A function that removes the listener */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)

@@ -8,7 +8,10 @@ import type { Metrics } from '#shared/metrics.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 const POLL_INTERVAL_MS = 1_000
-/** Maximum bytes of a file parsed on the event loop: takes some milliseconds even with the maximum number of aliases. */
+/**
+ * Maximum bytes of a file that is parsed on the event loop. Parsing takes only some milliseconds, even with the maximum number of
+ * YAML aliases.
+ */
 const SMALL_BYTES_MAX = 8 * 1024
 /** Time and memory limits for parsing a larger file in a worker thread. */
 const READ_MS_MAX = 60_000
@@ -18,7 +21,7 @@ export interface WatchOptions {
   readonly path: string
   readonly log: Log
   readonly metrics: Pick<Metrics, 'gauge'>
-  /** With a terminal, SIGHUP ends the process as usual; without one, SIGHUP reloads the file. */
+  /** True if the process has a terminal: SIGHUP then ends the process as usual, otherwise SIGHUP reloads the file. */
   readonly hasTerminal: boolean
 }
 

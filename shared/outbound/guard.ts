@@ -23,10 +23,13 @@ export interface OutboundPolicy {
 export type Resolve = (host: string) => Promise<readonly LookupAddress[]>
 
 const URL_CHARS_MAX = 2_048
-/** Lower ports belong to other protocols, many of which could interpret an HTTP request as commands. */
+/**
+ * Minimum port besides 80 and 443. Lower ports belong to other protocols, many of which could interpret an HTTP request as
+ * commands.
+ */
 const PORT_MIN = 1_024
 const WEB_PORTS = new Set(['', '80', '443'])
-/** Hint that is added if the policy could permit the URL. */
+/** Hint that is added to an error if another setting would permit the URL. */
 const IN_DEVELOPMENT = ' For development, set WEBHOOK_ALLOW_PRIVATE=true where the service runs.'
 /** Names that never mean a public host (RFC 6761, 6762, 8375, and ICANN's resolution). */
 const PRIVATE_NAME = /(^|\.)(localhost|local|internal|home\.arpa)$/
@@ -75,8 +78,8 @@ export function hostOf(url: URL): string {
 /**
  * Resolves a host once and returns the permitted addresses. A literal address resolves to itself.
  *
- * @throws ServiceError `invalid_value` if none is permitted. The message is that of an unknown name, so that callers cannot probe which names exist
- * in the internal network.
+ * @throws ServiceError `invalid_value` if none is permitted. The message equals that for an unknown name, so that callers cannot
+ * probe which names exist in the internal network.
  */
 export async function resolveAllowed(
   host: string,

@@ -17,7 +17,7 @@ export interface NativeUrl {
 
 const FETCHED = /(^|_)(ur[il]|UR[IL]|endpoint)s?$|[a-z](Ur[il]|UR[IL]|Endpoint)s?$/
 const MEDIA = /^(image|file|audio|video)_?ur[il]s?$/i
-/** Fields whose content is never fetched. */
+/** Fields whose URLs are never fetched. */
 const PASSED_OVER: ReadonlySet<string> = new Set([
   ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'arguments', 'text'],
   ...['tabs', 'state_changes', 'parameters', 'input_schema', 'output_schema', 'schema', 'metadata'],
@@ -25,11 +25,11 @@ const PASSED_OVER: ReadonlySet<string> = new Set([
 ])
 /** Fields with tool output. Page URLs in them are quotations, but an image or file is fetched as in a message. */
 const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
-/** Types of objects whose own `url` names the page that they quote. */
+/** Types of objects whose `url` is the address of a quoted page, which is not fetched. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
-/** Values checked between two event-loop yields. */
+/** Number of values that are checked between two event-loop yields. */
 const VALUES_PER_PIECE = 1_000
-/** Maximum distinct URLs per request. The hosts among them are limited far more: a worker resolves 32. */
+/** Maximum distinct URLs per request. The number of distinct hosts has a lower limit: a worker resolves at most 32. */
 const URLS_MAX = 2_048
 /** Maximum characters of a URL: no server fetches a longer one, and parsing takes long. */
 const URL_CHARS_MAX = 8_192

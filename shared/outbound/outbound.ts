@@ -11,9 +11,9 @@ import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } f
 export interface OutboundCall {
   readonly headers: Readonly<Record<string, string>>
   readonly policy: OutboundPolicy
-  /** Time limit in ms for everything: DNS, connection, request and answer. */
+  /** Time limit in ms for the whole call: DNS, connection, request and answer. */
   readonly timeoutMs: number
-  /** Maximum bytes of the answer's body, also after decompression. Beyond it the connection is closed. */
+  /** Maximum bytes of the answer's body, also after decompression. Above this size, the connection is closed. */
   readonly bytesMax: number
   readonly signal: AbortSignal
   /** DNS resolver; default: that of the system. */
@@ -166,7 +166,7 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
       if (bytes > bytesMax) return
     }
   } catch {
-    // The connection closed early, or the time limit elapsed.
+    // The connection closed early, or the time limit elapsed; the discarded body is not needed.
   }
 }
 

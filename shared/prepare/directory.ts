@@ -15,7 +15,7 @@ import {
  * contents, so another version gets another directory.
  */
 
-/** Written last into a directory: facts for its users, as JSON. */
+/** File that is written last into a complete directory, with facts for its users as JSON. */
 const READY = 'ready.json'
 
 export interface PreparedPlace {

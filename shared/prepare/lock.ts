@@ -26,7 +26,7 @@ export async function readNote(workDir: string): Promise<Note | undefined> {
     const isSilent = Date.now() - (await stat(file)).mtimeMs > SILENCE_MS
     return note.state === 'preparing' && isSilent ? undefined : note
   } catch {
-    // Missing, or being written for the first time. A caller that needs certainty tries to take the lock.
+    // The file is missing or is being written for the first time. A caller that needs certainty tries to take the lock.
     return undefined
   }
 }
@@ -85,7 +85,10 @@ export class PreparationLock {
   }
 }
 
-/** Removes a lock file that is dead or records a failure. @returns Whether this process removed it, and no live process holds the lock */
+/**
+ * Removes a lock file whose owner is dead or that records a failure. @returns Whether this process removed it, and no live
+ * process holds the lock
+ */
 async function clearDeadNote(file: string): Promise<boolean> {
   const found = await stat(file).catch(() => undefined)
   if (!found) return true

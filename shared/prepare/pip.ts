@@ -11,7 +11,7 @@ import { describePython } from './python.ts'
 
 const WATCH_MS = 250
 
-/** Maximum share of time spent on counting: pip unpacks tens of thousands of files. */
+/** Maximum fraction of the time that is spent on counting bytes, because pip unpacks tens of thousands of files. */
 const BUSY_SHARE = 1 / 4
 
 const STEP_MS_MAX = 30 * 60_000
@@ -143,7 +143,7 @@ export async function digestOf(file: string, signal: AbortSignal | undefined): P
   return hash.digest('hex')
 }
 
-/** Error texts of Python, pip and the kernel that mean a full or read-only disk. */
+/** Error texts of Python, pip and the kernel for disk problems, with the message for each. */
 const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/No space left on device|\[Errno 28\]|ENOSPC/, 'The disk of DATA_DIR is full.'],
   [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The disk quota of DATA_DIR is exhausted.'],
@@ -151,7 +151,10 @@ const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/Permission denied|\[Errno 13\]|EACCES/, 'This user cannot write to DATA_DIR.'],
 ]
 
-/** An error that names a disk problem if there is one: pip reports it like any other failure. */
+/**
+ * Converts a failure of pip. If the cause is a disk problem, then the message names that problem; otherwise the message is
+ * `usual`.
+ */
 function preparationError(cause: unknown, usual: string): ServiceError {
   const text = cause instanceof Error ? cause.message : String(cause)
   const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(text)) ?? []

@@ -18,7 +18,7 @@ const RETRY_PREPARATION_MS = 60_000
 const RETRY_AFTER_MS = 5_000
 
 export interface Prepared<Found> {
-  /** Work directory: next to the final path, on the same disk. */
+  /** Work directory, next to the final path, so that both are on one disk. */
   readonly workDir: string
   /** Facts for the users of the artefact; undefined if it is missing or incomplete. */
   find(): Promise<Found | undefined>
@@ -35,11 +35,11 @@ export type PreparationState<Found> = NotReady | { readonly state: 'ready'; read
 export type OnProgress = (fraction: number, message: string) => void
 
 export interface PrepareOptions {
-  /** Receives progress, also of another process that does the work. The fraction never decreases. */
+  /** Called with the progress, even if another process does the work. The fraction never decreases. */
   readonly onProgress?: OnProgress | undefined
-  /** Stops waiting and working. Complete steps may be kept for the next attempt. */
+  /** Stops the wait or the work. Complete steps may be kept for the next attempt. */
   readonly signal?: AbortSignal | undefined
-  /** Do not prepare; throw if the artefact is missing. */
+  /** If true, then nothing is prepared, and a missing artefact is an error. */
   readonly checksOnly?: boolean | undefined
   /** Python command; default `python3` in PATH. */
   readonly python?: string | undefined
@@ -99,7 +99,7 @@ async function makeLocked<Found>(
     })
     await lock.release()
   } catch (error) {
-    // A process that took over a preparation that seemed dead may have finished first.
+    // Another process may have finished first, if it took over a preparation whose owner seemed dead.
     if ((await thing.find()) !== undefined) return await lock.release()
     await (signal?.aborted ? lock.release() : lock.fail(error instanceof Error ? error.message : String(error)))
     throw error

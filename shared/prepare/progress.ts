@@ -13,12 +13,12 @@ const COLUMNS_DEFAULT = 80
 
 interface Together {
   underWay: number
-  /** Whether a part was missing, so that progress was shown. */
+  /** True if something was missing, so that progress was shown. */
   wasShown: boolean
   hasFailed: boolean
-  /** Parts shown as ready; pools may share a part. */
+  /** Names of models and environments that were shown as ready. Several pools may share one. */
   readonly ready: Set<string>
-  /** Progress of each part that was missing, 0 to 1. */
+  /** Progress, from 0 to 1, of each model or environment that was missing. */
   readonly shares: Map<string, number>
   readonly startedMs: number
 }
@@ -28,8 +28,8 @@ type Next = (onProgress: PrepareProgress, signal: AbortSignal) => Promise<void>
 const together = new WeakMap<Pick<Ports, 'metrics'>, Together>()
 
 /**
- * Prepares the models or the sandbox of a pool while the worker serves, including models added later. Until then calls get 503 with the progress, or
- * with the reason of a failure.
+ * Prepares the models or the sandbox of a pool while the worker serves, including models added later. Until the preparation ends,
+ * calls get 503 with the progress, or with the reason of a failure.
  *
  * @param next A further step before the first call, after everything of the pool is prepared.
  */
@@ -97,7 +97,7 @@ function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
   log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'preparation finished')
 }
 
-/** Hides the progress of parts that were ready from the start. */
+/** Hides the progress of models and environments that were ready from the start. */
 function unlessReady(show: PrepareProgress): PrepareProgress {
   const shown = new Set<string>()
   let last = ''

@@ -27,7 +27,7 @@ export interface Python {
 }
 
 export interface PythonNeeds {
-  /** Beginning of the error message; default: speech and embeddings. */
+  /** Beginning of the error message, which states what needs Python; default: speech and embeddings. */
   readonly purpose?: string
   /** Whether packages are to be installed. */
   readonly needsPip?: boolean

@@ -41,7 +41,7 @@ const SETS: Readonly<Record<string, WeightSet>> = {
   },
 }
 
-/** Share of the download in the progress; the rest is extraction and the digest. */
+/** Fraction of the progress that the download represents. The rest is extraction and verification. */
 const DOWNLOAD_SHARE = 0.9
 export function isKnownWeights(name: string): boolean {
   return Object.hasOwn(SETS, name)

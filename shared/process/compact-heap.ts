@@ -17,12 +17,15 @@ import { performance } from 'node:perf_hooks'
 const EVERY_MS = 10_000
 const IDLE = 0.02
 const GROWTH_BYTES = 128 * 1024 * 1024
-/** Compacting a larger heap would delay a call for too long. V8 shrinks such a heap in small steps, later. */
+/**
+ * Maximum heap size that is compacted, because a larger heap would block calls for too long. V8 later shrinks such a heap in
+ * small steps.
+ */
 const HEAP_BYTES_MAX = 1024 * 1024 * 1024
 
 /** Collects all garbage of this process and releases the freed pages. Does nothing without `node --expose-gc`. */
 export function compactHeap(): void {
-  // The only flavor that shrinks the heap completely. Node's type definitions lack these options.
+  // `last-resort` is the only flavor that shrinks the heap completely. Node's type definitions lack these options.
   const collect = globalThis.gc as ((options: { type: string; flavor: string }) => void) | undefined
   collect?.({ type: 'major', flavor: 'last-resort' })
 }

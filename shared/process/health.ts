@@ -4,9 +4,9 @@ import type { Metrics } from '#shared/metrics.ts'
 export interface Health {
   /** Reasons why the process should receive no work now; empty if ready. */
   problems(): string[]
-  /** Parts still being prepared, with their progress; undefined: not known here. */
+  /** Models and environments that are being prepared, with their progress. Absent if this process prepares none. */
   preparing?(): string[]
-  /** Undefined: another port of the process serves the metrics. */
+  /** Metrics to serve; undefined if another port of the process serves them. */
   readonly metrics: Metrics | undefined
 }
 

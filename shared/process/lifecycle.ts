@@ -2,13 +2,13 @@ import type { Log } from '#shared/log/log.ts'
 
 export interface Service {
   readonly name: string
-  /** Accepts nothing new and waits for running work; at `signal`, ends the rest. */
+  /** Stops accepting work and waits for running work. When `signal` aborts, the remaining work is handed back or failed. */
   drain(signal: AbortSignal): Promise<void>
   close(): Promise<void>
   problems(): string[]
 }
 
-/** Maximum time for closing after the drain; then the process exits anyway. */
+/** Maximum time for the close after the drain, in ms. Afterwards, the process exits anyway. */
 const CLOSE_MS = 10_000
 /** Ctrl-C under npm arrives twice, from the terminal and from npm: a signal within this time is a duplicate. */
 const SAME_SIGNAL_MS = 1_000

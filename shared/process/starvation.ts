@@ -10,8 +10,9 @@ interface JobTaker {
 }
 
 /**
- * Detects a worker that receives nothing although jobs are queued and it has free slots. The consumer seems to run, but the broker sends it nothing,
- * for example because the group does not admit it. No other part of the process detects this.
+ * Detects a worker that receives nothing although jobs are queued and it has free slots. The consumer seems to run, but the
+ * broker sends it nothing, for example because the consumer group does not admit the worker. No other part of the process detects
+ * this.
  */
 export class Starvation {
   readonly #taker: JobTaker

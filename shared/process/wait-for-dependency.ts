@@ -3,12 +3,15 @@ import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Maximum wait at the start for an unreachable Kafka or Postgres: longer than either takes to start. */
+/** How long a starting process retries an unreachable Kafka or Postgres. Longer than either takes to start. */
 const START_WAIT_MS = 120_000
-/** Maximum wait at the start for a permanent error such as a wrong password. The users of a new database may be created a moment later. */
+/**
+ * How long a starting process retries an error that looks permanent, such as a wrong password. Not zero, because the user of a
+ * new database may be created a moment later.
+ */
 const REFUSED_WAIT_MS = 5_000
 const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
-/** Remedy, unless the cause of the failure has its own. */
+/** Remedy that is shown unless the cause of the failure has a more specific one. */
 const START_POSTGRES = 'Start Postgres, or correct the host and port in DATABASE_URL.'
 const FIX = {
   Kafka: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
@@ -20,7 +23,7 @@ const FIX = {
 interface Reason {
   readonly message?: string
   readonly remediation?: string
-  /** Waiting does not help. */
+  /** True if waiting cannot resolve the error. */
   readonly isPermanent?: boolean
 }
 

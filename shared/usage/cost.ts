@@ -36,7 +36,7 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
 }
 
 const DAY_MS = 86_400_000
-/** Cached day of the last call, because nearly all calls have the same day. */
+/** Cache of the last computed day, because nearly all calls are of one day. */
 let last = { nth: 0, day: '1970-01-01' }
 
 /** The UTC day of a time, such as 2030-01-31. */

@@ -15,7 +15,7 @@ const OUTPUT_TOKENS = 4_096
 const MEDIA_TOKENS = 1_500
 /** Bytes of one minute of compressed speech, at 32 kbit/s. */
 const AUDIO_BYTES_PER_MINUTE = 240_000
-/** Values that are counted between two event-loop yields. */
+/** Number of JSON values that are counted between two event-loop yields. */
 const PIECE_VALUES = 5_000
 
 export interface Estimate {

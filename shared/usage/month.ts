@@ -3,7 +3,7 @@ import { dayOf } from './cost.ts'
 /** A calendar month in UTC. */
 export interface Month {
   readonly name: string
-  /** First and last day. */
+  /** First and last day, such as 2030-01-01 and 2030-01-31. */
   readonly from: string
   readonly to: string
   /** Start of the next month, in Unix milliseconds. */

@@ -19,7 +19,7 @@ interface SentBatch {
  */
 export class UsageBatches {
   readonly ledger: UsageLedger
-  /** The ledger is unreachable, and added entries wait. */
+  /** True while the ledger is unreachable, so that added entries wait. */
   isFailing = false
   readonly #boot: string
   readonly #log: Log
@@ -49,7 +49,7 @@ export class UsageBatches {
     return this.#entered.promise
   }
 
-  /** Writes queued entries until `signal`. */
+  /** Writes queued entries until all are written or `signal` aborts. */
   async #flush(signal: AbortSignal): Promise<void> {
     while (!signal.aborted && (this.#writing || this.#sent || this.#waiting.size > 0)) {
       await (this.#writing ?? this.#write())
