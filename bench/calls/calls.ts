@@ -25,7 +25,7 @@ const LOADS: Readonly<Record<string, Load>> = {
   '256 streams in lockstep': { shape: 'lockstep', callers: 256 },
 }
 const QUICK_LOADS = ['whole, 64 callers', '64 streams']
-/** A lone caller lets the broker handle one request per call, so its code is warm last. */
+/** Warm-up time in seconds. A lone caller sends few requests through the broker, whose JVM then takes longest to compile its code. */
 const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
 /** Time after a start until the memory of the start is released. */
 const SETTLE_MS = 3_000

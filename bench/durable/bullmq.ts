@@ -35,7 +35,7 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
       if (events) await job?.waitUntilFinished(events, COMPLETED_TIMEOUT_MS)
     },
     async startWork(isAwaited) {
-      // Events cost CPU for each job, so they are opened on demand.
+      // The event stream is opened only on demand, because events cost CPU for each job.
       if (isAwaited) events ??= await openEvents(connection)
       if (running) await worker.resume()
       else running = worker.run()

@@ -78,7 +78,7 @@ async function measureDurable(run: Run): Promise<{ samples: Samples; skipped: st
     const figures = await runLoad(target, load, run.seconds(1, 2))
     const after = target.cpuMs()
     const perJob = (part: 'own' | 'servers') => (after[part] - before[part]) / figures.jobs
-    // HTTP alone stores nothing, so that no worker empties a queue.
+    // The bare server stores no jobs, so there is no queue whose drain could be measured.
     const completedPerSecond = target.name === 'http-bare' ? Number.NaN : figures.completedPerSecond
     const cpu = { cpu: perJob('own'), serverCpu: perJob('servers') }
     samples.add(target.name, load, round, { ...figures, completedPerSecond, ...cpu })

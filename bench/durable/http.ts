@@ -3,7 +3,7 @@ import { type Address, Connection, encodeRequest } from '../load/connection.ts'
 import { untilAnswered } from '../machine/sluice.ts'
 import { type JobSystem, PAYLOAD } from './system.ts'
 
-/** Each poll costs the service a scan of its jobs. */
+/** Interval of polls for the end of all jobs. Not shorter, because each poll makes the service scan its jobs. */
 const POLL_INTERVAL_MS = 100
 /** Time after which each process has received a pause. */
 const PAUSE_MS = 250

@@ -13,7 +13,7 @@ import { CONCURRENCY, type JobSystem, OpenJobs, PAYLOAD, RESULT } from './system
 
 const DAY_MS = 24 * 3_600_000
 const TENANT = 'key_bench'
-/** A process without a catalogue of models does not start. */
+/** The model catalogue, without which no process starts. */
 const MODELS_FILE = resolve(import.meta.dirname, '../../models.yaml')
 
 /** Sluice without HTTP: durable jobs and a worker in this process, with SQLite or Postgres. */

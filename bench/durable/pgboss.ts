@@ -46,7 +46,7 @@ export async function openPgBoss(databaseUrl: string): Promise<JobSystem> {
     },
     async drained() {
       await open.drained()
-      // The last batch is completed after its handler.
+      // pg-boss completes the last batch only after its handler has returned; stopping the worker waits for that.
       await stopWork()
     },
     stopWork,

@@ -72,7 +72,7 @@ async function startHttp(processes: Processes, shared?: { kafka: Kafka; database
   return { driver: 'http', settings, processes: sluice.processes }
 }
 
-/** Starts all systems whose servers are there. */
+/** Starts all systems whose servers are available. */
 export async function startTargets(processes: Processes, servers: Servers): Promise<DurableTarget[]> {
   const targets: DurableTarget[] = []
   for (const [name, start] of Object.entries(SYSTEMS)) {

@@ -68,7 +68,7 @@ class OpenCallers {
     this.#address = address
   }
 
-  /** Answers per second while calls always wait. */
+  /** Measures the answers per second while calls always wait in the queue. */
   async measureCapacity(seconds: number): Promise<number> {
     const until = performance.now() + (WARM_UP_SECONDS + seconds) * 1_000
     const loop = async () => {

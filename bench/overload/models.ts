@@ -44,7 +44,7 @@ const LENDING = '256 streams of one model'
 const ALONE = 'healthy models alone'
 const NEXT_TO_STALLED = 'healthy models, one stalled'
 
-/** Measures both, with the models in one process and through Kafka. */
+/** Measures both cases (a second model arrives, a model stalls), in one process and through Kafka. */
 export async function measureModels(run: Run): Promise<string[]> {
   await using processes = run.processes()
   const upstream = await startUpstream(processes)

@@ -11,10 +11,10 @@ import type { Run } from '../section.ts'
 const SLOTS = 12
 const JOB_MS = 200
 const CONTENT = `!echo tokens=1 first_ms=${JOB_MS}`
-/** Intervals of tenant B. */
+/** Intervals at which tenant B sends calls and submits durable jobs. */
 const CALL_INTERVAL_MS = 250
 const DURABLE_INTERVAL_MS = 500
-/** Calls of tenant A in flight, and its concurrent submits of durable jobs. */
+/** Calls that tenant A keeps in flight, and durable jobs that tenant A submits concurrently. */
 const FLOOD_CALLS = 100
 const FLOOD_SUBMITS = 16
 

@@ -27,7 +27,7 @@ recordings from packages. **Real-time factor**: seconds of work per second of au
     const models = [
       `{ id: ${MODEL}, pool: transcription, engine: { type: local, model: ${MODEL} }, transcription: { languages: [en] } }`,
     ]
-    // Models are prepared once per machine, by the tests or by this.
+    // Models are prepared once per machine, by the tests or by this benchmark.
     const dir = join(processes.dir, 'transcription')
     mkdirSync(dir)
     symlinkSync(MODELS_DIR, join(dir, 'models'))
@@ -81,7 +81,7 @@ async function transcribe(
   const form = new FormData()
   form.append('file', new Blob([new Uint8Array(file)]), 'speech.wav')
   for (const [name, value] of Object.entries({ model: MODEL, response_format: format })) form.append(name, value)
-  // The platform encodes the form.
+  // `Response` encodes the multipart form.
   const encoded = new Response(form)
   const { statusCode, body } = await request(new URL('/v1/audio/transcriptions', url), {
     method: 'POST',

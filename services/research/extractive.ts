@@ -15,7 +15,7 @@ import { likelihoodOf } from './evidence/signals.ts'
 
 const ANSWER_MAX = 3
 const ANSWER_MIN = 3
-/** Probability that at least one quote of a part answers it, from which on no more quotes are added. */
+/** Quotes are added to a part until the probability that at least one of them answers reaches this value. */
 const ANSWER_PROBABILITY_MIN = 0.97
 /** Minimum quotes per part, if that many candidates fit. */
 const QUOTES_PER_PART_MIN = 4

@@ -21,7 +21,7 @@ let scan: ((text: string) => boolean) | undefined
 const DISGUISES = [resolveConfusablesTransformer(), resolveLeetSpeakTransformer(), toAsciiLowerCaseTransformer()]
 
 /**
- * Finds English profanity with a word list that handles common disguises (obscenity). A heuristic without context; the other categories need a
+ * Finds English profanity, also in common disguises, by the word list of the library obscenity. Context is ignored; the other categories need a
  * classifier or an upstream that has one.
  */
 export function openProfanityFilter(): ContentFilter {

@@ -14,7 +14,7 @@ const SHORT_TERMS = 3
 /** Weight of relevance against novelty (maximal marginal relevance). */
 const LAMBDA = 0.72
 const PER_DOCUMENT_MAX = 7
-/** The default of Sluice. */
+/** Maximum sentences of a report; equal to the default of Sluice. */
 const SENTENCES_MAX = 20
 const CHARS = { min: 24, max: 480 }
 const PRONOUN = /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her)\b/i
@@ -55,7 +55,7 @@ function termsOf({ heading, sentences }: Passage): Set<string> {
   return termSet(`${heading} ${sentences.join(' ')}`)
 }
 
-/** Share of the text's weight, by the rarity of its terms, that is in some terms. */
+/** Share of the text's weight that the given terms carry. A rare term has a larger weight. */
 function massOf(index: PassageIndex, text: string, held: ReadonlySet<string>): number {
   const terms = [...termSet(text)]
   const weigh = (some: readonly string[]) => some.reduce((sum, term) => sum + index.weightOf(term), 0)

@@ -1,7 +1,6 @@
 /*
- * Sources that contradict each other. Two quotes of different sources are reported as a difference under two conditions. Both
- * are about one part of the question, and both give values in the same unit, which differ. Example: "the limit is 10 MB" and "the limit is 20 MB". The reader decides which
- * value is right.
+ * Sources that contradict each other. Two quotes of different sources are reported as a difference if both concern one part of the question
+ * and give different values in one unit. Example: "the limit is 10 MB" and "the limit is 20 MB". The reader decides which is right.
  */
 import type { Candidate } from './evidence.ts'
 

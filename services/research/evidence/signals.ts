@@ -34,7 +34,7 @@ export interface AnswerCriteria {
   readonly isTypeRequired: boolean
 }
 
-/** Credit of a term by its position; 1 within the sentence itself. */
+/** Credit of a term that is a synonym or at one of these positions; 1 for the term itself within the sentence. */
 const SYNONYM = 0.7
 const CONTEXT = 0.9
 const REFERENT = 0.8

@@ -14,7 +14,7 @@ const FRESH =
   /\b(?:latest|newest|most recent|recent|recently|current|currently|nowadays|today|up[- ]to[- ]date|this (?:year|month|week)|as of)\b/i
 const YEAR = /\b(?:19|20)\d\d\b/g
 
-/** Maximum tries of one backend call, default wait between two tries, and maximum Retry-After that is honoured; in milliseconds. */
+/** Maximum tries of one backend call, default delay before the second one, and the Retry-After above which there is no second one. */
 const ATTEMPTS_MAX = 2
 const RETRY_DELAY_MS = 500
 const RETRY_AFTER_MS_MAX = 5_000

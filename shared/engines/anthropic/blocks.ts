@@ -67,7 +67,7 @@ export class ContentBlocks {
     return this.#blocks.find((slot) => slot.index === index && !slot.isClosed)
   }
 
-  /** Runs a step of a block. Its events are emitted now if no earlier block is open, and otherwise later. */
+  /** Runs a step of a block. The events are emitted now if no earlier block is open, and otherwise later. */
   #into(slot: Slot, out: GenerateEvent[], step: (events: GenerateEvent[]) => void): void {
     const isFirst = slot === this.#blocks[0]
     const events = isFirst ? out : slot.events

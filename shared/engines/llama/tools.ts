@@ -73,8 +73,8 @@ export function callPieces({ between }: ToolForms, before: readonly Piece[], nam
 }
 
 /**
- * The trigger that turns an answer into a call: a control token, a text such as `<tool_call>`, or a text that counts only at the beginning
- * of an answer. `rest` has the pieces of the call that follow a control token, or begin with the text.
+ * The trigger that turns an answer into a call. A trigger is a control token, a text such as `<tool_call>`, or a text that counts only at
+ * the beginning of an answer. `rest` has the pieces of the call that follow a control token, or begin with the text.
  */
 export type Trigger = { readonly rest: readonly Piece[] } & (
   | { readonly type: 'token'; readonly token: number }

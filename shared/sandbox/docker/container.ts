@@ -230,7 +230,7 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
   }
 }
 
-/** Includes options that the types lack. */
+/** The host configuration of a container, with an option that the types of the library lack. */
 function hostConfig(runtime: string | undefined): Docker.HostConfig & { CgroupnsMode: string } {
   const memory = MEMORY_BYTES_MAX + SCRATCH_BYTES_MAX + WARM_BYTES
   const scratch = `rw,noexec,nosuid,nodev,size=${SCRATCH_BYTES_MAX},nr_inodes=${SCRATCH_FILES_MAX},uid=${NOBODY},gid=${NOBODY}`

@@ -1,4 +1,4 @@
-/** Maximum bytes after one header. A larger value means that the stream is out of step. */
+/** Maximum bytes after one header. A larger value means that the bytes are no header. */
 const PART_BYTES_MAX = 16 * 1024 * 1024
 const HEADER_BYTES = 8
 const STDERR = 2

@@ -51,7 +51,7 @@ export class WasmProcess {
    * Starts the process and waits until it can run jobs.
    *
    * @param ready Number of idle interpreters.
-   * @throws Error if it ends before, or the abort reason; nothing is left behind
+   * @throws Error if the process ends before it is ready, or the abort reason; no process is left running
    */
   static async start(files: WasmFiles, ready: number, log: Log, signal: AbortSignal): Promise<WasmProcess> {
     const { libraryDir, imageDir } = files

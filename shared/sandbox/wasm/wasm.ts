@@ -19,7 +19,7 @@ import { WasmProcess } from './process.ts'
 
 const BACKOFF: Backoff = { baseMs: 250, maxMs: 10_000 }
 
-/** Maximum crashes within the window. After that, nothing is started until the oldest crash has left the window. */
+/** Maximum crashes within `WINDOW_MS`. After that, no process is started until the oldest crash is older than `WINDOW_MS`. */
 const CRASHES_MAX = 5
 const WINDOW_MS = 5 * 60_000
 

@@ -6,7 +6,8 @@ import type { Sandbox, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from
 import { type ZygoteParts, ZygoteProcess } from './process.ts'
 
 /*
- * The zygotes of one sandbox: a current one for new runs, and retired ones that finish their runs.
+ * The zygotes of one sandbox. A zygote is a warm Python interpreter that forks a process for each run. New runs use the current zygote;
+ * retired zygotes finish their runs.
  *
  *   starting → current → retired (after 500 runs or ten minutes, when the next one is ready) → stopped
  *      ↓          ↓

@@ -20,7 +20,7 @@ const ROBOTS_TIMEOUT_MS = 2_000
 const HEAP_MB = 384
 /** Maximum buffers of a thread, which do not count as heap: 2 MB of a PDF may unpack to 2 GB. */
 const BUFFER_BYTES_MAX = 256 * 1024 * 1024
-/** Interval of the measurement of buffers. */
+/** Interval at which the buffers of a thread are measured. */
 const MEASURE_INTERVAL_MS = 50
 /** Maximum waiting documents per project: 12 research runs read up to five at once. */
 const QUEUED_PER_PROJECT_MAX = 64
@@ -61,7 +61,7 @@ export class DocumentReader {
   /**
    * Returns the text of a document.
    *
-   * @param project The project whose turn is used.
+   * @param project Id of the calling project. Projects share the threads fairly.
    * @throws ServiceError `unsupported_media_type` if the document does not have its type, or exceeds the time or memory;
    *   `overloaded` if too many documents of the project wait. Also throws the signal's reason.
    */

@@ -16,7 +16,7 @@ const ATTRIBUTE_CHARS_MAX = 200
  * Maximum open elements. At this depth the page ends, because the parser moves all of them for each further element.
  */
 const OPEN_MAX = 4_000
-/** Maximum characters that are written as entities, because each becomes a DOM node. Later ones are omitted. */
+/** Maximum number of characters written as entities; the rest are omitted. Limited, because the DOM parser makes a node of each. */
 const MARKS_MAX = 8_000
 /** UTF-16 units per parser call, so that a page beyond the bounds ends early. */
 const CHUNK_CHARS = 64 * 1024
@@ -68,7 +68,7 @@ class Reducer {
   #deepest = 0
   #elements = 0
   #marks = 0
-  /** Open elements when an element was dropped, while the parser is inside it. */
+  /** Number of open elements at the start of a dropped element; undefined outside of dropped elements. */
   #droppedAt: number | undefined
 
   get isFull(): boolean {

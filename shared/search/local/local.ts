@@ -215,7 +215,7 @@ class CorpusBackend implements LocalCorpus {
 
   #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
     const reading = this.#read(file)
-    // Reading ahead may fail before the result is awaited.
+    // Prevents an unhandled rejection, because reading ahead may fail before the result is awaited.
     reading.catch(() => {})
     return reading
   }

@@ -36,7 +36,7 @@ export function watchCorpus(
 function open(path: string, onChange: () => void): FSWatcher | undefined {
   try {
     const watcher = watch(path, { recursive: true, persistent: false }, onChange)
-    // The timer still detects changes.
+    // Without events, the interval scans still detect changes.
     watcher.on('error', () => watcher.close())
     return watcher
   } catch {

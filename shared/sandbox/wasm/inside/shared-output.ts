@@ -6,7 +6,7 @@
 const [WRITTEN, IS_NOTIFIED] = [0, 1]
 /** Header: two numbers of 4 bytes, then one of 8 for the total bytes written, including dropped ones. */
 const HEADER_BYTES = 16
-/** Maximum spare buffers: two for each run of those that may end at once. */
+/** Maximum spare buffers: two for each of the 32 runs that may end at the same time. */
 const SPARE_MAX = 64
 
 /** Written by one thread, read by another. `buffer` is the shared memory. */

@@ -36,7 +36,7 @@ const Result = z.looseObject({
 })
 const Results = z.union([z.looseObject({ results: z.array(z.unknown()) }), z.array(z.unknown())])
 
-/** A document, by the same agreement. */
+/** A document in the format of OpenAI's deep research for MCP servers. */
 const Document = z.looseObject({
   title: z.string().nullish().catch(null),
   text: z.string(),

@@ -110,7 +110,7 @@ function toolsOf(tools: readonly { name: string; inputSchema: { required?: unkno
   )
 }
 
-/** Disables the SDK's checks against the server's own schemas. `answers.ts` checks results against ours. */
+/** Disables the SDK's checks against the server's own schemas. `mcp.ts` checks results against our own schemas. */
 const UNCHECKED = {
   getValidator<T>(): JsonSchemaValidator<T> {
     return (input) => ({ valid: true, data: input as T, errorMessage: undefined })

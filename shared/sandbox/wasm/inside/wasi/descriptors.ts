@@ -2,7 +2,7 @@ import { WasiError } from './abi.ts'
 import type { Directory } from './file-tree.ts'
 import { ScratchFile, type StoredFile } from './stored-files.ts'
 
-/** A stream without a position. A missing method means that the guest cannot do this. */
+/** A stream without a position. Without `read` or `write`, the guest cannot read or write the stream. */
 export interface Stream {
   readonly kind: 'stream'
   /** Fills a buffer and returns the number of bytes, 0 at the end. */
@@ -16,7 +16,7 @@ export interface Stream {
 export interface OpenDirectory {
   readonly kind: 'directory'
   readonly node: Directory
-  /** Path of an initial directory: the guest's library resolves paths from these. */
+  /** Path of an initial directory, from which the guest's library resolves paths; undefined for other directories. */
   readonly preopen: string | undefined
   /** Names in the directory when it was last read from its beginning. */
   listing: readonly string[]
@@ -37,7 +37,7 @@ export class Descriptors {
   readonly #open: Array<Descriptor | undefined>
   readonly #max: number
 
-  /** @param first Objects of descriptors 0, 1, 2 and so on. */
+  /** @param first Initial descriptors, in the order of their numbers. */
   constructor(first: readonly Descriptor[], max: number) {
     this.#open = [...first]
     this.#max = max

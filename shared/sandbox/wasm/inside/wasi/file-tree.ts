@@ -10,12 +10,11 @@ import { Inode, type Quota, ScratchFile, type StoredFile } from './stored-files.
 
 const NAME_BYTES_MAX = 255
 
-/** The object of a name. */
 export type Node = Directory | StoredFile | ScratchFile
 
 /** A directory. The guest may change its contents only if it has a quota. */
 export class Directory extends Inode {
-  /** The directory itself at the top. */
+  /** The parent directory; the root is its own parent. */
   #parent: Directory
   readonly #quota: Quota | undefined
   readonly #entries = new Map<string, Node>()
