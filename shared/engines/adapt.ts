@@ -56,7 +56,7 @@ const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
  * 3. Tool names that the upstream would reject are shortened: `mcp__a_long_server__a_long_tool` → `mcp__a_long_ser_1b2c3d4e`.
  *
  * Events are adapted in reverse. Tool names become those of the caller again, and calls of a substitute function become calls of the custom
- * tool. The model gets the alias that the caller used.
+ * tool. The event `start` names the model by the alias that the caller used.
  */
 export interface AdaptedRequest {
   readonly request: GenerateRequest

@@ -47,7 +47,7 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     return this.#opened.get(id)?.engine
   }
 
-  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses them has ended */
+  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses these engines has ended */
   async retire(untilOver: Promise<void>): Promise<void> {
     for (const [id, { model, engine }] of this.#opened) {
       if (this.#models.find(id) === model) continue
@@ -76,7 +76,7 @@ export function chainOf(models: Models, name: string): ModelConfig[] {
 /** One attempt with one model: the engine's events, and their conversion into events for the caller. */
 export interface Attempted<Said, Event> {
   readonly events: AsyncIterable<Said>
-  /** Returns no event for output that the filter holds back. */
+  /** Converts one event of the engine into events for the caller; none while a filter holds back output. */
   give(said: Said): Iterable<Event>
 }
 
@@ -85,7 +85,7 @@ export interface Attempted<Said, Event> {
  *
  * Retries with the same model are not done here: only the owner of the job decides them.
  *
- * @param ask Begins one attempt.
+ * @param ask Begins one attempt with one model.
  * @throws The first model's error, whose Retry-After is the relevant one for the caller; the signal's reason
  */
 export async function* withFallbacks<Said, Event>(

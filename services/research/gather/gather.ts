@@ -51,11 +51,11 @@ export interface GatherOptions {
 /**
  * Finds and reads the sources of one run.
  *
- * - Each search and each page is a recorded step, so a resumed run repeats none of them. A failed step is not recorded.
- * - Failures are counted, because a failed search may have had the answer.
- * - Hits of all queries and backends are fused by reciprocal rank fusion. The score of a hit is the sum of 1 / (60 + rank), ranks from 1.
- *   Rank 1 in two lists gives 2 / 61 = 0.033.
- * - A source that repeats the text of an earlier one is dropped: copies are not independent sources.
+ * 1. Each search and each page is a recorded step, so a resumed run repeats none of them. A failed step is not recorded.
+ * 2. Failures are counted, because a failed search may have had the answer.
+ * 3. Hits of all queries and backends are fused by reciprocal rank fusion. The score of a hit is the sum of 1 / (60 + rank), ranks from 1.
+ *    Rank 1 in two lists gives 2 / 61 = 0.033.
+ * 4. A source that repeats the text of an earlier one is dropped, because copies are not independent sources.
  */
 export class Gathering {
   readonly #options: GatherOptions

@@ -85,7 +85,7 @@ export class Batcher {
     for (const [batch, abort] of this.#calls) if (batch.jobs.has(job) && !batch.isWanted) abort.abort(reason)
   }
 
-  /** Deferred to the end of this event-loop tick, so that jobs which arrive together share a call. */
+  /** Sends batches at the end of this event-loop tick, so that jobs which arrive together share a call. */
   #pumpSoon(): void {
     this.#pumping ??= setImmediate(() => {
       this.#pumping = undefined

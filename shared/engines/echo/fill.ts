@@ -46,7 +46,7 @@ interface FillOptions {
   /** Name of the value; texts consist of it. */
   readonly name?: string | undefined
   readonly param?: string
-  /** Default: a new one. */
+  /** Budget of generated values; default: a new budget. */
   readonly budget?: FillBudget
 }
 

@@ -75,7 +75,7 @@ export interface Script {
   readonly filter: Record<string, unknown> | undefined
 }
 
-/** A delta of one token, without its choice. */
+/** One step of a scripted answer: a delta of one token, without the index of its choice. */
 export type Step =
   | { type: 'reasoning' | 'refusal' | 'text'; text: string }
   | { type: 'tool_call'; call: number; id: string; name: string }

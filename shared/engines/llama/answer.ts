@@ -20,7 +20,7 @@ import {
   triggerOf,
 } from './tools.ts'
 
-/** Path of the schemas of a tool and of the answer in each API. */
+/** For each API, the request fields that contain the schema of a tool and of the answer. */
 const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool: string; readonly format: string }>> = {
   openai: { tool: 'function.parameters', format: 'response_format.json_schema.schema' },
   anthropic: { tool: 'input_schema', format: 'output_config.format.schema' },
@@ -253,8 +253,8 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
 }
 
 /**
- * Arguments of a tool follow its schema as closely as a grammar can. Only a strict tool is rejected for an unsupported keyword, because
- * agents send many of them.
+ * The grammar of an answer or of a tool's arguments. A grammar enforces a schema as far as possible. Only a strict tool is rejected for an
+ * unsupported keyword, because agents send many tools with such keywords.
  */
 async function makeGrammar(
   { runtime, request, signal }: LlamaCall,

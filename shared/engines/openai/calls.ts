@@ -31,7 +31,7 @@ export interface WireToolCall {
 interface WireFunction {
   name?: unknown
   arguments?: unknown
-  /** Name of the field in servers of Llama models. */
+  /** The arguments, in servers of Llama models. */
   parameters?: unknown
 }
 

@@ -59,7 +59,7 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
   readonly #id: string
   readonly #name: string
   readonly #upstream: Upstream
-  /** Base64 has a third of the bytes, is exact, and needs no parsing of numbers. */
+  /** Whether vectors are requested in base64, which is exact and a third as long as JSON numbers. False after a rejection. */
   #asksBase64 = true
 
   constructor(id: string, config: UpstreamConfig, headers: Record<string, string>, options?: UpstreamOptions) {
@@ -108,7 +108,7 @@ function boundsOf(texts: number): WholeBounds {
   return { values, bytes: Math.min(values * NUMBER_BYTES_MAX, WHOLE_BYTES_MAX) }
 }
 
-/** Answers are never streams. */
+/** Decodes whole answers; an answer with vectors is never a stream. */
 class EmbeddingsDecoder implements Decoder<Embedded> {
   readonly isDone = false
   readonly #model: string

@@ -120,5 +120,5 @@ export function isOpenAiServer(config: UpstreamConfig): boolean {
   return isOwn
 }
 
-/** Cached, because every call needs it, and parsing a URL costs one hundredth of a call. */
+/** Cached results of {@link isOpenAiServer}: parsing the URL on every call would cost one hundredth of the call. */
 const ownServers = new WeakMap<UpstreamConfig, boolean>()

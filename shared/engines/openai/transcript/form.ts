@@ -32,7 +32,7 @@ export async function openForm(fields: readonly (readonly [string, string])[], f
   }
 }
 
-/** Destroying the result destroys the content, even before anything was read. */
+/** A stream of head, content and tail. Destroying the stream destroys the content, even before anything was read. */
 function between(head: Buffer, content: Readable, tail: Buffer): Readable {
   async function* join() {
     yield head

@@ -48,7 +48,7 @@ export function openOpenAiTranscription(
 interface FormCall {
   readonly fields: readonly (readonly [string, string])[]
   readonly isStream: boolean
-  /** Default: the path of transcriptions. */
+  /** Path of the endpoint; default: that of transcriptions. */
   readonly path?: string
 }
 
