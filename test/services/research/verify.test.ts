@@ -80,7 +80,7 @@ describe('a claim', () => {
 
 describe('sentences of real pages', () => {
   const root = join(import.meta.dirname, '../../..')
-  const all = ['design', 'jobs', 'protocol', 'operations'].flatMap((page) => {
+  const all = ['internals/design', 'guides/jobs', 'internals/protocol', 'operate/operations'].flatMap((page) => {
     const snapshot = snapshotOf(page, readFileSync(join(root, `docs/${page}.md`), 'utf8'))
     return [...passagesOf(snapshot)].flatMap((passage) => passage.sentences)
   })

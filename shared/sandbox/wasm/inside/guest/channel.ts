@@ -1,0 +1,57 @@
+import { PLOT_BYTES_MAX, PLOTS_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
+import { FrameReader } from '#shared/sandbox/wasm/inside/frames.ts'
+
+const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
+
+/**
+ * The supervisor's end of the channel to which the guest writes: one verdict, then plots.
+ *
+ * Both our own code in the guest and the hostile program can write to it. Only the first verdict counts, which was written before the
+ * program started. A plot must be a PNG within the limits. After an invalid frame all further bytes are ignored.
+ */
+export class GuestChannel {
+  readonly #reader = new FrameReader(PLOT_BYTES_MAX)
+  readonly #onPlot: (png: Buffer) => void
+  #violations: readonly string[] | undefined
+  #plots = 0
+  #plotsBytes = 0
+  #isBroken = false
+
+  constructor(onPlot: (png: Buffer) => void) {
+    this.#onPlot = onPlot
+  }
+
+  /** Violations that the scan found; undefined before the verdict. */
+  get violations(): readonly string[] | undefined {
+    return this.#violations
+  }
+
+  /** Adds bytes of the guest, which may change after the call. */
+  write(bytes: Uint8Array): void {
+    if (this.#isBroken) return
+    try {
+      for (const { type, payload } of this.#reader.push(Buffer.from(bytes))) this.#take(type, payload)
+    } catch {
+      this.#isBroken = true
+    }
+  }
+
+  #take(type: string, payload: Buffer): void {
+    if (type === 'V') this.#violations ??= readVerdict(payload)
+    else if (type === 'P' && this.#violations) this.#takePlot(payload)
+    else throw new RangeError('not a frame of the guest')
+  }
+
+  #takePlot(png: Buffer): void {
+    if (!png.subarray(0, PNG.length).equals(PNG)) return
+    if (this.#plots >= PLOTS_MAX || this.#plotsBytes + png.length > PLOTS_BYTES_MAX) return
+    this.#plots += 1
+    this.#plotsBytes += png.length
+    this.#onPlot(png)
+  }
+}
+
+/** Trusted, because our code writes it before the program starts. */
+function readVerdict(payload: Buffer): string[] {
+  return (JSON.parse(payload.toString()) as { violations: string[] }).violations
+}
