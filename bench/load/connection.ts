@@ -1,6 +1,6 @@
 /*
- * A load generator for HTTP/1.1 on bare sockets, with one request at a time per connection. undici is not used: callers share the cores
- * with the measured processes, and undici takes more CPU than the upstream. autocannon does not time single tokens.
+ * A load generator for HTTP/1.1 on bare sockets, with one request at a time per connection. Two alternatives were rejected. The callers share
+ * the cores with the measured processes, and undici takes more CPU than the upstream. autocannon does not time single tokens.
  */
 import { connect, type Socket } from 'node:net'
 

@@ -253,7 +253,7 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
 }
 
 /**
- * The grammar of an answer or of a tool's arguments. A grammar enforces a schema as far as possible. Only a strict tool is rejected for an
+ * The grammar of an answer or of a tool's arguments. Unsupported keywords are ignored. Only a strict tool is rejected for an
  * unsupported keyword, because agents send many tools with such keywords.
  */
 async function makeGrammar(
