@@ -64,8 +64,8 @@ export interface Ports {
 }
 
 /**
- * Opens the adapters that the settings select; no other code knows all adapters. Waits up to two minutes for unreachable servers,
- * so that a short outage does not stop starting processes.
+ * Opens the adapters that the settings select; no other code imports all adapters. Waits up to two minutes for unreachable
+ * servers, so that a short outage does not stop starting processes.
  *
  * @param isWhole True if all roles run in this process; a store for a single process then suffices
  * @param role Names this process in Kafka, together with a random id

@@ -13,7 +13,7 @@
  *    events of running jobs survive a restart of the broker. Consumers and receivers retry forever with bounded delay.
  */
 export interface Broker {
-  /** For logs and `/readyz`, such as `kafka (share groups)` or `memory`. */
+  /** Name of the adapter for logs and `/readyz`, such as `kafka (share groups)` or `memory`. */
   readonly name: string
   /** False from the detection of an outage until the broker answers again. */
   readonly isReachable: boolean
@@ -99,8 +99,8 @@ export interface Receiver extends Closable {
 
 export interface QueueConsumer extends Closable {
   /**
-   * Waits for records and returns 1 to `max` of them. Returns none if `signal` aborts, or after `waitMs` without any (chosen by the adapter, ≤ 1 s).
-   * One call at a time.
+   * Waits for records and returns 1 to `max` records. Returns none if `signal` aborts, or after `waitMs` without any (chosen by
+   * the adapter, ≤ 1 s). One call at a time.
    */
   take(max: number, signal: AbortSignal): Promise<Delivery[]>
 }

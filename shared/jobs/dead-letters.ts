@@ -45,10 +45,10 @@ export async function writeDeadLetter(
 }
 
 export interface DeadLetterQuery {
-  /** Only records before this offset: the cursor of the next page. */
+  /** Cursor: only records before this offset are read. */
   readonly before?: number | undefined
   readonly max: number
-  /** Default: all. */
+  /** Filter of the returned letters; default: all. */
   readonly isMatch?: (letter: DeadLetter) => boolean
 }
 

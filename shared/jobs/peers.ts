@@ -13,7 +13,7 @@ export function workKey({ kind, model }: Work): string {
   return `${kind} ${model}`
 }
 
-/** Role of a process: worker of a pool, or one without jobs. */
+/** Role of a process: the pool of a worker, or a role that runs no jobs. */
 export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
 
 export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
@@ -33,7 +33,7 @@ export interface PeerCapacity {
 export interface Peer {
   readonly boot: string
   readonly role: Role
-  /** Empty before the first heartbeat. */
+  /** Version of the process; empty before its first heartbeat. */
   version: string
   slots: number
   running: number
@@ -42,7 +42,7 @@ export interface Peer {
   capacity: PeerCapacity | undefined
   /** Published heartbeat interval in units of 500 ms; undefined: none was published, and 1 is assumed. */
   heartbeatInterval: number | undefined
-  /** Suspected: no heartbeat for `suspectedMs`. Reset by the next heartbeat. */
+  /** True if the last heartbeat is older than `suspectedMs`. Reset by the next heartbeat. */
   isSuspected: boolean
 }
 

@@ -42,12 +42,12 @@ export interface Self {
 }
 
 export interface PresenceListener {
-  /** A peer is suspected: no heartbeat for `suspectedMs`. The peer may be dead or slow. */
+  /** Called when a peer is suspected: no heartbeat for `suspectedMs`. The peer may be dead or slow. */
   onSuspected?(peer: Peer): void
-  /** A peer is dead: no heartbeat for `lostMs`, or the peer has left. */
+  /** Called when a peer is dead: no heartbeat for `lostMs`, or the peer has left. */
   onLost?(peer: Peer): void
   onCapacity?(peer: Peer): void
-  /** A control record for jobs: a cancel, a pause, a resume and so on. */
+  /** Called for each control record about jobs, such as a cancel, a pause or a resume. */
   onControl?(record: ControlRecord): void
 }
 
@@ -151,7 +151,10 @@ export class Presence extends Peers {
     this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
   }
 
-  /** Publishes a record to every process. A failure is only logged, because each waiting party has a timeout. */
+  /**
+   * Publishes a record to every process. A failure is only logged, because each process that waits for an effect of the record
+   * has a timeout.
+   */
   send(record: ControlRecord): void {
     if (this.#broker.deliverLocal) return this.#broker.deliverLocal(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {

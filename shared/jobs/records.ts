@@ -1,6 +1,6 @@
 /**
  * Readers for records of other processes, whatever their version. During a rolling upgrade, older processes receive fields,
- * events and kinds that they do not know.
+ * events and kinds that they do not support.
  *
  * Unknown fields are stripped (`tolerant.ts`). An event or control record of an unknown type is ignored. A job that this version
  * cannot run is returned as a foreign job (`unsupported-jobs.ts`). An unreadable record gives undefined.
@@ -64,7 +64,7 @@ export function readUnsupported(value: Buffer): UnsupportedJob | undefined {
 }
 
 /**
- * Validates a stored request but returns it complete: unknown fields are for the worker that knows them.
+ * Validates a stored request but returns it complete: unknown fields are for a worker of a newer version.
  *
  * @throws ZodError if the known fields are invalid
  */

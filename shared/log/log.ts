@@ -2,9 +2,9 @@ import { stripVTControlCharacters, styleText } from 'node:util'
 import { type Logger, pino } from 'pino'
 import { ServiceError } from '#shared/error.ts'
 
-/*
- * Log form of an error. pino's default copies message, stack, causes and all other properties. These may quote user data: a prompt, a row that a
- * database refused, invalid JSON, a server's address.
+/**
+ * Log form of an error. pino's default copies message, stack, causes and all other properties. Any of these may quote user data:
+ * a prompt, a row that a database refused, invalid JSON, a server's address.
  *
  * So the properties are chosen here, and messages are logged only if they cannot contain data of a call.
  * 1. A ServiceError about the caller's request (below 500) has its code only: its message quotes the request.

@@ -107,7 +107,7 @@ export function mayBePublic(url: URL): boolean {
  * Checks a host before its URL is sent to a server that resolves the name again. Every address must be public, because that server may use any of
  * them. Later DNS changes are not detected.
  *
- * @param mayBeUnknown Accept a name without an address here: only the network of that server may know it.
+ * @param mayBeUnknown True to accept a name that does not resolve here, because it may exist only in the network of that server.
  * @throws ServiceError `invalid_value`, with the same message for an unknown name
  */
 export async function requirePublicHost(

@@ -3,9 +3,9 @@ import type { Metered } from '#shared/usage/meter.ts'
 
 export interface CompletedEnd {
   readonly result: unknown
-  /** Usage in the form for the caller. */
+  /** Usage of the job, in the form that the caller receives. */
   readonly usage?: unknown
-  /** Usage for the ledger. */
+  /** Usage of the job, in the form of the usage ledger. */
   readonly metered?: Metered
 }
 

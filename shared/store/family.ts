@@ -8,7 +8,7 @@ export interface NewStep {
   /** JSON text of a {@link StepInput}; absent: not recorded. */
   readonly input?: string | undefined
   readonly output: StepOutput
-  /** Bytes of the blob with the output, if any. */
+  /** Size of the blob with the output, in bytes; absent if the output is not in a blob. */
   readonly blobBytes?: number | undefined
   readonly cost: Readonly<Record<string, number>>
 }
@@ -33,13 +33,13 @@ export interface RecordedStep extends DoneStep {
 
 /** A child job to submit. Tenant, priority and trace are those of the parent. */
 export interface NewChild {
-  /** A {@link childJobId} of its parent. */
+  /** Id of the child: a {@link childJobId} of the parent. */
   readonly id: string
   readonly pool: PoolName
   readonly kind: string
   readonly endpoint: string
   readonly model: string
-  /** Data for the worker: the body, or the key of its blob. */
+  /** Input for the worker: the body, or the key of the blob that contains it. */
   readonly request: unknown
   readonly metadata?: Readonly<Record<string, string>> | undefined
   /** Deadline from now in ms, limited by the remaining time of the parent, which is the default. */

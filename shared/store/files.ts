@@ -26,7 +26,7 @@ export interface NewFile extends Omit<StoredFile, 'created_at_ms' | 'expires_at_
   readonly keepMs: number
 }
 
-/** Limits for the files of one project. Their bytes are limited by the quota of stored bytes. */
+/** Limits for the files of one project. The total bytes of files are limited by the quota of stored bytes. */
 export interface FileBounds {
   readonly filesMax: number
 }
@@ -46,7 +46,7 @@ export interface FileStore {
   /** Stores a file if the project has less than `filesMax`. An existing id returns true. */
   create(file: NewFile, bounds: FileBounds): Promise<boolean>
   find(tenant: string, id: string): Promise<StoredFile | undefined>
-  /** A page of files, plus one if there are more; without batch inputs. */
+  /** A page of files without batch inputs, plus one file if there are further pages. */
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
   delete(tenant: string, id: string): Promise<boolean>
   /** Adds one reference of a job to each file, and extends retention to at least `keepMs`. Returns the number of files found. */

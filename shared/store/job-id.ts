@@ -11,7 +11,7 @@ const PREFIX = 'job_'
 const TIME_LENGTH = 10
 const RANDOM_LENGTH = 22
 const ATTACHMENT_LENGTH = 8
-/** Crockford's base 32, as in ULID: sorts like the numbers. */
+/** Crockford's base 32, as in ULID: texts of equal length sort like the encoded numbers. */
 const DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
 
 export function newJobId(atMs: number = Date.now()): string {

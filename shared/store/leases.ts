@@ -11,9 +11,9 @@ export interface Leases {
    * returned was taken away. If crashes were counted because the process seemed dead, then a renewal subtracts them again.
    */
   renew(process: ProcessLease): Promise<OwnedJob[]>
-  /** Ends the lease of a process: its jobs may be reaped at once. */
+  /** Ends the lease of a process, so that the reaper may take its jobs at once. */
   deregister(boot: string): Promise<void>
-  /** Takes or renews a named lease, unless another holds it. */
+  /** Takes or renews a named lease, unless another process holds it. */
   holdLease(name: string, boot: string, leaseMs: number): Promise<boolean>
   releaseLease(name: string, boot: string): Promise<void>
 }

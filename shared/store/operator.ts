@@ -1,7 +1,7 @@
 import type { DurableJob, DurableState, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 
-/** Maximum of {@link OperatorStore.countAhead}; a higher exact count is of no use. */
+/** Maximum result of {@link OperatorStore.countAhead}, because an exact higher count is of no use. */
 export const AHEAD_MAX = 10_000
 
 /**
@@ -17,15 +17,18 @@ export interface OperatorStore {
   listDeliveries(
     query: OperatorDeliveries,
   ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
-  /** Makes a message due at once; a given-up message gets all of its tries again. Undefined: unknown, delivered, or its address was erased. */
+  /**
+   * Makes a message due at once; a given-up message gets all of its tries again. Returns undefined if the message is unknown or
+   * delivered, or if its address was erased.
+   */
   retryDelivery(id: string): Promise<WebhookDelivery | undefined>
   listPauses(): Promise<Pause[]>
-  /** Pauses a model or pool; no effect if it is paused. */
+  /** Pauses a model or pool; no effect if it is already paused. */
   pause(target: PauseTarget, by: string): Promise<void>
   resume(target: PauseTarget): Promise<void>
 }
 
-/** Start of the next page: the id of the last row read; null if there is none. */
+/** Cursor of the next page: the id of the last row read; null if there is no further page. */
 export type Cursor = string | null
 
 /** Filters of {@link OperatorStore.listJobs}; an absent field does not filter. */

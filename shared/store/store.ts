@@ -45,7 +45,7 @@ export interface StoreView
     HasConversations,
     HasMetadata,
     HasStoredBytes {
-  /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
+  /** Name of the adapter for logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
   /** False from the detection of an outage until the store answers again. */
   readonly isReachable: boolean
@@ -216,7 +216,7 @@ export interface NewJob {
   readonly kind: string
   readonly endpoint: string
   readonly model: string
-  /** Data for the worker: the body, or the key of its blob. */
+  /** Input for the worker: the body, or the key of the blob that contains it. */
   readonly request: unknown
   /** Deadline, from acceptance or from `runAtMs`, in ms. */
   readonly deadlineInMs: number
@@ -242,7 +242,7 @@ export interface NewJob {
 
 /** Idempotency key: the caller guarantees that requests with equal keys are equal. */
 export interface IdempotencyKey {
-  /** Method and path; the tenant is that of the job. */
+  /** Method and path of the request. The key is valid within this scope and the tenant of the job. */
   readonly scope: string
   readonly key: string
   /** Hash of the request. */
@@ -252,7 +252,10 @@ export interface IdempotencyKey {
   readonly replaces?: string
 }
 
-/** `exists`: the same id, or the same key and fingerprint; its state says whether it is in flight. */
+/**
+ * `exists`: a job with this id, or with this key and fingerprint, was created earlier. The state of that job shows whether it has
+ * ended.
+ */
 export type Created =
   | { readonly outcome: 'created'; readonly job: DurableJob; readonly events: DurableEvent[] }
   | { readonly outcome: 'exists'; readonly job: DurableJob }

@@ -3,9 +3,9 @@ import type { PoolName } from '#schemas/job.ts'
 
 /** Unended jobs by tenant: the basis of limits per tenant and of fair queues. */
 export interface TenantReads {
-  /** Number of queued and running jobs per tenant. Cost depends on those only. */
+  /** Number of queued and running jobs per tenant. The cost depends only on the number of these jobs. */
   depth(): Promise<TenantDepth[]>
-  /** Number of queued jobs per tenant, for the same slots. */
+  /** Number of queued jobs per tenant, among jobs that compete for the same slots. */
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
   /** Queue positions of a tenant's jobs among its own: {@link EXACT_POSITIONS} of the oldest, then each {@link POSITIONS_STEP}th. */
   positions(of: Lane, tenant: string): Promise<QueuedPosition[]>

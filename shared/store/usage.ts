@@ -2,7 +2,7 @@ import type { PoolName } from '#schemas/job.ts'
 
 /** Amounts of the ledger: whole numbers, so that sums are exact. */
 export interface UsageAmounts {
-  /** Calls and durable jobs that ended. */
+  /** Number of ended calls and durable jobs. */
   readonly calls: number
   readonly failed: number
   readonly inputTokens: number
@@ -37,9 +37,9 @@ export interface EndedJob {
 
 /** Filters and grouping of a sum. */
 export interface UsageQuery {
-  /** Undefined: every project. */
+  /** Id of a project; undefined for all projects. */
   readonly project?: string | undefined
-  /** Undefined: every key. */
+  /** Id of a key; undefined for all keys. */
   readonly keyId?: string | undefined
   readonly from: string
   readonly to: string

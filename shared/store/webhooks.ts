@@ -2,7 +2,7 @@ import type { DeliveryTry, WebhookDelivery } from '#schemas/durable-job.ts'
 
 /** Webhook messages. Terminal state transitions create them as `pending`. */
 export interface Webhooks {
-  /** Takes due messages under a lease until their `next_at_ms`. For each job, only the first pending message. */
+  /** Takes due messages under a lease until their `next_at_ms`. For each job, only the first pending message is taken. */
   takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
   /**
    * Records the outcome of a taken message.
@@ -19,7 +19,7 @@ export interface Webhooks {
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
 }
 
-/** Delivered, to be retried in `retryInMs`, or given up. */
+/** Outcome of a delivery: delivered, to be retried in `retryInMs`, or given up. */
 export type DeliveryOutcome =
   | { readonly state: 'delivered'; readonly status: number }
   | { readonly state: 'pending'; readonly retryInMs: number; readonly status?: number; readonly error?: string }

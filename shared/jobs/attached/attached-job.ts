@@ -9,7 +9,7 @@ import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { SkippedEvent } from '#shared/jobs/records.ts'
 
-/** Bytes of unread output at which the worker is asked to pause, and at which the worker may resume. */
+/** Bytes of unread output above which the worker is asked to pause, and below which the worker may resume. */
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
 /** Bytes of unread output at which the job fails. Reached only by one very large answer, or if the worker ignores the pause. */
@@ -52,12 +52,12 @@ export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply'
 }
 
 export interface JobOwner {
-  /** An attempt ended. The owner decides about the job and ends it, requeues it or ignores the outcome. */
+  /** Called when an attempt has ended. The owner ends the job, requeues it or ignores the outcome. */
   onOutcome(job: AttachedJob, outcome: Outcome): void
-  /** Unread output exceeds the limit. The attempt keeps running until the owner stops it. */
+  /** Called when unread output exceeds the limit. The attempt runs until the owner stops it. */
   onOverflow(job: AttachedJob, error: ErrorBody): void
   onPause(job: AttachedJob, isPaused: boolean): void
-  /** A second worker started an attempt that is bound to another worker. */
+  /** Called if a worker starts an attempt that is already bound to another worker. */
   onStaleWorker(job: AttachedJob, worker: string): void
 }
 
@@ -245,7 +245,7 @@ export class JobRegistry extends Map<string, AttachedJob> {
   }
 
   /**
-   * Jobs of a suspected worker that can run again at little cost: no output was sent, and the lost work takes less time than the
+   * Jobs of a suspected worker that can run again at little cost. No output was sent, and the lost work took less time than the
    * wait until the worker is declared dead. Only jobs without an earlier crash, so that slow workers do not use up the attempts
    * of a job.
    *

@@ -83,7 +83,7 @@ export class AttachedJobs implements JobOwner {
       listener: {
         onSuspected: (peer) => jobs.#onWorkerSuspected(peer),
         onLost: ({ boot }) => jobs.#failAttempts(jobs.#jobs.runBy(boot), { worker: boot }, 'worker lost'),
-        // The control channel delivers before the sender exists.
+        // The control channel may deliver records before the sender exists.
         onControl: (record) => {
           jobs.#sender?.onControl(record)
           options.pauses?.onControl(record)
@@ -268,7 +268,8 @@ export class AttachedJobs implements JobOwner {
   }
 
   /**
-   * The worker is suspected, not dead. Jobs that are cheap to repeat start elsewhere, at most as many as there are free slots.
+   * Called when a worker is suspected, but not dead. Jobs that are cheap to repeat start elsewhere, at most as many as there are
+   * free slots.
    */
   #onWorkerSuspected(worker: Peer): void {
     const jobs = this.#jobs.hedgeCandidates(worker, this.#options.workerLostMs)
@@ -281,7 +282,7 @@ export class AttachedJobs implements JobOwner {
     for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
 
-  /** The broker lost a topic with acknowledged records: queued jobs of a pool, or events of running jobs. */
+  /** Called when the broker has lost a topic with acknowledged records: queued jobs of a pool, or events of running jobs. */
   #onLoss(name: string): void {
     const atBroker = [...this.#jobs.values()].filter(({ isAtBroker }) => isAtBroker)
     if (name !== REPLIES) {
@@ -304,7 +305,7 @@ export class AttachedJobs implements JobOwner {
     this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
   }
 
-  /** The job keeps waiting until its deadline as long as a live worker can start it. */
+  /** Fails a job that has not started in time, unless a live worker can still start it before its deadline. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
     if (job.state !== 'queued') return
     const error = this.#waitQueues.mayBeLost(job) ? this.#sender.unstartedError(job, waitMs) : undefined
@@ -326,7 +327,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #stopWorker(job: AttachedJob): void {
-    // Workers remember cancels of unseen jobs only in bounded number, so a cancel is sent only if a worker may have the job.
+    // A cancel is sent only if a worker may have the job, because workers store only a limited number of cancels of unknown jobs.
     if (job.sentAtMs !== undefined) this.presence.send({ type: 'cancel', job_id: job.id })
   }
 

@@ -6,7 +6,7 @@ export interface FairQueueItem {
 
 /** Waiting jobs of one tenant, by work key, oldest first. */
 interface TenantQueue<Job> {
-  /** Position in the round: the tenant with the lowest rank is served first. */
+  /** Position of the tenant in the round robin: the lowest rank is served first. */
   rank: number
   readonly jobs: Map<string, Set<Job>>
 }
@@ -34,7 +34,7 @@ export class FairQueue<Job extends FairQueueItem> {
   readonly #tenants = new Map<string, TenantQueue<Job>>()
   readonly #byRank = new Map<number, TenantQueue<Job>>()
   readonly #orders = new Map<string, ModelOrder>()
-  /** Arrival number of each job. Jobs that were put first have numbers of 0 or below. */
+  /** Arrival number of each job. Jobs that were added with `addFirst` have numbers of 0 or below. */
   readonly #order = new WeakMap<Job, number>()
   #last = 0
   #first = 0
@@ -172,7 +172,7 @@ export class FairQueue<Job extends FairQueueItem> {
   }
 }
 
-/** Index of a rank in the sorted array, or where it belongs. Most ranks are new and belong at the end. */
+/** Index of a rank in the sorted array, or the index at which to insert it. Most ranks are new and belong at the end. */
 function positionOf(ranks: readonly number[], rank: number): number {
   if (rank > (ranks.at(-1) ?? Number.NEGATIVE_INFINITY)) return ranks.length
   let [from, to] = [0, ranks.length]
@@ -188,7 +188,10 @@ function isSame(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
   return a.size === b.size && a.isSubsetOf(b)
 }
 
-/** Number of jobs of each tenant, with capped sums whose cost does not depend on the number of tenants. */
+/**
+ * Number of jobs of each tenant. Supports sums in which each tenant is capped, at a cost that does not depend on the number of
+ * tenants.
+ */
 export class TenantCounts {
   readonly #of = new Map<string, number>()
   /**

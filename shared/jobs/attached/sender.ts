@@ -137,7 +137,7 @@ export class Sender {
     })
   }
 
-  /** Returns undefined if the job waits in the fair queue. */
+  /** Sends a job if it may start now. Returns undefined if the job waits in the fair queue. */
   #send(job: AttachedJob): Promise<void> | undefined {
     if (!this.#options.broker.isReachable) return this.#publish(job)
     const { pool } = job.envelope
@@ -267,7 +267,7 @@ function unstartedReason(presence: Presence, { envelope, sentAtMs }: AttachedJob
   const { pool, model } = envelope
   if (presence.workers(pool).length === 0) return `No ${pool} worker is running.`
   if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
-  // The broker may have lost an acknowledged record.
+  // True if the broker may have lost the record after acknowledging it.
   const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
   return isLost ? 'No worker started the request.' : undefined
 }

@@ -119,7 +119,7 @@ export class SlotPartition {
     for (const tenant of here) own += 1 / (1 + (tenants.get(tenant) ?? 0))
     let theirs = unlisted
     for (const [tenant, ingresses] of tenants) theirs += ingresses / (ingresses + (here.has(tenant) ? 1 : 0))
-    // No call waits here now: the next one gets the share of one tenant.
+    // If no call waits here now, then the share is that of one tenant, for the next call.
     return own === 0 ? 1 / (1 + theirs) : own / (own + theirs)
   }
 

@@ -5,7 +5,7 @@ import { WaitEstimate } from './wait-estimate.ts'
 
 /** A waiting job is rejected only if its estimate exceeds twice the maximum wait, because estimates err. */
 const LATE_RATIO = 2
-/** Cache lifetime of the capacity: read on every call, updated less often. */
+/** Cache lifetime of the capacity, which is read on every call but changes less often. */
 const CAPACITY_TTL_MS = 100
 
 export interface QueuedJob {
@@ -33,7 +33,8 @@ type QueuesPresence = Pick<Presence, 'capacityOf' | 'slots' | 'workers'>
 export class WaitQueues<Job extends QueuedJob = QueuedJob> {
   readonly #presence: QueuesPresence
   /**
-   * By pool, or by pool and model if the model has its own limit. Durations of a fast model do not predict those of a slow one.
+   * Queues by pool, or by pool and model if the model has its own limit, because durations of a fast model do not predict those
+   * of a slow one.
    */
   readonly #queues = new Map<string, WaitQueue<Job>>()
   /**

@@ -66,12 +66,12 @@ export class Dispatcher {
     }
   }
 
-  /** A job has ended, so another record may take its place (see {@link QueueNotifier}). */
+  /** Call when a job has ended, so that another record may be published (see {@link QueueNotifier}). */
   ended(job: DurableJob): void {
     this.#notifier?.ended(job)
   }
 
-  /** Announces to workers that jobs wait, because records or earlier announcements may be lost. */
+  /** Announces again to workers that jobs wait, because records or earlier announcements may be lost. */
   notifyWaiting(of: QueuedOf): void {
     this.#notifier?.notify(of)
   }

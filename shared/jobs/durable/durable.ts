@@ -37,7 +37,7 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   readonly bodyBytes?: number | undefined
   readonly attachmentBytes?: number | undefined
   readonly stream: boolean
-  /** Replay: the job whose record replaces all external calls. */
+  /** Id of the job that is replayed: its record replaces all external calls. */
   readonly replayOf?: string | undefined
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
 }
@@ -70,8 +70,8 @@ export interface DurableJobsOptions {
 }
 
 /**
- * Durable jobs as submitters and subscribers see them. Their owner is the store (docs/internals/design.md, Owners): every state and event
- * returned here was committed before.
+ * Interface of durable jobs for submitters and subscribers. The owner of a durable job is the store (docs/internals/design.md,
+ * Owners): every returned state or event is already committed.
  */
 export class DurableJobs {
   readonly positions: Positions

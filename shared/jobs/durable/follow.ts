@@ -37,7 +37,8 @@ export class LiveEvents {
     const live = new LiveEvents(log)
     const partitions = Array.from({ length: EVENT_PARTITIONS }, (_, partition) => partition)
     live.#receiver = await broker.receive(EVENTS, partitions, ({ key, value }) => {
-      // Most records belong to jobs without subscription here. The key identifies them without parsing.
+      // Most records belong to jobs without a subscription in this process. The key identifies the job without parsing the
+      // record.
       const subscriptions = live.#subscriptions.get(key)
       if (subscriptions) live.#onRecord(value, subscriptions)
     })
@@ -71,7 +72,7 @@ export class Subscription {
   readonly #onClose: () => void
   #events: DurableEvent[] = []
   #isNews = false
-  /** The end of the job as received, not parsed. */
+  /** The end of the job as received; not parsed yet. */
   #end: unknown
   #wake: (() => void) | undefined
 
@@ -136,7 +137,7 @@ export interface FollowOptions {
   readonly store: JobReads
   readonly scope: Scope
   readonly id: string
-  /** Sequence number of the last event that the caller has; 0: none. */
+  /** Sequence number of the last event that the caller has received; 0 if none. */
   readonly after: number
   readonly signal: AbortSignal
   /** Maximum interval without events after which the store is read; default: 5,000 ms. */

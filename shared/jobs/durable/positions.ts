@@ -17,11 +17,11 @@ interface CachedRead<T> {
 
 /**
  * Queue positions of waiting durable jobs: the number of jobs that start earlier, in tenant order, among those of the same kind,
- * model and priority. Calls that wait for the pool are included. Of each other tenant, only the jobs that the round robin starts
+ * model and priority. Calls that wait for the pool are included. For each other tenant, only the jobs that the round robin starts
  * earlier are counted. Thus a long backlog of one tenant does not change the position of others (docs/internals/design.md,
  * Fairness).
  *
- * The position is an upper bound, because only the workers know which tenant is first in the current round.
+ * The position is an upper bound, because only the workers hold the current position of the round robin.
  */
 export class Positions {
   readonly #store: StoreView

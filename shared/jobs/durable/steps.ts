@@ -5,11 +5,11 @@ import type { RecordedStep, StepInput } from '#shared/store/family.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Maximum bytes of outputs read from blobs per page. A page ends there, but contains at least one step. */
+/** Maximum bytes of outputs read from blobs per page. A page ends at this size, but contains at least one step. */
 const PAGE_BYTES_MAX = 4 * 1024 * 1024
 
 export interface StepView extends Omit<RecordedStep, 'output' | 'blob'> {
-  /** Counts from 1, in order of completion. */
+  /** Number of the step, from 1, in order of completion. */
   readonly number: number
   readonly input: StepInput | null
   readonly output: unknown

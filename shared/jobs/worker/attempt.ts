@@ -57,7 +57,7 @@ export class Attempt {
   /**
    * Runs to the end and never throws. Resolves when the last event is sent.
    *
-   * @param turn Waits for the bulkhead of the model; undefined: start at once. Rejects with the reason of its signal
+   * @param turn Waits for a permit of the model's bulkhead, and rejects with the reason of its signal. Undefined: start at once
    */
   async run(blobs: Blobs, bulkhead: BodyBudget, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()

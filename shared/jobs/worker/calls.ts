@@ -71,7 +71,8 @@ export class Calls {
   }
 
   /**
-   * Handles one record. The record is acknowledged when the ingress knows of the start, or when the queue has the record again.
+   * Handles one record. The record is acknowledged when the ingress has received `started`, or when the queue has the record
+   * again.
    */
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options

@@ -267,7 +267,10 @@ export class DurableRun implements AttemptSink {
     }
   }
 
-  /** Commits output until one more write, that of an end or a step, can carry the rest. Output that cannot be encoded is left to that write. */
+  /**
+   * Commits output until the rest fits into one more write, which is the write of the end or the step. Output that cannot be
+   * encoded is left to that write.
+   */
   async #writeBacklog(): Promise<void> {
     while (this.#pending.length > ENCODED_AT_ONCE && !this.#writes.isLost && this.#encodingError === undefined) {
       await this.#writeSome().catch((error: unknown) => {

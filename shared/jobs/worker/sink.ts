@@ -18,7 +18,7 @@ export interface AttemptSink {
    */
   event(event: unknown): Promise<void> | undefined
   readonly onProgress?: ((progress: Progress) => void) | undefined
-  /** @throws ServiceError if the output is not that of a finished job; nothing is published then */
+  /** @throws ServiceError if the output is incomplete; nothing is published then */
   completed(): Promise<void>
   /** @param isInfrastructure See {@link ServiceError.isInfrastructure}: a job that can wait is then retried */
   failed(error: ErrorBody, isInfrastructure?: boolean): Promise<void>

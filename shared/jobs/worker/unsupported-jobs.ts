@@ -32,8 +32,8 @@ export interface UnsupportedJobsOptions {
 }
 
 /**
- * Jobs of a kind or format that this version does not know. During a rolling upgrade, a newer ingress sends jobs that only newer
- * workers can run.
+ * Jobs of a kind or format that this version does not support. During a rolling upgrade, a newer ingress sends jobs that only
+ * newer workers can run.
  *
  * The record is appended to its queue again, unchanged, until this worker has seen the job for five seconds. Rejected
  * alternative: releasing the record. A Kafka share group silently drops a record that was released too often, and a classic group

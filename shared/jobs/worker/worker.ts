@@ -277,7 +277,7 @@ export class Worker {
   #onDelivery(lane: Lane, delivery: Delivery): void {
     const job = delivery.payload ? jobOfPayload(delivery.payload) : readJob(delivery.value)
     const kind = job && this.#kindOf(job)
-    // Another worker may know a kind that this version does not.
+    // Another worker may support a kind that this version does not.
     if (!job || !kind) this.#unsupported.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)

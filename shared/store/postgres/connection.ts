@@ -29,7 +29,7 @@ const CONNECT_TIMEOUT_MS = 5_000
 const IDLE_MS = 60_000
 /** Maximum calls that wait for a connection; more are refused. */
 const WAITING_MAX = 5_000
-/** Additional time of the client's timeout, so that the server's timeout error arrives first. */
+/** Time by which the client's timeout exceeds the server's, so that the server's timeout error arrives first. */
 const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
@@ -161,7 +161,7 @@ export class PostgresConnection {
     }
   }
 
-  /** At most once per minute and class, so that the log has the reason for errors that callers see. */
+  /** Logs a failure at most once per minute and class, so that the log has the reason for errors that callers receive. */
   #noteFailed(name: string, error: unknown): void {
     const now = performance.now()
     if (now - (this.#failedAtMs.get(name) ?? Number.NEGATIVE_INFINITY) < FAILED_MS) return
@@ -169,7 +169,7 @@ export class PostgresConnection {
     this.#onProblem('job store call failed', { err: error })
   }
 
-  /** Logs again only if no write found the disk full for a minute. */
+  /** Logs that the disk is full, unless a write found it full within the last minute. */
   #noteFull(error: unknown): void {
     if (!this.isFull) this.#onProblem('job store disk is full', { err: error })
     this.#fullAtMs = performance.now()

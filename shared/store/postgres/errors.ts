@@ -1,7 +1,8 @@
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * Every failure of Postgres, of a pooler in front of it or of the network between is given a class. The class decides three things:
+ * Classifies every failure of Postgres, of a pooler in front of Postgres, or of the network in between. The class decides three
+ * things:
  *
  * 1. Effect: the database is gone (each call is refused at once until a probe succeeds), or only this call failed. 2. Whether a
  *   starting process waits for recovery. A wrong password stays wrong, so the process exits after some seconds. 3. The message
@@ -252,7 +253,7 @@ export function busy(cause?: unknown): ServiceError {
   return new ServiceError('overloaded', message, { cause, ...more })
 }
 
-/** Error for one write that found the disk of the database full: the database rolled it back. */
+/** Error for one write that the database rolled back because its disk is full. */
 function full(cause: unknown): ServiceError {
   const message = 'The disk of the job store is full.'
   const more = { retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }

@@ -51,7 +51,7 @@ export class Groups {
   /**
    * Adds one job.
    *
-   * @returns Its row; none if refused or not found
+   * @returns The row of the job; no row if the job was refused or not found
    * @throws ServiceError `overloaded`
    */
   add(item: Item): Promise<TransitionRow[]> {

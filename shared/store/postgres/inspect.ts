@@ -16,7 +16,7 @@ export interface PostgresFacts {
   readonly has_migrations: boolean
   /** Whether this user may create tables. */
   readonly can_create: boolean
-  /** Id of the blob directory of the live processes (`#shared/blobs/fleet-directory.ts`); undefined if none runs. */
+  /** Id of the blob directory of the live processes (`#shared/blobs/fleet-directory.ts`); undefined if no process runs. */
   readonly blobs_id: string | undefined
   /** Hashes of the migrations that have run, by name. */
   readonly applied: ReadonlyMap<string, string>

@@ -2,8 +2,8 @@ import type { Client } from 'pg'
 import { bySetting } from './session.ts'
 
 /**
- * Migrations that create indexes without blocking reads and writes. Their first line begins with `-- online`, and they contain only `CREATE INDEX
- * name ON table …;` and `DROP INDEX name;`.
+ * Migrations that create indexes without blocking reads and writes. The first line of such a migration begins with `-- online`.
+ * Only `CREATE INDEX name ON table …;` and `DROP INDEX name;` are allowed.
  *
  * `CREATE INDEX CONCURRENTLY` cannot be part of a transaction, so each statement runs alone, and again after an interruption.
  * Postgres cannot create an index of a partitioned table that way. So each partition gets an index, which is attached to an empty
@@ -21,7 +21,7 @@ type Retry = <T>(change: () => Promise<T>) => Promise<T>
 interface Index {
   readonly name: string
   readonly table: string
-  /** Columns and condition. */
+  /** Columns and condition of the index. */
   readonly definition: string
 }
 

@@ -45,7 +45,7 @@ export interface PostgresOptions {
 /**
  * The store in Postgres 13 or later, for any number of processes.
  *
- * Updates the schema first. Durability is that of the server's `synchronous_commit` and replication.
+ * Updates the schema first. Durability depends on the server's `synchronous_commit` and replication.
  *
  * @throws ServiceError `overloaded` if Postgres is unreachable at the start
  */
@@ -102,7 +102,7 @@ class PostgresDatabase implements SqlDatabase {
     } catch (error) {
       const madeAtMs = jobIdTime(String(params.new_id ?? params.id))
       if ((error as { code?: string }).code !== NO_PARTITION || madeAtMs === undefined) throw error
-      // No purge ran for days, or a clock is far off.
+      // The partition of the day is missing: no purge ran for days, or a clock is far off.
       await addPartitions(this.#connection, madeAtMs)
       return await this.#insert(insert, params, hasKey)
     }

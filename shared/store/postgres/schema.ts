@@ -50,7 +50,7 @@ async function addMissing(connection: PostgresConnection, aroundMs: number | und
   })
 }
 
-/** Drops the partitions of days without retained jobs, with their events. */
+/** Drops the partitions of days without retained jobs, including the events of these days. */
 export async function dropPartitions(connection: PostgresConnection): Promise<void> {
   for (const suffix of await pastDays(connection)) {
     await connection.transaction((client) => dropDay(client, suffix))
@@ -81,7 +81,10 @@ async function missingOf(client: PoolClient, partitions: readonly Partition[]): 
   return partitions.filter((_, i) => rows[i].is_missing)
 }
 
-/** Created separately and attached: creating a partition in place would block all reads and writes of the whole table. */
+/**
+ * Creates a partition as a separate table and attaches it. `CREATE TABLE … PARTITION OF` would block all reads and writes of the
+ * whole table.
+ */
 async function addPartition(client: PoolClient, table: string, day: number): Promise<void> {
   const name = `${table}_${suffixOf(day)}`
   // Rows are updated several times, and free space in the page avoids index updates. Deleted rows are vacuumed soon, including the large texts in

@@ -59,7 +59,7 @@ class ClaimPosition {
     this.#after = after
   }
 
-  /** Whether there are tenants after those of the last statement. */
+  /** True if further tenants follow those that the last statement has read. */
   async goesOn(db: SqlDatabase, params: Params): Promise<boolean> {
     const [last] = await db.run({ name: 'last_looked', sql: lastScanned(db.isShared) }, params)
     if (!last || Number(last.step) < SCANNED_MAX || ++this.#nth === WAYS_MAX) return false

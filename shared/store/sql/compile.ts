@@ -21,12 +21,12 @@ export function replaceNames(sql: string, replacement: (name: string, index: num
   return { sql: replaced, names }
 }
 
-/** The values of compiled SQL, in the order of its numbers. @throws Error when one is missing: a mistake in the code */
+/** The values of compiled SQL, in the order of its parameter numbers. @throws Error if a value is missing, which is a defect */
 export function valuesOf({ names }: Compiled, params: Params): Params[string][] {
   return names.map((name) => parameterOf(params, name))
 }
 
-/** The value of one name. @throws Error when it is missing: a mistake in the code */
+/** The value of one name. @throws Error if the value is missing, which is a defect */
 export function parameterOf(params: Params, name: string): Params[string] {
   const value = params[name]
   if (value === undefined) throw new Error(`no value for :${name}`)

@@ -5,7 +5,10 @@ import { ERASE_FIRST_EVENTS, type Statement } from './statements.ts'
 
 /** Deletes jobs after their retention in small steps, in the SQL that Postgres and SQLite share. */
 
-/** Maximum rows per statement: SQLite blocks the event loop meanwhile. Events are stored next to each other, so more fit. */
+/**
+ * Maximum rows per statement, because SQLite blocks the event loop during a statement. More events than other rows are allowed,
+ * because they are stored next to each other.
+ */
 const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
 
@@ -17,7 +20,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const { children, childless } = await purgeChildren(db, jobsMax)
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
   const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax, childless: childless.join(' ') }) : []
-  // A parent can be deleted after its children.
+  // After its children are deleted, a parent may be deletable too.
   let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
@@ -25,9 +28,9 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
 }
 
 /**
- * Erases a job, its events first in parts, so that no statement deletes all events of a long run.
+ * Erases a job. Its events are deleted first, in parts, so that no statement deletes all events of a long run.
  *
- * Only the final erase counts: after an interruption, everything is repeated.
+ * The job counts as erased only after the last statement, so an interrupted erasure is repeated.
  */
 export async function eraseJob(db: SqlDatabase, params: Params, lastSeq: number): Promise<boolean> {
   for (let upTo = EVENTS_MAX; upTo < lastSeq; upTo += EVENTS_MAX)
@@ -57,7 +60,7 @@ function valuesOf(rows: readonly Row[], column: string): unknown[] {
   return rows.flatMap((row) => jsonOf(row[column]) ?? [])
 }
 
-/** Expired jobs, in the order of expiry, so that all steps select the same ones. No read returns them any more. */
+/** Expired jobs, which no read returns any more. Ordered by expiry, so that all steps of a purge select equal jobs. */
 const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
 
 /** Deletes some events of expired jobs: one job may have very many. */
@@ -113,7 +116,7 @@ export const PURGE_JOBS: Statement = {
           depth`,
 }
 
-/** Purges the small tables. A process row is deleted when it owns no job and the process cannot return. */
+/** Statements that purge the small tables. A process row is deleted when it owns no job and the process cannot return. */
 export const PURGES: readonly Statement[] = [
   {
     name: 'purge_keys',

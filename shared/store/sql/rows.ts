@@ -18,7 +18,7 @@ export function jobOf(row: Row): DurableJob {
     if (JSON_COLUMNS.has(name)) job[name] = jsonOf(value)
     else job[name] = BOOLEAN_COLUMNS.has(name) ? Boolean(value) : value
   }
-  // A newer version may have used an error code that this version lacks.
+  // The error code may be one of a newer version, which this version does not have.
   if (job.error !== null) job.error = tolerant(ErrorBody).parse(job.error)
   return job as DurableJob
 }
@@ -43,12 +43,12 @@ export function jsonOf(value: unknown): unknown {
   return typeof value === 'string' ? JSON.parse(value) : null
 }
 
-/** Undefined becomes an SQL NULL. */
+/** JSON text of a value; null (SQL NULL) if the value is undefined. */
 export function jsonText(value: unknown): string | null {
   return value === undefined || value === null ? null : JSON.stringify(value)
 }
 
-/** A row of `statements.OWNED`. */
+/** Converts a row of `statements.OWNED`. */
 export function ownedOf(row: Row): OwnedJob {
   return {
     id: String(row.id),

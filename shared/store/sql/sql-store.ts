@@ -42,7 +42,7 @@ import * as moves from './transitions.ts'
 import { SqlUsage } from './usage.ts'
 import { dispatchOf, JOBS_MAX, resultOf, sweep, transitionOne, writeAsOwner } from './writes.ts'
 
-/** Due messages per statement, and maximum statements per call that postpone blocked messages. */
+/** Number of due messages that a statement examines, and maximum number of statements per call that postpone blocked messages. */
 const LOOK = 100
 const PUT_OFF_MAX = 30
 
@@ -54,7 +54,7 @@ const TIMED_OUT: ErrorBody = {
 }
 const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
 
-/** The store over any database that speaks the SQL of `transitions.ts`, `create/inserts.ts` and `statements.ts`. */
+/** The store on any database that supports the SQL of `transitions.ts`, `create/inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
   readonly usage: SqlUsage

@@ -7,7 +7,7 @@ import { pickFair } from './turns.ts'
 
 export type Params = Record<string, string | number | boolean | null>
 
-/** Output of a run as it is written: its data as JSON text. */
+/** Output of a run in the form in which it is written: the data are JSON text. */
 export type WrittenOutput = readonly { readonly type: string; readonly data: string }[]
 
 /** A row of a result, by column. Booleans may be 0 and 1. */
@@ -37,11 +37,11 @@ export interface SqlDatabase {
   untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
   transition(move: Transition, params: Params, output: WrittenOutput): Promise<TransitionRow[]>
-  /** Inserts a job with its event. With `hasKey`, only if its idempotency key is free. */
+  /** Inserts a job with its event. With `hasKey`, the job is inserted only if its idempotency key is free. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   erase(params: Params): Promise<boolean>
   write(write: Write, params: Params): Promise<void>
-  /** Runs a statement that locks the rows it picks: concurrent ones pick different rows. */
+  /** Runs a statement that locks the rows that it picks, so that concurrent statements pick different rows. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
   limitRunning(limits: RunningLimits): void
   /** Creates partitions for the coming days, and drops past ones, if the database has partitions. */

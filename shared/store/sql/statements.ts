@@ -41,7 +41,7 @@ export const FIND_PAST: Statement = {
 
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
-  // The expression matches no index of unerased jobs: see `STATE` in transitions.ts.
+  // Written so that no index of unerased jobs matches: see `STATE` in transitions.ts.
   sql: `SELECT request, result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 export const FIND_RESULT: Statement = {
@@ -49,7 +49,7 @@ export const FIND_RESULT: Statement = {
   sql: `SELECT result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 
-/** The job that holds an idempotency key; only its id if the job was purged. */
+/** Finds the job that holds an idempotency key; only its id if the job was purged. */
 export const FIND_KEY: Statement = {
   name: 'find_key',
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,
@@ -62,7 +62,7 @@ export const LIST_EVENTS: Statement = {
         ORDER BY seq LIMIT :limit`,
 }
 
-/** Events that an owner's write recorded, by its number; none if the write did not happen. */
+/** Events that a numbered write of the owner recorded; none if the write was not committed. */
 export const FIND_CHUNK: Statement = {
   name: 'find_chunk',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -130,7 +130,7 @@ export const QUEUED_MODELS: Statement = {
         WHERE state = 'queued' GROUP BY pool, kind, model, priority`,
 }
 
-/** The expression matches no index of states: see `STATE` in transitions.ts. */
+/** Written so that no index of states matches: see `STATE` in transitions.ts. */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
 /** Replaces the metadata of a job. */
@@ -152,7 +152,7 @@ export const ERASE_STEPS = 'DELETE FROM job_steps WHERE job_id = :id'
 /** Erases the addresses of webhook messages, since an address may contain a secret. Pending messages are not sent. */
 export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL, history = NULL WHERE job_id = :id`
 
-/** Deletes some of the events first, so that no statement has to delete all those of a long run. */
+/** Deletes some events before the job is erased, so that no single statement has to delete all events of a long run. */
 export const ERASE_FIRST_EVENTS: Statement = {
   name: 'erase_first_events',
   sql: `DELETE FROM job_events WHERE job_id = :id AND seq <= :up_to AND EXISTS (
@@ -171,7 +171,10 @@ export const RENEW: Statement = {
 
 const LEFT = `replace(lost_by, CAST(:boot AS text) || ' ', '')`
 
-/** Takes back the crashes counted for a process that renews its lease: the jobs did not kill it. Ended rows are unchanged. */
+/**
+ * Subtracts the crashes that were counted for a process that now renews its lease, because the process did not crash. Ended jobs
+ * are unchanged.
+ */
 export const SPARE: Statement = {
   name: 'spare',
   sql: `UPDATE jobs SET lost_by = ${LEFT},
@@ -191,7 +194,7 @@ export const DEREGISTER: Statement = {
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
 
-/** A lease beyond this end was taken before the clock was set back. */
+/** Latest plausible end of a lease. If a lease ends later, then the clock was set back after the lease was taken. */
 const LAST_UNTIL = `now_ms() + CAST(:lease_ms AS bigint) + ${SET_BACK_MS}`
 
 /**
@@ -226,8 +229,8 @@ export const DELIVERY_COLUMNS =
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 
 /**
- * Takes due messages; those of one job in the order of its events. Reads the `:look` longest due only: {@link putOffDeliveries} postpones those that
- * wait for an earlier message.
+ * Takes due messages. The messages of one job are taken in the order of its events. Reads the `:look` longest due only: {@link
+ * putOffDeliveries} postpones those that wait for an earlier message.
  *
  * @param lock Lock clause for the picked rows, if needed.
  */
@@ -243,7 +246,7 @@ export const takeDeliveries = (lock: string): Statement => ({
         RETURNING ${DELIVERY_COLUMNS}`,
 })
 
-/** Delay until the next check of a message whose earlier one is in progress or due soon. */
+/** Delay until the next check of a message whose predecessor is in progress or due soon. */
 const SOON_MS = 30_000
 const RETRY_DELAY_MS = 2_000
 

@@ -7,40 +7,40 @@
  * queued.
  */
 export interface Transition {
-  /** Unique; names the prepared statement. */
+  /** Unique name, used for the prepared statement. */
   readonly name: string
   readonly set: string
   readonly where?: string
   /** For a sweep: the jobs to change, at most `:limit`, each locked until the commit. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
-  /** For a round robin sweep over tenants ({@link pickFair}): condition for the jobs. */
+  /** For a sweep that serves tenants round robin ({@link pickFair}): the condition for the jobs. */
   readonly pickFair?: string
   readonly event?: string
   readonly data?: string
-  /** A write of the owner: numbered by `:chunk`, with optional output. */
+  /** True for a write of the job's owner, which has the number `:chunk` and optional output. */
   readonly isOwners?: boolean
   readonly givesRequest?: boolean
-  /** Other rows that `set` reads, under a name; they are locked until the commit. */
+  /** Other rows that `set` reads, and the name for them. The rows are locked until the commit. */
   readonly reads?: { readonly name: string; readonly sql: (from: string) => string; readonly lock: string }
   /** Additional inserts that read the changed rows. @param moved Name of the table expression with these rows */
   readonly also?: readonly ((moved: string) => string)[]
 }
 
 const WAITING = `jobs.state IN ('queued', 'scheduled')`
-/** Owned by no worker: queued, scheduled, or waiting for children. */
+/** SQL condition: no worker owns the job, which is queued, scheduled or waiting for children. */
 const IDLE = `jobs.state IN ('queued', 'scheduled', 'waiting')`
-/** Assignments that end a job. */
+/** SQL assignments that end a job. */
 export const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
 export const endWhen = (condition: string) =>
   `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
 /** SQL condition: a cancel was requested. */
 export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
-/** A cancel was requested, and there is no grace period for a partial result, or it has elapsed. */
+/** SQL condition: a cancel was requested, and no grace period for a partial result remains. */
 export const CANCEL_DUE = `${CANCEL_REQUESTED} AND (partial_ms IS NULL OR expires_at_ms <= now_ms())`
 /**
- * State of a job found by its id. The expression matches no index of states. A plan made while such an index was empty would scan it completely for
- * each job.
+ * State of a job that is found by its id. Written so that no index of states matches: a plan made while such an index was empty
+ * would scan that index completely for each job.
  */
 export const STATE = `jobs.state || ''`
 
@@ -70,10 +70,10 @@ export const CLAIM_NEXT: Transition = {
   event: `'job.started'`,
 }
 
-/** Guard of every owner's write: still in progress, in the same attempt, with no write lost or repeated. */
+/** Guard of every write by the owner: the job is in progress, in the expected attempt, and no write was lost or repeated. */
 export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
-/** Assignments of every owner's write. */
+/** SQL assignments of every write by the owner. */
 export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),
   progress = coalesce(:progress, progress), output_bytes = output_bytes + CAST(:bytes AS bigint)`
 
@@ -138,9 +138,12 @@ export const HONOUR_CANCEL: Transition = {
   event: `'job.cancelled'`,
 }
 
-/** The first cancel of a job that may write a partial result. */
+/** SQL condition: first cancel of a job that may write a partial result. */
 const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND CAST(:how AS text) <> 'final'`
-/** A first cancel, with partial result, of a job that has recorded steps and no owner. */
+/**
+ * SQL condition: first cancel of a job that may write a partial result, has recorded steps and has no owner. Such a job is queued
+ * again.
+ */
 const GOES_ON = `${IDLE} AND steps > 0 AND ${WRAPS_UP}`
 const ENDS = `${IDLE} AND NOT (${GOES_ON})`
 const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms() + partial_ms ELSE deadline_ms END`
@@ -203,7 +206,7 @@ export const EXPIRE: Transition = {
 export const SET_BACK_MS = 60_000
 const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
 const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
-/** Grace period of a cancelled job for a partial result; 0 after the cancel that ends it. */
+/** Remaining grace period of a cancelled job for a partial result; 0 if a second cancel ended the period. */
 const PARTIAL_LEFT = `CASE WHEN jobs.expires_at_ms > jobs.cancel_requested_at_ms THEN coalesce(jobs.partial_ms, 0) ELSE 0 END`
 const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 

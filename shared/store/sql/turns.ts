@@ -3,7 +3,10 @@
  * next. So the cost does not depend on the number of jobs per tenant.
  */
 
-/** Tenants read in addition to the served ones: the tenant with the fewest running jobs among them is served first. */
+/**
+ * Number of tenants that are read in addition to those that can be served, so that tenants with the fewest running jobs are
+ * served first.
+ */
 export const TENANTS_AHEAD = 8
 
 /** Maximum tenants read per statement, including those at their limits; the claim continues after them in another statement. */
@@ -41,7 +44,7 @@ const way = (isLocking: boolean) => `
       WHERE nth <= CAST(:tenants AS bigint) AND step < ${SCANNED_MAX} AND (lap = 0 OR (lap = 1 AND tenant < :after))
     )`
 
-/** Jobs per tenant: an equal share of the limit, and at least `:each`. */
+/** Maximum number of jobs per tenant: an equal part of the limit, but at least `:each`. */
 const eachOf = (greatest: string) =>
   `${greatest}(CAST(:each AS bigint), CAST(:limit AS bigint) / (SELECT count(*) FROM fair))`
 

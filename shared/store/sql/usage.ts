@@ -23,7 +23,7 @@ const SQLITE_ROWS = `given AS MATERIALIZED (
 
 const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
   SELECT ${[...KEYS, ...SUMS.map((name) => `CAST(sum(${name}) AS bigint)`)].join(', ')}`
-/** Ordered by key: two writers that lock rows in different orders would deadlock. */
+/** Rows are written in the order of their keys, because two writers that lock rows in different orders would deadlock. */
 const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
@@ -82,7 +82,7 @@ const activityBy = (owner: Spender['owner']): Statement => ({
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
-  // One statement, so that a job entered concurrently counts once.
+  // A single statement, so that a job that is entered into the ledger concurrently counts exactly once.
   sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_days
           WHERE ${GROUPS[owner]} = :id AND day >= :from_day AND day <= :to_day) AS cost_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs

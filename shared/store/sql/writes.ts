@@ -4,9 +4,9 @@ import { eventRows, type Params, type Row, type SqlDatabase, type TransitionRow,
 import { FIND, FIND_CHUNK } from './statements.ts'
 import type { Transition } from './transitions.ts'
 
-/** State transitions of one job, of many, and of an owner that may repeat a write. */
+/** Executes state transitions: of one job, of many jobs, or as a write of an owner that may be repeated. */
 
-/** Maximum jobs per statement: SQLite blocks the event loop meanwhile, and a job has entries in ten indexes. */
+/** Maximum jobs per statement, because SQLite blocks the event loop during a statement, and a job has entries in ten indexes. */
 export const JOBS_MAX = 50
 
 export async function transitionOne(

@@ -41,7 +41,7 @@ const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA w
 
 export interface SqliteOptions {
   readonly directory: string
-  /** Name of this process in the error of a second one that opens the same directory. */
+  /** Name of this process. A second process that opens the directory fails with an error that contains this name. */
   readonly boot: string
   readonly now?: () => number
   /** Called if the disk is full, and again after a minute without such a write. */
@@ -104,10 +104,10 @@ const INSERT_DELIVERY = `
     now_ms(), now_ms() + retention_ms
   FROM jobs WHERE id = :id AND webhook_url IS NOT NULL AND webhook_events LIKE '%"' || :type || '"%'`
 
-/** The row changed by a transition of one job, for its further inserts. */
+/** Table expression for the row that a transition of one job has changed, for additional inserts. */
 const MOVED = '(SELECT * FROM jobs WHERE id = :id) AS moved'
 
-/** Runs writes in order, in groups; reads at once. Both see committed data only. */
+/** Runs writes in order, in groups, and reads at once. Reads see committed data only. */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
   readonly isShared = false
@@ -117,7 +117,7 @@ class SqliteDatabase implements SqlDatabase {
   readonly #writes: GroupCommit
   readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
   readonly #countChanges: StatementSync
-  /** Row counter at the last idle check, and its result. */
+  /** Number of changed rows at the last idle check, and the result of that check. */
   #changes: unknown
   #wasIdle = false
   /** Callers that wait for the next write. */
@@ -297,7 +297,8 @@ function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock
   makePrivateFile(path)
   const db = new DatabaseSync(path, { timeout: 0 })
   try {
-    // Without WAL's shared memory, no other process can even read. The first write takes the lock, which is kept.
+    // In exclusive mode, WAL uses no shared memory, so no other process can even read. The first write takes the lock until the
+    // close.
     db.exec('PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; BEGIN EXCLUSIVE; COMMIT')
   } catch (error) {
     db.close()

@@ -272,8 +272,8 @@ export class ShareSession {
   }
 
   /**
-   * The next fetch adds the partition again. A new group starts at a time (`by_duration`), and the leader of an empty partition finds no offset for
-   * it. This is normal and may last for hours.
+   * The next fetch adds the partition again. A new group starts at a time (`by_duration`), and the leader of an empty partition
+   * finds no offset for it. That state is normal and may last for hours.
    *
    * @throws KafkaRefusal for any other error
    */

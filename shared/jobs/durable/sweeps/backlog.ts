@@ -6,7 +6,7 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 
-/** Age at which a count is outdated: a few iterations of its loop. */
+/** Age at which a count is outdated: a few intervals between counts. */
 const STALE_MS = 20_000
 const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress', 'waiting']).options
 

@@ -221,9 +221,9 @@ interface QueueView {
   /** Minimum number of lost records, by the counts of store and broker. */
   readonly missing: number
   readonly idleRuns: number
-  /** The queue holds at least two records for each waiting job. */
+  /** True if the queue holds at least two records for each waiting job. */
   readonly hasTwice: boolean
-  /** Workers claim all waiting jobs without records, or there are no workers. */
+  /** True if workers claim all waiting jobs without records, or if there are no workers. */
   readonly hasClaimer: boolean
 }
 

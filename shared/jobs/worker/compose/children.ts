@@ -36,7 +36,7 @@ export interface ChildrenOptions {
 export class Children {
   readonly #options: ChildrenOptions
   readonly #asked = new Map<string, Promise<string>>()
-  /** Children that have ended. Their rows are final, so no further read is needed. */
+  /** Children that have ended. The row of an ended child never changes, so no further read is needed. */
   readonly #ended = new Map<string, DurableJob>()
   #last: Promise<unknown> = Promise.resolve()
   #count: number
@@ -81,7 +81,7 @@ export class Children {
   async findEnd(id: string, parent: string = this.#options.job.id): Promise<ChildEnd | undefined> {
     const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(ALL_TENANTS, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === parent
-    // Child ids are derived from the id of the parent, so a job of another family never matches.
+    // Child ids are derived from the id of the parent, so a child of another parent never matches.
     return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
   }
 

@@ -7,7 +7,7 @@ import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
 /**
- * Time before its deadline at which a job should start to write its final, possibly partial, result. This fraction of the job's
+ * Time before its deadline at which a job should start to write its final, possibly partial, result: this fraction of the job's
  * total time, within these bounds.
  */
 const WRAP_UP_SHARE = 0.15

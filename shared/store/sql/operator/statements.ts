@@ -7,7 +7,7 @@ import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from '#shared/store/sql
 /** Greater than every job id. */
 const BEYOND_ALL = 'job_~'
 
-/** The first conditions select partitions; conditions on `id || ''` bound an index. */
+/** Conditions on `id` select the partitions; conditions on `id || ''` limit the range of an index. */
 const DAYS = 'id < :after AND id >= :since'
 const BROKEN = "purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'"
 const IDLE = "state IN ('queued', 'scheduled')"
@@ -58,7 +58,7 @@ function ofProject(state: DurableState): string {
   return `tenant = :tenant AND ${kept} AND ${DAYS}`
 }
 
-/** One page per state, merged. The state is a literal, so that the planner can match its index. */
+/** Reads one page per state and merges the pages. Each state is a literal, so that the planner can match its index. */
 function byState<State extends DurableState>(
   name: string,
   asked: readonly State[],
@@ -71,7 +71,7 @@ function byState<State extends DurableState>(
       ORDER BY id || '' DESC LIMIT :look) AS of_${state}`,
   )
   return {
-    // Postgres uses the first 63 characters of a name.
+    // The name must be short, because Postgres uses only its first 63 characters.
     name: `${name}_${states.map((state) => DurableState.options.indexOf(state)).join('')}`,
     sql: `${pages.join(' UNION ALL ')} ORDER BY id DESC LIMIT :look`,
   }
@@ -83,7 +83,10 @@ export const COUNT_AHEAD: Statement = {
           AND model = :model AND priority = :priority AND id < :id LIMIT ${AHEAD_MAX}) AS ahead`,
 }
 
-/** Selects the next `look` messages of a state, or undelivered ones, newest first. There are two indexes, one of them for delivered messages. */
+/**
+ * Selects the next `look` messages of a state, or undelivered ones, newest first. One index covers the delivered messages,
+ * another one the undelivered messages.
+ */
 export function deliveriesToScan(
   { after, state }: OperatorDeliveries,
   look: number,
