@@ -4,7 +4,7 @@ import { type Kafka, openKafka } from './machine/servers.ts'
 
 /** One part of the benchmark. */
 export interface Section {
-  /** The name for `--only`. */
+  /** Name of the section for the option `--only`. */
   readonly name: string
   /** One line of `--help`. */
   readonly summary: string

@@ -27,7 +27,7 @@ const LOADS: Readonly<Record<string, Load>> = {
 const QUICK_LOADS = ['whole, 64 callers', '64 streams']
 /** Warm-up time in seconds. A lone caller sends few requests through the broker, whose JVM then takes longest to compile its code. */
 const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
-/** Time after a start until the memory of the start is released. */
+/** Wait after a start, in which the process releases the memory that only its start needed. */
 const SETTLE_MS = 3_000
 /** CPU time below which the kernel's clock of 10 ms is too coarse. */
 const CPU_MS_MIN = 200

@@ -1,6 +1,6 @@
 /** A queue of durable jobs under measurement. */
 export interface JobSystem {
-  /** Submits {@link PAYLOAD}. @returns The id of the job, which is on disk */
+  /** Submits {@link PAYLOAD}. @returns The id of the job, after the job was written to disk */
   submit(): Promise<string>
   /** Resolves when the job is completed and its result is on disk. */
   completed(id: string): Promise<void>

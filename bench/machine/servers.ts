@@ -124,7 +124,7 @@ export async function openPostgres(): Promise<Postgres | string> {
   }
 }
 
-/** The process that starts one process for each connection. @returns undefined if it runs elsewhere, such as in a container */
+/** The main process of Postgres, which starts a process per connection. @returns undefined if Postgres runs in a container or elsewhere */
 function postmasterOf(backend: number): number | undefined {
   try {
     const isHere = readFileSync(`/proc/${backend}/comm`, 'utf8').trim() === 'postgres'

@@ -25,7 +25,7 @@ export interface SluiceOptions {
   /** Roles next to the ingress, if there is a Kafka. */
   readonly workers?: readonly string[]
   readonly env?: Record<string, string>
-  /** Directory of another version. */
+  /** Directory of another version of Sluice to start; undefined: this version. */
   readonly version?: string | undefined
   readonly nodeFlags?: readonly string[]
 }

@@ -56,7 +56,7 @@ export async function measureCapacity(run: Run): Promise<string[]> {
 class OpenCallers {
   readonly refusalMs: number[] = []
   failures = 0
-  /** First retries while the load is on, and those that were admitted. */
+  /** Number of first retries during the load, and number of these that were admitted. */
   retried = 0
   admitted = 0
   readonly #address: Address

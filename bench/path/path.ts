@@ -90,7 +90,7 @@ interface Coverage {
   }[]
 }
 
-/** Product functions that ran since the last call of this, as `file:name`. */
+/** Product functions that ran since the previous call of `takeFunctions`, as `file:name`. */
 async function takeFunctions(inspector: Inspector): Promise<string[]> {
   const { result } = (await inspector.call('Profiler.takePreciseCoverage')) as Coverage
   return result.flatMap(({ url, functions }) => {

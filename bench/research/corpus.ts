@@ -105,7 +105,7 @@ async function fetchPackage({ name, read }: Package, workDir: string, documents:
   const unpacked = join(workDir, name)
   await runTool('dpkg-deb', ['-x', file, unpacked], workDir)
   for (const [document, content] of await read(unpacked)) {
-    // An equal name of two documents is an error.
+    // The flag `wx` makes two documents with one name an error.
     await writeFile(join(documents, document), content, { flag: 'wx' })
   }
   return (await runTool('dpkg-deb', ['-f', file, 'Version'], workDir)).trim()

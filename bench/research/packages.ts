@@ -28,7 +28,7 @@ const GIT = 'usr/share/doc/git-doc'
 const PYTHON = 'usr/share/doc/python3.11/html'
 const PYTHON_PARTS = ['whatsnew', 'howto', 'faq', 'tutorial']
 const JARGON = 'usr/share/doc/jargon-text/jargon.txt.gz'
-/** Guides and formats. Manual pages of commands start with `git-`; of these only one article is used. */
+/** Guides and formats of git. Files that start with `git-` are manual pages of commands, except one article. */
 const GIT_GUIDE = /^(?:git[a-z][\w-]*|My\w+|ReviewingGuidelines|SubmittingPatches|user-manual|git-bisect-lk2009)\.html$/
 const NOT_GUIDES = new Set(['gitk.html', 'gitweb.html', 'gitweb.conf.html'])
 

@@ -148,7 +148,7 @@ function* together(
   asked: QueryTerms,
 ): Generator<{ said: string; about: string; holds: (term: string) => number }> {
   const prose = all.filter(({ isCode }) => !isCode)
-  // Some manuals consist of preformatted text.
+  // Without any prose, lines of code count as sentences, because some manuals consist of preformatted text.
   const sentences = prose.length > 0 ? prose : all
   const above = asked.termsIn(heading)
   const about = (sentence: Sentence) => (sentence.contexts ?? []).map((span) => span.text).join('\n')

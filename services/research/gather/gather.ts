@@ -9,7 +9,7 @@ import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapsh
 import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
 import { runYielding } from '#shared/yielding.ts'
 
-/** Words that ask for the current state. */
+/** Words by which a question asks for the newest sources. */
 const FRESH =
   /\b(?:latest|newest|most recent|recent|recently|current|currently|nowadays|today|up[- ]to[- ]date|this (?:year|month|week)|as of)\b/i
 const YEAR = /\b(?:19|20)\d\d\b/g

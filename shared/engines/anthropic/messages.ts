@@ -13,7 +13,7 @@ type Role = Exclude<Turn['role'], 'tool'>
 
 interface Block {
   readonly value: object
-  /** A text without further fields can be sent as a plain string. */
+  /** Whether the block is a text without further fields, which can be sent as a plain string. */
   readonly isPlain: boolean
 }
 

@@ -253,8 +253,8 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
 }
 
 /**
- * The grammar of an answer or of a tool's arguments. Unsupported keywords are ignored. Only a strict tool is rejected for an
- * unsupported keyword, because agents send many tools with such keywords.
+ * The grammar of an answer or of a tool's arguments. Unsupported keywords are ignored in the schema of a tool that is not strict, because
+ * agents send many of them. In any other schema they are an error.
  */
 async function makeGrammar(
   { runtime, request, signal }: LlamaCall,

@@ -21,7 +21,7 @@ export interface LlamaEngineOptions {
   readonly weightsDir: string
   /** Directory of the operator's own GGUF files; default: weightsDir. */
   readonly modelsDir?: string | undefined
-  /** Whether a call that finds known weights missing starts their preparation. Default: true. False: another part prepares them. */
+  /** Whether a call prepares missing known weights. Default: true. False if another part of the service prepares all weights. */
   readonly prepare?: boolean | undefined
   /** The Python that prepares weights; default: python3 of the PATH. */
   readonly python?: string | undefined

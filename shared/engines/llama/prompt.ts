@@ -107,7 +107,7 @@ export async function fittingTokensOf(
 }
 
 interface Wanted {
-  /** Text for the system turn. */
+  /** Instructions that are added to the system turn. */
   readonly instructions: string
   readonly tools: readonly Tool[]
   readonly prefill: string

@@ -201,7 +201,7 @@ function requestError(
   })
 }
 
-/** An upstream's code, if it may be shown; undefined for none, and for a message in its place. */
+/** The error code of an upstream if it may be shown; undefined if the field is empty or contains a message instead of a code. */
 function codeOf(code: ReportedError['code'], clean: ErrorSanitizer): string | undefined {
   return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
 }

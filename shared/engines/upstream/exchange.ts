@@ -17,14 +17,14 @@ const COMPLETION_TIMEOUT_MS = 3_000
 const REUSE_TIMEOUT_MS = 1_000
 
 /**
- * One request and its answer: undici's handler on one side, a pull reader on the other.
+ * One request and its answer: a handler that undici calls with bytes, and a reader that pulls them.
  *
  * The exchange owns the timers and the socket of the call. Each exchange ends once: by the answer's own end, or by an error. An error
  * destroys the socket, even if the request still waited for its connection.
  *
  * 1. First byte: a streamed answer must begin within `first_token_ms`.
- * 2. Between bytes: maximum silence inside a stream while the reader keeps up. Comments and pings count as bytes.
- * 3. End: time until the end of an answer that its reader found complete. Nothing extends it.
+ * 2. Between bytes: maximum silence inside a stream, except while the reader is slow. Comments and pings count as bytes.
+ * 3. End: maximum time from the moment at which the reader has the whole answer to its last byte. Further bytes do not extend the time.
  * 4. Total: the whole call. A whole answer has only this timer, because its first byte arrives with its last.
  */
 export class Exchange implements Dispatcher.DispatchHandler {

@@ -27,7 +27,7 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   readonly #frames: Frame[] = []
   /** JSON without `data:`, received so far: an error that ends a stream, or a line of JSON lines. */
   #bare = ''
-  /** Start of an incomplete line of such JSON. */
+  /** Start of an incomplete line of JSON without `data:`. */
   #tail = ''
   #isInLine = false
   #isEnding = false

@@ -30,7 +30,7 @@ export class UpstreamFleet {
   readonly #views = new Map<PoolName, FleetView>()
   readonly #partitions = new Map<string, ModelPartition>()
 
-  /** Registers a worker of this process, which shares the models of its pool with others. @returns A function that ends the registration */
+  /** Registers a worker of this process, so that limits of the pool's models are shared with other workers. @returns A function that unregisters it */
   join(pool: PoolName, view: FleetView): () => void {
     this.#views.set(pool, view)
     return () => this.#views.delete(pool)

@@ -1,6 +1,6 @@
 /** Streams per measurement window: half of the calls in flight, within these bounds. */
 const WINDOW_STREAMS = { least: 8, most: 64 }
-/** Memory of shortest waits: ten spans of a minute. */
+/** Length of a span. The shortest wait of each of the last ten spans is stored. */
 const SPAN_MS = 60_000
 const SPANS = 10
 /**
@@ -9,8 +9,8 @@ const SPANS = 10
 const IMPROVEMENT_RATIO = 0.9
 const FUTILE_DECREASES_MAX = 2
 /**
- * Tolerated delay of a first byte: a multiple of the usual wait, or at least this many milliseconds. A server that batches is slower under
- * load and achieves more by it.
+ * Tolerated delay of a first byte: a multiple of the usual wait, or at least this many milliseconds. A server that batches calls delays first
+ * bytes under load although its throughput rises.
  */
 const TOLERATED_DELAY = { times: 2, ms: 250 }
 

@@ -11,7 +11,7 @@ export interface DocumentInput {
   readonly charsMax: number
 }
 
-/** Whether a robots.txt allows a page to be read. */
+/** Question to the thread: does this robots.txt allow this page to be read? */
 export interface RobotsQuestion {
   readonly type: 'robots'
   readonly robotsUrl: string

@@ -20,7 +20,7 @@ async function answer(task: Exclude<ThreadTask, ThreadStart>): Promise<ThreadRep
   }
 }
 
-/** Libraries are loaded with the first document that needs them. */
+/** Reads a document by its type. The library for a type is loaded with the first document of that type. */
 async function read({ type, bytes, charset, charsMax }: DocumentInput): Promise<ReadDocument> {
   const builder = new TextBuilder(charsMax)
   switch (type) {

@@ -211,7 +211,7 @@ export class CorpusIndex {
     })
   }
 
-  /** A quoted term is a phrase of FTS5, in which no character is an operator. */
+  /** Runs a query for any of the terms. Each term is quoted, because a quoted phrase of FTS5 contains no operators. */
   #match(sql: string, terms: readonly string[]): Record<string, unknown>[] {
     const some = terms.filter((term) => term !== '')
     const query = some.map((term) => `"${(prefixOf(term) ?? term).replaceAll('"', '')}"${prefixOf(term) ? ' *' : ''}`)

@@ -13,7 +13,7 @@ const RST_ROLE = /:[a-z][\w:+.-]{0,30}:`([^`\n]{1,200})`/g
 const ITEM = /^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?(.*)$/
 const QUOTE = /^\s{0,3}>\s?/
 
-/** A note's mark: `[^1]`. */
+/** The mark of a footnote: `[^1]`. */
 const FOOTNOTE = /\s?\[\^[\w-]{1,40}\](?!:)/g
 /** A link whose text is a number alone: `[2](url)`, `[[2]](url)`, `[\[2\]](url)`. */
 const NUMBER_LINK = String.raw`\[(?:\\?\[)?\d{1,3}(?:\\?\])?\]\((?=([^)\s]{0,500}))\$[^)]{0,100}\)`

@@ -38,7 +38,7 @@ export function* spansOf(run: string, length: number): Generator<string> {
   }
 }
 
-/** Whether a text is in a script without spaces between words. In such a text, a missing word is no evidence. */
+/** Whether a text is in a script without spaces between words. Word borders in such a text are uncertain, so a missing word proves nothing. */
 export function isUndivided(text: string): boolean {
   return UNDIVIDED_LETTER.test(text)
 }

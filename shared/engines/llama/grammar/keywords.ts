@@ -87,7 +87,7 @@ function valueSchema(languages: Languages, schema: Schema, name: string): unknow
 }
 
 /**
- * The members to write: optional ones become required or are omitted, as the counts demand.
+ * The members to write. Optional members become required or are omitted, so that the schema's limits on the number of properties hold.
  *
  * @throws SchemaProblem if there are too few, or if an optional member requires other optional ones
  */

@@ -12,7 +12,7 @@ const CHARS_MAX = 64_000_000
 const RANGE_MAX = 1_000_000
 const REASON_CHARS_MAX = 300
 
-/** The template rejects a conversation, with its own message. */
+/** The template rejected a conversation by `raise_exception`, with the message of the template. */
 export class TemplateRefusal extends Error {}
 
 /**

@@ -236,7 +236,7 @@ export function wasiCalls(
   return Object.fromEntries(Object.entries(calls).map(([name, call]) => [name, withErrno(call)]))
 }
 
-/** Other errors are rethrown: the guest's exit, a stack overflow, a defect of ours. */
+/** Converts a WasiError into its errno. Other errors are rethrown: the exit of the guest, a stack overflow, a defect of this code. */
 function withErrno(call: Call): Call {
   return (...args) => {
     try {
