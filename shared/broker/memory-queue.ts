@@ -4,7 +4,7 @@ import type { Delivery, QueueConsumer } from './broker.ts'
 
 /** Maximum bytes of a queue, above which new records are refused. */
 const QUEUE_BYTES_MAX = 256 * 1024 * 1024
-/** Maximum wait of `take` without records; also limits the effect of a lost wakeup. */
+/** Maximum wait of `take` without records. Also limits the delay that a lost wakeup would cause. */
 const TAKE_WAIT_MS = 1_000
 
 /** A record that is queued or delivered. An object passed without serialization is serialized only if its bytes are read. */

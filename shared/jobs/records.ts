@@ -24,7 +24,7 @@ export const SkippedEvent = z.object({
 })
 export type SkippedEvent = z.infer<typeof SkippedEvent>
 
-/** Events of a reply, and the unknown types among them. */
+/** The events in a record on `replies`, and the types of events that this version does not support. */
 export interface WorkerReply {
   readonly worker: string
   readonly events: readonly (JobEvent | SkippedEvent)[]
@@ -46,7 +46,7 @@ const readers = {
 }
 const EVENT_TYPES: ReadonlySet<unknown> = typesOf(JobEvent)
 const CONTROL_TYPES: ReadonlySet<unknown> = typesOf(ControlRecord)
-/** Maximum length of a logged type name, because other processes are not trusted. */
+/** Maximum length of a logged type name, because names that other processes sent are not trusted. */
 const TYPE_CHARS_MAX = 40
 
 export function readJob(value: Buffer): JobEnvelope | undefined {
@@ -131,7 +131,7 @@ export function readEvents(value: Buffer): ReceivedEvents | undefined {
   return { events, skipped: items.flatMap(({ item, event }) => (event ? [] : [typeOf(item)])) }
 }
 
-/** Reads the end of a job. Undefined if absent or invalid: the store has it. */
+/** Reads the end of a job. Undefined if absent or invalid; the caller then reads the end from the store. */
 export function readEnd(end: unknown): DurableEnd | undefined {
   return end === undefined ? undefined : readers.end.safeParse(end).data
 }

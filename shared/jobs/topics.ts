@@ -2,16 +2,16 @@ import type { Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Topic } from '#shared/broker/broker.ts'
 
-/** Partitions of `replies`. An ingress reads the partition that its boot id hashes to. */
+/** Number of partitions of `replies`. An ingress reads the partition that the hash of its boot id selects. */
 export const REPLY_SHARDS = 16
 
 export const REPLIES = 'replies'
-/** Partitions of `events`. The events of a job are in the partition that its id hashes to. */
+/** Number of partitions of `events`. The events of a job are in the partition that the hash of the job id selects. */
 export const EVENT_PARTITIONS = 8
 export const EVENTS = 'events'
 export const CONTROL = 'control'
 export const DEAD_LETTERS = 'dead'
-/** Maximum dead letters that the memory broker keeps, each below 1 MiB. */
+/** Maximum number of dead letters in the memory broker, each below 1 MiB. */
 const DEAD_LETTERS_MAX = 50
 
 /**
@@ -55,7 +55,9 @@ export function topicsFor(
   ]
 }
 
-/** A channel is consumed immediately. Longer retention is for processes that fell behind, and for operators. */
+/**
+ * A channel. Its records are consumed immediately, so longer retention is only for processes that fell behind and for operators.
+ */
 function channel(name: string, partitions: number, retentionMs: number): Topic {
   return { name, partitions, retentionMs, retentionMsMin: MINUTE_MS, kind: 'channel' }
 }
@@ -68,7 +70,7 @@ export function eventPartition(jobId: string): number {
   return hashOf(jobId) % EVENT_PARTITIONS
 }
 
-/** FNV-1a, so that every process and language computes the same value. */
+/** Hash by FNV-1a, so that every process, in any language, computes an equal value. */
 export function hashOf(text: string): number {
   let hash = 0x811c9dc5
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0

@@ -1,7 +1,7 @@
 import type { Log } from '#shared/log/log.ts'
 
 const LOG_INTERVAL_MS = 60_000
-/** Maximum distinct messages counted separately. All further ones share one counter. */
+/** Maximum number of distinct messages with their own counter. All further messages have one common counter. */
 const TYPES_MAX = 32
 
 interface RecordType {

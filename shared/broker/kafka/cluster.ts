@@ -33,7 +33,7 @@ const GROUP_KEY_TYPE = 0
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
 
-/** Node of a partition without a leader. */
+/** Value of the leader of a partition that has none. */
 export const NO_LEADER = -1
 
 interface Address {
@@ -79,7 +79,7 @@ export class KafkaCluster {
     this.#bootstrap = options.brokers.map(parseAddress)
   }
 
-  /** Time by the monotonic clock at which every known broker had failed to answer; undefined while one answers. */
+  /** Time, by the monotonic clock, since which no known broker answers; undefined while one answers. */
   get unreachableSinceMs(): number | undefined {
     return this.#unreachableSinceMs
   }
@@ -120,7 +120,7 @@ export class KafkaCluster {
     return await this.#ask((connection) => apiVersionsV3.api.async(connection, 'sluice', '1'))
   }
 
-  /** Id of a topic, by which newer requests name it. */
+  /** Id of a topic. Newer Kafka requests contain the id instead of the name. */
   topicId(topic: string): string | undefined {
     return this.#topics.get(topic)?.id
   }

@@ -56,7 +56,7 @@ export type Produce = (batches: readonly OutgoingBatch[]) => Promise<readonly Ba
 export interface SendOptions {
   /** Time after which the promise rejects; a record in flight may still arrive. Default: never. */
   readonly timeoutMs?: number
-  /** A batch closes at this size. One larger record travels alone. */
+  /** Maximum bytes of a batch. A larger record is sent in a batch of its own. */
   readonly batchBytesMax: number
 }
 
@@ -73,7 +73,7 @@ interface Lane {
   readonly topic: string
   readonly partition: number
   readonly waiting: Entry[]
-  /** Records of the call in flight, or to retry. */
+  /** Records of the call in flight, or of a failed call that will be retried. */
   batch: Entry[]
   tries: number
   retryAt: number
@@ -86,7 +86,7 @@ export class CoalescingSender {
   readonly #bytesMax: number
   readonly #onSlow: () => void
   readonly #lanes = new Map<string, Lane>()
-  /** Runs only while records wait, so that an idle process does not wake. */
+  /** Timer for deadlines of records. Runs only while records wait, so that an idle process does not wake. */
   #sweeper: NodeJS.Timeout | undefined
   #bytes = 0
   #isScheduled = false

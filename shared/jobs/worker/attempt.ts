@@ -42,7 +42,7 @@ export class Attempt {
   readonly #abort = new AbortController()
   readonly #parked = Promise.withResolvers<'parked'>()
   #pause: PromiseWithResolvers<void> | undefined
-  /** The body is an object that an ingress of this process made, already in the form that the handler expects. */
+  /** True if the body is an object of an ingress in this process, already in the form that the handler expects. */
   readonly #isUnparsed: boolean
   #hasOutput = false
 
@@ -101,7 +101,7 @@ export class Attempt {
 
   /** Stops sending output until {@link resume}, because the reader is slow. */
   pause(): void {
-    // If the attempt is stopping, then no resume would follow.
+    // Not if the attempt is stopping, because no resume would follow.
     if (!this.#abort.signal.aborted) this.#pause ??= Promise.withResolvers<void>()
   }
 
@@ -128,7 +128,7 @@ export class Attempt {
     signal.throwIfAborted()
   }
 
-  /** Output is sent only at the end, so that the job can still run elsewhere until then. */
+  /** Runs a handler without streaming. Output is sent only at the end, so that the job can still run elsewhere until then. */
   async #whole(body: unknown): Promise<void> {
     const { signal } = this.#abort
     const buffer = new EventBuffer(this.#kind.merge)
@@ -143,7 +143,8 @@ export class Attempt {
   }
 
   /**
-   * Parses the body. If this version cannot, then the job is handed back for a newer worker, at most a limited number of times.
+   * Parses the body. If this version cannot parse the body, then the job is handed back for a newer worker, a limited number of
+   * times.
    */
   async #read(body: unknown): Promise<unknown> {
     try {
@@ -202,7 +203,7 @@ export class Attempt {
     return 'failed'
   }
 
-  /** The end could not be reported. The owner detects that by missing heartbeats or an expired lease. */
+  /** Called if the end could not be reported. The owner then detects it by missing heartbeats or an expired lease. */
   #onUnreported(cause: unknown): AttemptEnd {
     this.#log.error({ err: cause, job_id: this.job.id, attempt: this.job.attempt }, 'attempt result not published')
     return 'lost'

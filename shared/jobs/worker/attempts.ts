@@ -123,8 +123,8 @@ export class Attempts {
   }
 
   /**
-   * The ingress missed its heartbeats. All its jobs are handed back. If the ingress was only slow, then
-   * it receives the hand-back events.
+   * Called when an ingress has missed its heartbeats: all its jobs are handed back. If the ingress was only slow, then it
+   * receives the hand-back events.
    */
   onPeerLost(boot: string): void {
     this.#lostPeers.add(boot)
@@ -142,7 +142,10 @@ export class Attempts {
     if (!isRunning) this.#remember(attempt === undefined ? id : keyOf(id, attempt), partial)
   }
 
-  /** A job that is cancelled before it arrives must not run. Beyond the limit, the oldest cancels are dropped. */
+  /**
+   * Stores a cancel, because a job that is cancelled before it arrives must not run. Beyond the limit, the oldest cancels are
+   * dropped.
+   */
   #remember(cancelled: string, isPartial: boolean): void {
     this.#cancelled.set(cancelled, isPartial)
     const [oldest = cancelled] = this.#cancelled.keys()

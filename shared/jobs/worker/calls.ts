@@ -12,7 +12,7 @@ import type { ParkedCalls } from './bulkheads/parked-calls.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
-/** Delay before a returning call is requeued, in ms: `step` more for each return, up to `most`. */
+/** Delay before a call that comes back after a requeue is requeued again, in ms: `step` more each time, up to `most`. */
 const REQUEUE_DELAY_MS = { step: 5, most: 50 }
 
 /** Pause of this worker's polling after a requeue, in ms: long enough for another waiting worker to take the call. */
@@ -21,12 +21,12 @@ const POLL_PAUSE_MS = 2
 /** Maximum number of delayed calls, each with a body of at most 64 KiB; further ones are handed back. */
 const DELAYED_MAX = 256
 
-/** Maximum number of calls whose returns are counted; the oldest are dropped first. */
+/** Maximum number of calls whose requeues are counted; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
 /** Deliveries of one record after which its job counts as poison. Kafka drops a record silently after five. */
 const DELIVERIES_MAX = 4
-/** Age at which the first heartbeat of a job's ingress must have arrived. */
+/** Age of a job at which the first heartbeat of its ingress must have arrived. */
 const ORPHAN_AGE_MS = 5_000
 
 /** Maximum number of requeues of a call whose model this worker has, but without a free permit. */
@@ -60,12 +60,12 @@ export class Calls {
     this.#requeue = new Requeue(options)
   }
 
-  /** Calls that wait for a short delay before they are requeued. */
+  /** Number of calls that wait for the delay before a requeue. */
   get delayed(): number {
     return this.#requeue.delayed
   }
 
-  /** Requeued calls so far; each requeue counts. */
+  /** Number of requeues so far. */
   get requeued(): number {
     return this.#requeue.requeued
   }
@@ -124,7 +124,8 @@ export class Calls {
   }
 
   /**
-   * True if the ingress of the job is dead: no heartbeat was ever received. A young job may have overtaken the first heartbeat.
+   * True if the ingress of the job is dead, because no heartbeat was ever received. False for a young job, which may have
+   * overtaken the first heartbeat.
    */
   #isOrphan(job: AttachedEnvelope): boolean {
     return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.#options.presence().isDead(job.reply.boot)
@@ -157,7 +158,7 @@ class Requeue {
     return this.#delayed
   }
 
-  /** Requeued calls so far; each requeue counts. */
+  /** Number of requeues so far. */
   get requeued(): number {
     return this.#requeued
   }

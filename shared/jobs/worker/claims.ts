@@ -51,7 +51,7 @@ interface Pull {
   count: number
 }
 
-/** Records of similar jobs that arrived together. Each has a reserved slot. */
+/** Records of jobs of one kind, model and lane that arrived together. Each has a reserved slot. */
 interface Hints {
   readonly lane: Lane
   readonly bulkhead: ModelBulkhead
@@ -225,14 +225,14 @@ export class Claims {
     if (claimed && claimed.length < count) void this.#noteHeld(of)
     this.#leave(lane, bulkhead, count)
     for (const job of claimed ?? []) void this.#run(lane, kind, job)
-    // The lane is busy, whether its work came from the queue or from the store.
+    // The lane counts as busy whether its jobs came from the queue or from the store.
     if (claimed && claimed.length > 0) lane.busyAtMs = Date.now()
     return claimed?.length
   }
 
   /**
-   * Fewer jobs were claimed than slots were reserved. If jobs still wait, then their tenants are at their limits, and no event
-   * announces the change.
+   * Called if fewer jobs were claimed than slots were reserved. If jobs still wait, then their tenants are at their limits. No
+   * event reports when that changes, so the queue is retried.
    */
   async #noteHeld(of: QueuedOf): Promise<void> {
     if (this.#held.size < HELD_MAX && (await this.#options.runs.isWaiting(of))) {

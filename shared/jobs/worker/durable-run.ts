@@ -30,7 +30,7 @@ const BACKLOG_BYTES = 256 * 1024
  * Number of messages after which a write takes no more output. Encoding and storing them blocks the event loop for about 5 ms.
  */
 const WRITE_MESSAGES_MAX = 256
-/** Events that are encoded at once. One event becomes up to six messages. */
+/** Maximum number of events that are encoded at a time. One event becomes up to six messages. */
 const ENCODED_AT_ONCE = 16
 /** Minimum interval between progress events of one attempt (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
@@ -43,7 +43,10 @@ export const DURABLE_POLICY: RetryPolicy = {
   delayMsMax: 3_600_000,
 }
 
-/** Retries while the retry budget is exhausted: many jobs fail at once, so their retries are spread over a longer time. */
+/**
+ * Retry policy while the retry budget is exhausted. Many jobs are then failing at the same time, so retries are spread over a
+ * longer time.
+ */
 const PATIENT_POLICY: RetryPolicy = { ...DURABLE_POLICY, backoff: { baseMs: 60_000, maxMs: 300_000 } }
 
 export interface RunOptions {
@@ -223,7 +226,7 @@ export class DurableRun implements AttemptSink {
     return this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
   }
 
-  /** Another worker owns the job: pending retries of writes are abandoned. A second call does nothing. */
+  /** Call if another worker owns the job: pending retries of writes are abandoned. A second call does nothing. */
   lose(): void {
     this.#writes.lose()
   }
@@ -240,7 +243,7 @@ export class DurableRun implements AttemptSink {
     return this.#progressAtMs > 0 || this.#claimed.progress !== null
   }
 
-  /** Derived from the job's total time since its first start, so that every attempt uses the same value. */
+  /** Derived from the job's total time since its first start, so that the value is equal in every attempt. */
   get #wrapUpMs(): number {
     const { deadline_ms, started_at_ms, run_at_ms } = this.#claimed
     return this.#kind.wrapUpMs ?? wrapUpMsOf(deadline_ms - (started_at_ms ?? run_at_ms))
@@ -286,7 +289,7 @@ export class DurableRun implements AttemptSink {
     })
   }
 
-  /** The first output is committed at once. */
+  /** Pause before the next write; 0 for the first output, which is committed at once. */
   #pauseMs(): number {
     if (!this.#pending.isEmpty && this.#writes.count === 0) return 0
     const minMs = this.#pending.length > WRITE_MESSAGES_MAX ? 0 : FLUSH_MS
@@ -335,7 +338,7 @@ export class DurableRun implements AttemptSink {
     return [{ type: 'job.progress', data: { progress } }]
   }
 
-  /** @throws ServiceError `internal_error` for a job that no ingress of this service made */
+  /** @throws ServiceError `internal_error` for a job without the encoding that every ingress adds */
   get #encode(): EncodeContext {
     if (this.#job.encode) return this.#job.encode
     throw new ServiceError('internal_error', 'The stored job does not name the API format of its output.')

@@ -14,7 +14,7 @@ import { DurableRun } from './durable-run.ts'
 
 /** Maximum number of queues whose last served tenant is remembered; the oldest are dropped first. */
 const TURNS_MAX = 1_000
-/** Time for runs to stop before their lease expires, and its maximum fraction of the lease. */
+/** Time before the expiry of the lease at which runs are stopped, and the maximum fraction of the lease for it. */
 const STOP_MS = 1_000
 const STOP_SHARE = 1 / 6
 
@@ -171,7 +171,7 @@ export class DurableRuns {
     return { job, sink }
   }
 
-  /** An invalid job must not affect the others of the same claim. */
+  /** Starts to hold a claimed job. An invalid job is skipped, so that it does not affect other jobs of the claim. */
   #holdNext(dispatch: Dispatch, kind: Kind): ClaimedJob | undefined {
     try {
       return this.#hold(dispatch, envelopeOf(dispatch.job, StoredRequest.parse(dispatch.request)), kind)
@@ -228,7 +228,10 @@ export class DurableRuns {
     for (const { sink } of this.#held.values()) sink.onStop('lapsed')
   }
 
-  /** Only jobs held before the request was sent can be missing in its response. */
+  /**
+   * Stops runs whose jobs are missing in the response of a renewal. Only jobs that were held before the request was sent are
+   * compared.
+   */
   #stopLost(before: [string, Held][], owned: OwnedJob[]): void {
     const attempts = new Map(owned.map(({ id, attempt }) => [id, attempt]))
     for (const [id, held] of before) {

@@ -10,7 +10,10 @@ export interface OwnModelsOptions {
   readonly pool: PoolName
   readonly kinds: readonly string[]
   readonly slots: number
-  /** Jobs share calls (batching), so the concurrency limit of an engine does not apply to them. */
+  /**
+   * True if several jobs are combined into one call (batching), so that the concurrency limit of an engine does not apply to
+   * jobs.
+   */
   readonly isBatched?: boolean
   /** Current concurrency limit of a model's engine, if the limit is adaptive. */
   readonly placesOf?: (model: string) => number | undefined
@@ -35,7 +38,7 @@ export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnMode
   }
 }
 
-/** Concurrent calls of one engine in one worker; further calls wait in the engine's queue. */
+/** Maximum concurrent calls of one engine in one worker; further calls wait in the engine's queue. */
 function callsAtOnce(engine: EngineConfig): number {
   switch (engine.type) {
     case 'llama':

@@ -4,7 +4,7 @@ import type { Family } from '#shared/jobs/durable/family.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { HeldAttempt, TransitionResult } from '#shared/store/store.ts'
 
-/** Time for which the event of a claim waits for the first write. For a short job, all events then travel in one record. */
+/** Time for which the event of a claim waits for the first write. All events of a short job are thus published in one record. */
 const PUBLISH_DELAY_MS = 20
 const REWRITE_MS = { min: 100, max: 2_000 }
 
@@ -78,7 +78,7 @@ export class OwnerWrites {
     return await this.#persist(ask)
   }
 
-  /** Another worker owns the job: pending retries are abandoned. A second call does nothing. */
+  /** Call if another worker owns the job: pending retries are abandoned. A second call does nothing. */
   lose(): void {
     if (this.isLost) return
     this.#lost.abort()

@@ -51,7 +51,7 @@ export class Poller {
   #freed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
   #taken = 0
-  /** Attached calls in slots, and all attached calls on this worker. */
+  /** Number of attached calls in slots, and number of all attached calls on this worker. */
   #attached = 0
   #attachedHere = 0
   #attachedAtMs = Number.NEGATIVE_INFINITY
@@ -106,7 +106,7 @@ export class Poller {
     return this.lanes.some((lane) => this.freeOf(lane) > 0 || this.#extraOf(lane) > 0)
   }
 
-  /** Records that a lane may take now. Extra slots count only if no other worker could start the job. */
+  /** Number of records that a lane may take now. Extra slots count only if no other worker could start the job. */
   slotsFor(lane: Lane): number {
     const free = this.freeOf(lane)
     if (free > 0) return free
@@ -134,12 +134,15 @@ export class Poller {
     return lane === interactive ? free + Math.max(0, batch.running - (slots - reservedSlots(slots))) : free
   }
 
-  /** True if attached calls are here or arrived recently, so that more may be queued. */
+  /** True if this worker has attached calls or received some recently, so that more may be queued. */
   get isAttachedExpected(): boolean {
     return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_EXPECTED_MS
   }
 
-  /** Slots that durable jobs may take while attached calls wait: always half of the capacity. */
+  /**
+   * Number of further slots that durable jobs may take while attached calls wait: half of all slots, minus those that durable
+   * jobs use.
+   */
   get durableShare(): number {
     return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
   }

@@ -2,7 +2,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 
-/** Bytes of a complete answer above which it is refused, unless its kind sets another limit. */
+/** Maximum bytes of a complete answer, unless its kind sets another limit. A larger answer is an error. */
 export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 /**
@@ -32,7 +32,8 @@ export interface AttemptSink {
   compose?(signal: AbortSignal, onPark: () => void): Composition
   parked?(): Promise<void>
   /**
-   * The job was cancelled and may write a partial result; absent if no partial result is possible. A second call does nothing.
+   * Call when the job was cancelled and may write a partial result. Absent if no partial result is possible. A second call does
+   * nothing.
    */
   wrapUp?(): void
   readonly isWrappingUp?: boolean

@@ -82,7 +82,7 @@ export class UnsupportedJobs {
     )
   }
 
-  /** The caller receives an error. A durable job stays in the store and is published again later. */
+  /** Sends an error to the caller. A durable job stays in the store and is published again later. */
   #giveUp(delivery: Delivery, job: UnsupportedJob): void {
     if (!job.reply) return delivery.acknowledge()
     const events = this.#options.reporter.open({ ...job, reply: job.reply }, () => undefined)

@@ -149,12 +149,12 @@ export class Worker {
     return worker
   }
 
-  /** Slots in use: running attempts, claims in progress, and jobs that wait to be requeued. */
+  /** Number of slots in use: running attempts, claims in progress, and jobs that wait to be requeued. */
   get running(): number {
     return this.#poller.running
   }
 
-  /** Calls held without a slot, because the bulkhead of their model is full. */
+  /** Number of calls that are held without a slot, because the bulkhead of their model is full. */
   get parkedCalls(): number {
     return this.#parkedCalls.size
   }
@@ -164,7 +164,7 @@ export class Worker {
     return this.#poller.isDraining
   }
 
-  /** Requeued calls so far; each requeue counts. */
+  /** Number of requeues so far. */
   get requeued(): number {
     return this.#calls.requeued
   }
@@ -299,7 +299,7 @@ export class Worker {
       })
   }
 
-  /** Another worker published its capacity: shared upstream limits and waiting durable jobs may have changed. */
+  /** Called when another worker has published its capacity: shared upstream limits and waiting durable jobs may have changed. */
   #onCapacity({ boot, role, capacity }: Peer): void {
     if (role !== this.#definition.name || !capacity) return
     this.#options.upstreams?.applyPublished(boot === this.boot ? [] : (capacity.adaptiveLimits ?? []))

@@ -46,7 +46,7 @@ export class ClassicPartition {
     this.#committed = Math.max(this.#committed, offset)
   }
 
-  /** The group assigned partitions again: reading restarts at the committed offset. */
+  /** Call when the group has assigned partitions again: reading restarts at the committed offset. */
   restart(): void {
     for (const record of this.#waiting) this.#states.delete(record.offset)
     this.#waiting = []
@@ -84,7 +84,7 @@ export class ClassicPartition {
     this.#advance()
   }
 
-  /** A classic partition cannot release one record to another member, so this member delivers it again. */
+  /** Releases a record. A classic partition cannot release one record to another member, so this member delivers it again. */
   putBack(record: ClassicRecord): void {
     if (this.#states.get(record.offset) !== 'out') return
     this.#states.set(record.offset, 'waiting')

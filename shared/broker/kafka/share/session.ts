@@ -79,7 +79,7 @@ export class ShareSession {
     return this.#isBusy
   }
 
-  /** Maximum records that the request in flight may return. */
+  /** Maximum number of records that the request in flight may return. */
   get asked(): number {
     return this.#asked
   }

@@ -6,9 +6,12 @@ import { extraOf, type SlotHolder } from './lending.ts'
 
 /** Time after its last interactive job for which a model counts as busy with interactive work. */
 const BUSY_MS = 1_000
-/** If this worker does not have the model of announced jobs, then the announcement is forgotten after this time. */
+/** Age at which an announcement of waiting jobs is forgotten if this worker does not have their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
-/** If no job of an unknown model arrives for this long, then the time for which it has been unknown starts again at zero. */
+/**
+ * Age at which the last arrival of a job for an unknown model is forgotten. A later job starts a new measurement of {@link
+ * ModelBulkheads.unknownForMs}.
+ */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of models with waiting jobs; further ones are found again by the scheduler. */
 const BULKHEADS_MAX = 1_000
@@ -24,7 +27,7 @@ const NO_SLOTS_HELD: SlotHolder = { held: 0, countOlder: () => 0 }
 
 export interface BulkheadsOptions {
   readonly slots?: number
-  /** Ids and aliases of its models; undefined: any requested model. */
+  /** Ids and aliases of the worker's models; undefined: any requested model. */
   readonly models?: Iterable<string> | undefined
   readonly concurrencyLimits?: readonly ConcurrencyLimit[] | undefined
   readonly modelCount?: number | undefined
@@ -51,7 +54,7 @@ export class ModelBulkhead implements Work, SlotHolder {
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
   readonly #pulling = new Set<Priority>()
-  /** Start times of running jobs, oldest first. */
+  /** Running jobs with their start times, oldest first. */
   readonly #started = new Set<{ readonly atMs: number }>()
   #attached = 0
   #busyAtMs = 0
@@ -112,8 +115,8 @@ export class ModelBulkhead implements Work, SlotHolder {
   }
 
   /**
-   * Takes a permit for one job that starts now, and returns the function that returns it. @param lane Undefined: an
-   * attached call
+   * Takes a permit for one job that starts now. Returns a function that releases the permit. @param lane Undefined: an attached
+   * call
    */
   begin(lane: Priority | undefined): () => void {
     const start = { atMs: performance.now() }
@@ -184,9 +187,9 @@ export class ModelBulkheads {
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
   #publishedWaiting: readonly { readonly bulkhead: ModelBulkhead; readonly lane: Priority }[] = []
-  /** Bulkheads with a limit, and their permits as last published. */
+  /** Bulkheads that have a limit, with the number of permits that was last published. */
   #bounded: { readonly bulkhead: ModelBulkhead; published: number }[] = []
-  /** Models that this worker does not have: time of the first and of the last arrival of a job. */
+  /** Times of the first and the last arrival of a job, for each model that this worker does not have. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
   constructor({ slots = Number.POSITIVE_INFINITY, ...own }: BulkheadsOptions) {
@@ -299,7 +302,8 @@ export class ModelBulkheads {
   #limitsToPublish(): Capacity['concurrency_limits'] {
     for (const one of this.#bounded) one.published = this.#permitsOf(one.bulkhead)
     const below = this.#bounded.filter(({ published }) => this.isShared || published < this.#slots)
-    // Older versions do not understand a capacity of 0. A call that arrives here is requeued.
+    // Published as at least 1, because older versions do not support a capacity of 0. A call that arrives without a permit is
+    // requeued.
     return below.map(({ bulkhead: { kind, model }, published }) => ({ kind, model, capacity: Math.max(1, published) }))
   }
 

@@ -20,7 +20,7 @@ export function laneSlots(lane: Priority, { slots, running, batch, isInteractive
   return Math.min(free, most - batch)
 }
 
-/** Slots that the batch lane always leaves free. */
+/** Number of slots that the batch lane always leaves free. */
 export function reservedSlots(slots: number): number {
   return Math.min(quarterOf(slots), slots - quarterOf(slots))
 }

@@ -8,7 +8,7 @@ const PARKED_MAX = 1_024
 export interface ParkedCall {
   readonly lane: Lane
   readonly tenant: string
-  /** Takes the permit and a slot synchronously. */
+  /** Called synchronously when the call may start; takes a permit and a slot. */
   enter(): void
 }
 
@@ -46,7 +46,7 @@ export class ParkedCalls {
     return !this.#waiting.has(bulkhead) && this.#hasPermit(lane, bulkhead)
   }
 
-  /** Parks a call and resolves when the call has entered. @throws The signal's reason */
+  /** Parks a call, and resolves when the call has a permit and a slot. @throws The signal's reason */
   async wait(bulkhead: ModelBulkhead, { lane, tenant, enter }: ParkedCall, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<void>()

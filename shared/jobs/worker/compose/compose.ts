@@ -15,7 +15,7 @@ const WRAP_UP_MS = { min: 2_000, max: 60_000 }
 
 export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, 'job'> {
   readonly job: ChildrenOptions['job']
-  /** Unix milliseconds, by the clock of this process. */
+  /** Time at which the job should start to write its result, in Unix milliseconds by the clock of this process. */
   readonly wrapUpAtMs: number
   /** Aborts when the job is to write a partial result. */
   readonly cancelled: AbortSignal
@@ -126,7 +126,7 @@ export class Composing implements Composition {
     await this.#busy(() => this.#steps.do('tell', { key }, recorded, (cost) => this.#spend(cost), output))
   }
 
-  /** The children if all have ended or the job must wrap up; undefined if the job has to wait. */
+  /** The children, if all have ended or the job must write its result now; undefined if the job has to wait. */
   async #ended(ids: readonly string[]): Promise<DurableJob[] | undefined> {
     const children = await this.#children.find(ids)
     const isOver = Date.now() >= this.wrapUpAtMs
@@ -134,8 +134,8 @@ export class Composing implements Composition {
   }
 
   /**
-   * Ends with the attempt at the latest. A pending write may otherwise wait for an unreachable store until another worker runs
-   * the job.
+   * Runs work that ends with the attempt at the latest. A pending write may otherwise wait for an unreachable store until another
+   * worker runs the job.
    */
   async #busy<T>(work: () => Promise<T>): Promise<T> {
     this.#underWay++
@@ -147,7 +147,7 @@ export class Composing implements Composition {
     }
   }
 
-  /** Never resolves: the attempt is parked. Rejects if the attempt is aborted. */
+  /** Parks the attempt: the promise never resolves, and rejects if the attempt is aborted. */
   #leave(ids: readonly string[]): Promise<never> {
     for (const id of ids) this.#awaited.add(id)
     this.#parkSoon()
@@ -158,7 +158,7 @@ export class Composing implements Composition {
     })
   }
 
-  /** Deferred, because the handler may start another step right after this one. */
+  /** Parks the attempt in a later event-loop iteration, because the handler may start another step right after this one. */
   #parkSoon(): void {
     if (this.#awaited.size === 0) return
     setImmediate(() => {

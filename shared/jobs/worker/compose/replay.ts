@@ -13,7 +13,7 @@ import { Children, type ChildrenOptions } from './children.ts'
 import type { Composing } from './compose.ts'
 import { keyOf, lost, valueOfOutput } from './steps.ts'
 
-/** Recorded steps read per page in the search for the most similar one. */
+/** Number of recorded steps that are read per page in the search for the most similar step. */
 const LOOK_MAX = 20
 
 export interface ReplayOptions extends ChildrenOptions {

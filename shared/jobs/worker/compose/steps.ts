@@ -23,7 +23,7 @@ export interface StepsOptions {
   readonly store: Store
   readonly blobs: Blobs
   readonly writes: OwnerWrites
-  /** Commits pending output, if it is more than one write may carry. */
+  /** Commits pending output that is too large for the write of the step. */
   readonly writeBacklog: () => Promise<void>
   readonly takeOutput: () => NewEvent[]
   readonly signal: AbortSignal
@@ -110,7 +110,10 @@ export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<u
 
 type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
 
-/** The error that ends a composed job here: the reason of the abort, or the loss of ownership. Nothing more is published. */
+/**
+ * The error that ends a composed job in this worker: the reason of the abort, or the loss of ownership. Nothing is published
+ * afterwards.
+ */
 export function lost(signal: AbortSignal): unknown {
   return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker owns the job now.')
 }

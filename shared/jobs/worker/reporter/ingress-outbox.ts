@@ -51,7 +51,7 @@ export class IngressOutbox {
     this.#bytes += bytes
   }
 
-  /** Resolves when all events put so far are sent or dropped. */
+  /** Resolves when all events that were added so far are sent or dropped. */
   flushed(): Promise<void> {
     if (this.#isClosed || !this.#isSending) return Promise.resolve()
     this.#flushed ??= Promise.withResolvers<void>()
@@ -91,7 +91,7 @@ export class IngressOutbox {
       } catch (error) {
         // The sender has logged the error.
         if (ServiceError.from(error).code === 'request_too_large') return await this.#sendParts(record, error)
-        // The broker may be unreachable for minutes; the jobs outlive that.
+        // Retries without limit: the broker may be unreachable for minutes, and the jobs continue meanwhile.
         await new Promise((resolve) => setTimeout(resolve, RESEND_MS))
       }
     }

@@ -86,7 +86,7 @@ class AttemptEvents implements ReportedEvents {
   readonly #merge: MergeEvents
   readonly #outbox: IngressOutbox
   #seq = 0
-  /** Reason for which the broker rejected an event: the attempt has failed and sends no more. */
+  /** Reason for which the broker rejected an event. If set, then the attempt has failed and sends nothing more. */
   #refusal: ServiceError | undefined
   /** Unsent output, into which further output is merged. */
   #waiting: EventBuffer | undefined
@@ -232,7 +232,7 @@ class LocalEvents implements ReportedEvents {
     this.#send({ ...this.#next(), type: 'handed_back' })
   }
 
-  /** The ingress requested the cancel and needs no report. */
+  /** Sends nothing, because the ingress requested the cancel and needs no report. */
   async cancelled(): Promise<void> {}
 
   #sendWaiting(): void {
