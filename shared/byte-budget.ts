@@ -5,14 +5,14 @@ import { ServiceError } from './error.ts'
  * one needs them), and garbage not yet collected.
  */
 export const HELD_PER_BYTE = 3
-/** Additional memory per JSON value, in bytes: an empty object has two bytes of text. */
+/** Additional memory per JSON value, in bytes. Needed because, for example, an empty object has only two bytes of text. */
 export const HELD_PER_VALUE = 64
 
 const RETRY_AFTER_MS = 2_000
 
 export interface ByteBudgetOptions {
   readonly bytesMax: number
-  /** Maximum for one key, so that one key cannot use up the whole budget. */
+  /** Maximum bytes of one key, so that one key cannot use up the whole budget. */
   readonly keyBytesMax: number
 }
 

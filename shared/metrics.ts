@@ -220,7 +220,7 @@ export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
   #before = performance.eventLoopUtilization()
   #measured = 0
-  /** Maximum delay outside of the histogram. */
+  /** Maximum delay that the histogram does not contain. */
   #longestMs = 0
 
   constructor() {

@@ -24,7 +24,7 @@ export interface Blobs {
    * @throws ServiceError `not_found`
    */
   open(key: string, range?: { readonly start: number; readonly end: number }): Promise<Readable>
-  /** Size in bytes. @throws ServiceError `not_found` */
+  /** Size of a blob in bytes. @throws ServiceError `not_found` */
   size(key: string): Promise<number>
   /** @throws ServiceError `not_found` */
   get(key: string): Promise<Buffer>

@@ -48,7 +48,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     },
     async open(key, range) {
       const file = await open(pathOf(key)).catch(throwGone)
-      // Node expects the last byte, not the one after it.
+      // Node expects the index of the last byte, not of the byte after it.
       return file.createReadStream(range && { start: range.start, end: range.end - 1 })
     },
     async size(key) {

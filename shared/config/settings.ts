@@ -6,7 +6,7 @@ import { RUN_SECONDS_MAX } from '#schemas/code.ts'
 const HOUR_MS = 3_600_000
 /** Minimum budget: enough for two bodies of the maximum size, each of which takes three times its size in memory. */
 const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
-/** `true`/`false`, `1`/`0`, `yes`/`no`. */
+/** A boolean setting: `true`/`false`, `1`/`0` or `yes`/`no`. */
 const Switch = z.stringbool()
 const Milliseconds = whole(1, 24 * HOUR_MS)
 const Duration = whole(1_000, 7 * 24 * HOUR_MS)

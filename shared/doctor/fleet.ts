@@ -25,7 +25,7 @@ export interface FleetFacts {
   /** Unfinished durable jobs and their maximum (DURABLE_JOBS_MAX); undefined until both are known. */
   readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
-  /** Models whose upstreams all fail, with the number of workers that report so. */
+  /** Models whose upstreams all fail, with the number of workers that report the failure. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
   /** Dead letters among the newest records; undefined until they were counted. */
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
@@ -112,8 +112,8 @@ function poolFinding(pool: PoolFacts): Finding[] {
 }
 
 /**
- * If a job waits long although slots and models are free, then a limit such as that of its key is the cause. Such a wait is
- * intended and not reported.
+ * If a job waits long although slots and models are free, then the cause is another limit, for example of the job's key. Such a
+ * wait is intended and not reported.
  */
 function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []

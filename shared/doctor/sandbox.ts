@@ -4,7 +4,7 @@ import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 
-/** Time limit per sandbox in ms: interpreters load their libraries at the start. */
+/** Time limit per sandbox in ms. Long, because interpreters load their libraries at the start. */
 const OPEN_MS_MAX = 60_000
 
 /** Checks the sandboxes for code: opens each and runs a line of Python. Nothing is downloaded or built. */

@@ -52,7 +52,7 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
 class Reader {
   readonly #json: Buffer
   #at = 0
-  /** The last long string searched, so that nested levels search it once. */
+  /** Cached search result of the last long string, so that nested levels do not search the string again. */
   #searched = { start: -1, to: 0, isFound: false }
 
   constructor(json: Buffer) {
@@ -114,7 +114,9 @@ class Reader {
     return object
   }
 
-  /** Parses members up to the closing bracket: as many at once as fit into a piece, or one that is larger than a piece. */
+  /**
+   * Parses members up to the closing bracket, in pieces of several members. A member that is larger than a piece is parsed alone.
+   */
   *#members(close: number, take: { run(start: number, end: number): void; large(): Generator<undefined, void> }) {
     this.#at++
     yield* this.#skipBlanks()
@@ -185,7 +187,7 @@ class Reader {
       const quote = this.#endOfString(start, most)
       const isWhole = quote < most
       const end = isWhole ? quote : endOfCharacter(json, most, start)
-      // With its own quotes, a piece is one string already; added quotes would cost a copy.
+      // A complete string is parsed with its own quotes, because adding quotes would cost a copy.
       if (isWhole && parts.length === 0) parts.push(parse(json, start - 1, end + 1) as string)
       else parts.push(parse(json, start, end, '"', '"') as string)
       yield

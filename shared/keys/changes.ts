@@ -61,7 +61,7 @@ export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, grace
   return ending && { key, secret, ending }
 }
 
-/** Changes a project. A project that only keys mention is created with its first change. */
+/** Changes a project. A project that exists only as a name in keys is created by its first change. */
 export async function changeProject(store: KeyStore, id: string, change: ProjectChange, by: string): Promise<Project> {
   const changed = await store.updateProject(id, change, by)
   if (changed) return changed

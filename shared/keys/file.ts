@@ -193,8 +193,8 @@ class FileKeys implements KeyStore {
 }
 
 /**
- * An exclusive lock on an empty SQLite file. The kernel releases it when the process ends, so the lock is never stale. The file is private: another
- * user that could read it could hold the lock forever.
+ * Takes an exclusive lock on an empty SQLite file. The kernel releases it when the process ends, so the lock is never stale. The
+ * file is private: another user that could read it could hold the lock forever.
  */
 function lock(path: string): () => void {
   makePrivateFile(path)

@@ -31,7 +31,10 @@ export const CREATE_KEY: Statement = {
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
     WHERE (SELECT count(*) FROM api_keys) < ${KEYS_MAX} RETURNING id`,
 }
-/** Every first key has the same id. If two processes start at once, then the second insert meets the primary key of the first and does nothing. */
+/**
+ * Every first key has the same id. If two processes start at once, then the second insert violates the primary key and does
+ * nothing.
+ */
 export const CREATE_FIRST_KEY: Statement = {
   name: 'keys_create_first',
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}

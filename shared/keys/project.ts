@@ -18,7 +18,7 @@ export const Limits = z.strictObject({
 })
 export type Limits = z.infer<typeof Limits>
 
-/** The tenant: owner of jobs, idempotency keys, limits, usage and webhook secrets. A project has any number of keys. */
+/** A tenant: the owner of jobs, idempotency keys, limits, usage and webhook secrets. A project has any number of keys. */
 export const Project = z.strictObject({
   id: z.string().min(1),
   name: z.string().optional().describe('Owner or purpose'),

@@ -3,10 +3,10 @@ import { ServiceError } from '#shared/error.ts'
 
 /** Cache lifetime of the measured free space. Even a fast disk needs longer than this to fill the space of the smallest floor. */
 const CACHE_TTL_MS = 250
-/** The default floor is 5 % of the disk, at most 1 GiB. */
+/** Fraction of the disk that stays free by default, but at most 1 GiB. */
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
-/** Retry-After in ms: by then a purge may have freed space. */
+/** Retry-After in ms. By then, a purge may have freed space. */
 const RETRY_AFTER_MS = 60_000
 
 export interface DiskSpace {

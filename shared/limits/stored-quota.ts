@@ -22,7 +22,7 @@ const SPARE_BYTES = 1024 ** 2
 const IDLE_TIMEOUT_MS = 2_000
 
 export interface StoredQuotaOptions {
-  /** Undefined if this deployment stores only the blobs of running calls. */
+  /** Store of the byte counts; undefined if this deployment stores only the blobs of running calls. */
   readonly bytes: StoredBytes | undefined
   readonly boot: string
   readonly most: number

@@ -28,7 +28,10 @@ const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
-/** Maximum crashes within CRASH_WINDOW_MS. After that many, no start until the oldest crash is outside the window. */
+/**
+ * Maximum crashes within CRASH_WINDOW_MS. After that many crashes, the server is not started until the oldest crash is outside
+ * the window.
+ */
 const CRASHES_MAX = 5
 const CRASH_WINDOW_MS = 5 * 60_000
 /** Maximum time that a call waits for a restart. If the backoff is longer, the call fails with Retry-After. */
@@ -124,7 +127,7 @@ export class LocalServer {
     for (const preparation of this.#models.values()) await preparation.settled()
   }
 
-  /** One start at a time, shared by all waiting calls. If one of them is aborted, the start continues. */
+  /** At most one start at a time, for all waiting calls. If a waiting call is aborted, the start continues. */
   #start(): Promise<ServerProcess> {
     this.#starting ??= this.#startOnce().finally(() => {
       this.#starting = undefined

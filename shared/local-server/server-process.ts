@@ -28,7 +28,10 @@ const POLL_MS = 50
 const STOP_MS = 5_000
 /** Maximum concurrent connections. The server accepts 128. */
 const CONNECTIONS = 96
-/** Maximum time until the response headers. Without streaming, hours of audio take that long; callers set shorter limits. */
+/**
+ * Maximum time until the response headers. Without streaming, the headers follow the complete transcription, which takes long for
+ * hours of audio; callers set shorter limits.
+ */
 const HEADERS_MS = 2 * 3600_000
 /** Maximum pause between two chunks of a response. A stream reports progress with every segment. */
 const BODY_MS = 300_000

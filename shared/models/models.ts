@@ -148,7 +148,7 @@ export function readModels(path: string): ModelsFile {
   return parsed.data
 }
 
-/** Only regular files: reading a pipe or a device could block forever. */
+/** Reads regular files only, because reading a pipe or a device could block forever. */
 function textOf(path: string): string {
   const found = statSync(path)
   if (!found.isFile()) throw new Error('expected a regular file')

@@ -11,7 +11,7 @@ import { ServiceError } from '#shared/error.ts'
 
 export interface NativeUrl {
   readonly url: string
-  /** An image or file of the prompt; an operator may prohibit remote ones entirely. */
+  /** True for an image or file of the prompt. An operator may prohibit remote images and files entirely. */
   readonly isMedia: boolean
 }
 
@@ -33,7 +33,7 @@ const VALUES_PER_PIECE = 1_000
 const URLS_MAX = 2_048
 /** Maximum characters of a URL: no server fetches a longer one, and parsing takes long. */
 const URL_CHARS_MAX = 8_192
-/** Matches a scheme; a colon that a port follows is not one. */
+/** Matches the scheme of a URL. A colon before a port does not end a scheme. */
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
 /**

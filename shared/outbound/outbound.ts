@@ -93,7 +93,7 @@ export async function streamOutbound(text: string, options: OutboundCall & Outbo
   return await promise
 }
 
-/** The Fetch standard permits no body for these statuses. */
+/** Builds a Response, without a body if the Fetch standard permits none for the status. */
 function responseOf(status: number, headers: IncomingHttpHeaders, body: ReadableStream): Response {
   const isEmpty = status === 204 || status === 205 || status === 304
   const lines = Object.entries(headers).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]))

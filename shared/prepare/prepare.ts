@@ -113,7 +113,7 @@ export class BackgroundPreparation {
   readonly #prepare: (() => Promise<unknown>) | undefined
   #running: Promise<unknown> | undefined
 
-  /** @param what Subject of the messages to callers. @param prepare Undefined: another process prepares. */
+  /** @param what Subject of the messages to callers. @param prepare Undefined if another process prepares. */
   constructor(what: string, prepare: (() => Promise<unknown>) | undefined) {
     this.#what = what
     this.#prepare = prepare

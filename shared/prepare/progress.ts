@@ -118,7 +118,7 @@ function drawBar(what: string, fraction: number, message: string): void {
   const filled = Math.round(fraction * BAR_WIDTH)
   const bar = '█'.repeat(filled) + '░'.repeat(BAR_WIDTH - filled)
   const line = `Preparing ${what} ${bar} ${Math.floor(fraction * 100)} % ${message}`
-  // Truncated to one line: a longer text could not be redrawn.
+  // Truncated to one terminal line, because a longer text could not be overwritten.
   process.stderr.write(`\r\x1b[K${shortened(line, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
 }
 

@@ -53,7 +53,10 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
   process.on('SIGINT', onSignal)
 }
 
-/** Sequential, in reverse order: a service may need those started before it until its own work has ended, such as an ingress its workers. */
+/**
+ * Drains services one by one, in reverse order of their start. A service may need earlier services until its own work has ended,
+ * as an ingress needs its workers.
+ */
 async function drainInReverse(services: readonly Service[], deadline: AbortSignal) {
   const ends: PromiseSettledResult<void>[] = []
   for (const service of [...services].reverse()) ends.push(...(await Promise.allSettled([service.drain(deadline)])))

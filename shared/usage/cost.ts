@@ -20,7 +20,7 @@ export interface EndedCall {
 /** The ledger row of a call. @param price Price of its model; undefined: none */
 export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, end, endedAtMs } = call
-  // A batch is not a call; each of its requests is.
+  // A batch itself is not counted as a call, but each request in it is.
   const calls = pool === 'batches' ? 0 : 1
   // The tokens of a research job were used by its child jobs, which have their own rows.
   const isComposed = pool === 'research'

@@ -20,7 +20,7 @@ const PIECE_VALUES = 5_000
 
 export interface Estimate {
   readonly tokens: number
-  /** Billionths of a US dollar. */
+  /** Estimated maximum cost, in billionths of a US dollar. */
   readonly nanos: number
 }
 

@@ -33,8 +33,8 @@ interface CountedEvent {
 }
 
 /**
- * Computes the usage of one attempt from its events: the report of the engine at the end. If the attempt ends earlier, then the usage is
- * estimated (docs/internals/protocol.md, Disconnects: usage so far is recorded).
+ * Computes the usage of one attempt from its events. At its end, the engine reports the usage. If the attempt ends earlier, then
+ * the usage is estimated (docs/internals/protocol.md, Disconnects: usage so far is recorded).
  */
 export class Meter {
   #metered = NOTHING

@@ -101,7 +101,7 @@ export class UsageBatches {
   #take(): SentBatch {
     const taken = [...this.#waiting].slice(0, ENTRIES_MAX)
     for (const [id] of taken) this.#waiting.delete(id)
-    // If entries remain, then they keep the same promise, which settles with the batch that takes the last of them.
+    // If entries remain after this batch, then their promise settles only with the batch that contains the last of them.
     const entered = this.#waiting.size === 0 ? this.#entered : undefined
     if (entered) this.#entered = Promise.withResolvers<void>()
     return { number: ++this.#number, entries: taken.map(([, entry]) => entry), entered }

@@ -137,7 +137,7 @@ export class KafkaBroker implements Broker {
     await this.#client.close()
   }
 
-  /** Round robin over the partitions with a leader; over all partitions if none has one. */
+  /** Next partition, round robin over the partitions that have a leader, or over all partitions if none has. */
   #nextPartition(topic: string): number {
     const count = Math.max(this.#client.partitions(topic), 1)
     const turn = this.#turns.get(topic) ?? 0

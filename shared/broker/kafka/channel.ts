@@ -114,7 +114,7 @@ export class ChannelReceiver implements Receiver {
       node,
       positions: places,
       requestedAtMs: Number.NEGATIVE_INFINITY,
-      // Starts after all partitions were added.
+      // Deferred, so that the poll starts after all partitions were added.
       loop: Promise.resolve().then(() => this.#until(() => this.#poll(poll))),
     }
     this.#polls.set(node, poll)
@@ -206,8 +206,8 @@ export class ChannelReceiver implements Receiver {
   }
 
   /**
-   * The position does not exist. If retention has passed it, then read what remains. Otherwise a leader lost its last records, and new ones follow at
-   * the end.
+   * Handles a position that no longer exists at the broker. If retention has deleted its record, then the oldest stored record is
+   * read next. Otherwise a leader has lost its last records, and reading continues at the end.
    */
   async #jump(place: Position, { logStartOffset }: FetchedPartition): Promise<void> {
     const from = place.position

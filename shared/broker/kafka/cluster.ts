@@ -147,7 +147,7 @@ export class KafkaCluster {
     return found.nodeId
   }
 
-  /** Connection of a lane to a node, opened if needed. @throws Error if the node is unreachable */
+  /** Returns the connection of a lane to a node, and opens it if needed. @throws Error if the node is unreachable */
   connection(nodeId: number, lane: string, requestTimeoutMs: number): Promise<Connection> {
     const key = `${lane} ${nodeId}`
     const existing = this.#lanes.get(key)

@@ -81,7 +81,9 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     onProblem('missing Kafka topics recreated', { topics: this.#lacking })
   }
 
-  /** Brokers receive a new topic one after the other; until then, their responses would look like another loss. */
+  /**
+   * Waits until all brokers have the new topics. Brokers that do not have a topic yet would respond as if it had been lost again.
+   */
   async #untilKnown(admin: Admin, names: readonly string[]): Promise<void> {
     const timeout = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(KNOWN_TIMEOUT_MS)])
     while (!timeout.aborted && (await admin.partitions(names)).size < names.length) {

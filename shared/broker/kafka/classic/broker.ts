@@ -34,7 +34,7 @@ const ACKS_ALL = -1
 const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
-/** Time limit of the second probe, which tries the bootstrap addresses one after the other. */
+/** Time limit of the second probe, which tries all bootstrap addresses in sequence. */
 const CONFIRM_TIMEOUT_MS = 4_000
 /** Number of successful probes between two topic checks. */
 const PROBES_PER_INSPECTION = 10
@@ -72,7 +72,10 @@ async function check(admin: KafkaJsAdmin, options: KafkaOptions): Promise<BootPr
   return await checkTopics(admin, { ...options, topics: options.topics.map((topic) => withPartitions(topic, options)) })
 }
 
-/** A partition has one owner, so with fewer partitions than workers, some workers would be idle. */
+/**
+ * Raises the number of partitions of queues. A partition has one owner, so with fewer partitions than workers, some workers would
+ * be idle.
+ */
 function withPartitions(topic: Topic, { queuePartitions = QUEUE_PARTITIONS }: KafkaOptions): Topic {
   if (topic.kind === 'channel' || topic.partitions >= queuePartitions) return topic
   return { ...topic, partitions: queuePartitions, partitionsMin: topic.partitions }
@@ -255,7 +258,7 @@ class ClassicClient implements KafkaClient {
     const before = this.#partitions
     this.#partitions = found
     for (const name of names) {
-      // Only a recreated topic has fewer partitions than before.
+      // A topic with fewer partitions than before was recreated.
       if ((found.get(name) ?? 0) < (before.get(name) ?? 0)) this.#absent.add(name)
       else if (this.#absent.delete(name)) this.#onLoss(name)
     }

@@ -19,7 +19,7 @@ export class ClassicPartition {
   readonly #states = new Map<number, State>()
   #waiting: ClassicRecord[] = []
   #waitingBytes = 0
-  /** All lower offsets are done: the offset to commit. Negative until the first record after an assignment. */
+  /** Offset to commit, because all lower offsets are done. Negative until the first record after an assignment. */
   #low = -1
   /** End of the offsets seen since the assignment. An offset between `#low` and `#seen` that has no state is a gap. */
   #seen = -1

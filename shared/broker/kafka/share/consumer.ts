@@ -208,7 +208,7 @@ export class ShareConsumer implements QueueConsumer {
         byLeader.set(leader, [...(byLeader.get(leader) ?? []), keyOf(topicId, partition)])
       }
     }
-    // A partition without a leader is in no session whose failure would trigger a refresh.
+    // A partition without a leader belongs to no session, so no failed session would trigger a refresh of the leaders.
     if (byLeader.delete(NO_LEADER)) this.#followAfresh()
     for (const node of byLeader.keys()) {
       if (this.#sessions.has(node)) continue

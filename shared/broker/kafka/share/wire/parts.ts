@@ -9,7 +9,7 @@
  */
 import type { Reader } from '@platformatic/kafka'
 
-/** Epochs with a special meaning, for members (heartbeat) and sessions (fetch, acknowledge). */
+/** Special values of an epoch, both for members (heartbeat) and for sessions (fetch, acknowledge). */
 export const EPOCH = { first: 0, leaving: -1 } as const
 
 export interface Status {
