@@ -56,7 +56,8 @@ export function topicsFor(
 }
 
 /**
- * A channel. Its records are consumed immediately, so longer retention is only for processes that fell behind and for operators.
+ * A channel. Records of a channel are consumed immediately, so longer retention is only for processes that fell behind and for
+ * operators.
  */
 function channel(name: string, partitions: number, retentionMs: number): Topic {
   return { name, partitions, retentionMs, retentionMsMin: MINUTE_MS, kind: 'channel' }

@@ -85,10 +85,7 @@ export class PreparationLock {
   }
 }
 
-/**
- * Removes a lock file whose owner is dead or that records a failure. @returns Whether this process removed it, and no live
- * process holds the lock
- */
+/** Removes a lock file whose owner is dead or that records a failure. @returns True if this process removed it */
 async function clearDeadNote(file: string): Promise<boolean> {
   const found = await stat(file).catch(() => undefined)
   if (!found) return true

@@ -5,9 +5,8 @@
  * sent again, but only unchanged. A different batch with the same numbers would be dropped as a duplicate. If a batch with
  * unknown outcome is abandoned or changed, then the producer starts over with a new producer id.
  *
- * Rejected: the client's own producer. With endless retries, that producer sends a whole call to the leader of the call's first
- * partition, even after another partition of the call has moved. The only way to stop that producer discards the sequence
- * numbers.
+ * Rejected: the client's own producer. With endless retries, that producer sends a whole call to the leader of its first
+ * partition, even after another partition has moved. The only way to stop that producer discards the sequence numbers.
  */
 import { initProducerIdV5, NumericMap, produceV11 } from '@platformatic/kafka'
 import type { KafkaCluster } from './cluster.ts'

@@ -33,8 +33,8 @@ type QueuesPresence = Pick<Presence, 'capacityOf' | 'slots' | 'workers'>
 export class WaitQueues<Job extends QueuedJob = QueuedJob> {
   readonly #presence: QueuesPresence
   /**
-   * Queues by pool, or by pool and model if the model has its own limit, because durations of a fast model do not predict those
-   * of a slow one.
+   * Queues by pool, or by pool and model if the model has its own limit. Durations of a fast model do not predict those of a slow
+   * one.
    */
   readonly #queues = new Map<string, WaitQueue<Job>>()
   /**

@@ -28,7 +28,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
 }
 
 /**
- * Erases a job. Its events are deleted first, in parts, so that no statement deletes all events of a long run.
+ * Erases a job. The events are deleted first, in parts, so that no statement deletes all events of a long run.
  *
  * The job counts as erased only after the last statement, so an interrupted erasure is repeated.
  */

@@ -21,8 +21,8 @@ const FULL_INTERVAL_MS = 5_000
 const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
 /**
- * Membership in a share group: sends heartbeats to the coordinator, follows it when it moves, rejoins if the coordinator removed
- * this member, and receives the assigned partitions.
+ * Membership in a share group: sends heartbeats to the coordinator, follows it when it moves, and receives the assigned
+ * partitions. Rejoins if the coordinator removed this member.
  */
 export class Membership {
   readonly #cluster: KafkaCluster

@@ -7,8 +7,8 @@ import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
 /**
- * Time before its deadline at which a job should start to write its final, possibly partial, result: this fraction of the job's
- * total time, within these bounds.
+ * Time before its deadline at which a job should start to write its final, possibly partial, result. The time is a fraction of
+ * the job's total time, within bounds.
  */
 const WRAP_UP_SHARE = 0.15
 const WRAP_UP_MS = { min: 2_000, max: 60_000 }
