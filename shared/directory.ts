@@ -70,9 +70,7 @@ export function makePrivateFile(path: string): void {
   }
 }
 
-/**
- * Gives a file to the owner of another one, so that a command run as root does not take files away from the user of the service.
- */
+/** Gives a file to the owner of another one. A command run as root must not take files away from the user of the service. */
 export function giveToOwnerOf(other: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(other)

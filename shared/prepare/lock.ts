@@ -85,7 +85,7 @@ export class PreparationLock {
   }
 }
 
-/** Removes a lock file whose owner is dead or that records a failure. @returns True if this process removed it */
+/** Removes a lock file whose owner is dead or that records a failure. @returns True if the lock is free afterwards */
 async function clearDeadNote(file: string): Promise<boolean> {
   const found = await stat(file).catch(() => undefined)
   if (!found) return true

@@ -26,8 +26,7 @@ export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, '
 }
 
 /**
- * Time in ms before its deadline at which a job should start to write its result. @param totalMs Time from its first start to its
- * deadline
+ * Time in ms before the deadline at which a job should write its result. @param totalMs Time from its first start to its deadline
  */
 export function wrapUpMsOf(totalMs: number): number {
   return Math.min(Math.max(totalMs * WRAP_UP_SHARE, WRAP_UP_MS.min), WRAP_UP_MS.max)
