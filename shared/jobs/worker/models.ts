@@ -2,6 +2,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
 import { addressesOf, CALLS_PER_SERVER_MAX } from '#shared/engines/upstream/servers.ts'
 import type { Models } from '#shared/models/models.ts'
+import type { ConcurrencyLimit } from './bulkheads/bulkheads.ts'
 import type { WorkerDefinition } from './worker.ts'
 
 export type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'concurrencyLimits' | 'modelCount'>>
@@ -28,8 +29,8 @@ export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnMode
   const own = models.filter((model) => model.pool === pool)
   const concurrencyLimits = own.flatMap(({ id, engine }) => {
     const capacity = isBatched ? slots : Math.min(slots, callsAtOnce(engine))
-    const now = placesOf && { now: () => placesOf(id) }
-    return kinds.map((kind) => ({ kind, model: id, capacity, ...now }))
+    const currentLimit = placesOf && (() => placesOf(id))
+    return kinds.map((kind): ConcurrencyLimit => ({ kind, model: id, capacity, ...(currentLimit && { currentLimit }) }))
   })
   return {
     models: own.flatMap(({ id, aliases }) => [id, ...aliases]),
