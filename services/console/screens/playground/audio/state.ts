@@ -76,8 +76,6 @@ async function upload<T>({ path, body }: Call, file: File, signal: AbortSignal):
   return await fetchJson<T>(path, { method: 'POST', body: form, signal })
 }
 
-export const audio = new Audio()
-
 class Recorder {
   /** Start of the recording in unix milliseconds; undefined: not recording. */
   readonly since = signal<number | undefined>(undefined)
@@ -115,3 +113,6 @@ async function microphone(): Promise<MediaStream> {
     throw new Error('No microphone found, or access was denied. Allow access in the address bar, or choose a file.')
   })
 }
+
+/** Created after the classes above, because their fields are initialized here. */
+export const audio = new Audio()
