@@ -124,7 +124,7 @@ describe('an error about a full disk during model preparation', () => {
     await promisify(execFile)('python3', ['-c', make, archive])
     await expect(extractMember('python3', archive, 'member', '/dev/full', undefined)).rejects.toMatchObject(full)
     const absent = extractMember('python3', archive, 'no-such', join(place, 'out'), undefined)
-    await expect(absent).rejects.toMatchObject({ message: 'The wheel does not hold no-such.' })
+    await expect(absent).rejects.toMatchObject({ message: 'The wheel does not contain no-such.' })
   })
 
   test('is reported when pip downloads or installs a package', async () => {
