@@ -121,7 +121,10 @@ const BLOCKS_MAX = 10_000
 /** One message (docs/reference/compatibility.md, Turns and blocks). */
 export const InputMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(UserBlock).max(BLOCKS_MAX)]) }),
-  z.looseObject({ role: z.literal('assistant'), content: z.union([z.string(), z.array(AssistantBlock).max(BLOCKS_MAX)]) }),
+  z.looseObject({
+    role: z.literal('assistant'),
+    content: z.union([z.string(), z.array(AssistantBlock).max(BLOCKS_MAX)]),
+  }),
   z.looseObject({
     role: z.literal('system'),
     content: z.union([z.string(), z.array(z.union([TextBlock, unknownType('text')])).max(BLOCKS_MAX)]).nullish(),

@@ -668,7 +668,9 @@ describe('sluice doctor', () => {
     await database.open()
     expect(await check()).toMatchObject([{ status: 'ok', message: expect.stringContaining('schema up to date') }])
     await database.query("UPDATE migrations SET hash = 'other'")
-    expect(await check()).toMatchObject([{ status: 'fail', message: expect.stringContaining('differs from the one applied') }])
+    expect(await check()).toMatchObject([
+      { status: 'fail', message: expect.stringContaining('differs from the one applied') },
+    ])
   })
 
   it.skipIf(!kafka)('reports whether Kafka supports share groups', async () => {
