@@ -3,7 +3,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { Worker } from '#shared/jobs/worker/worker.ts'
+import { Worker, type WorkerDefinition } from '#shared/jobs/worker/worker.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { Random } from '../chaos/load/random.ts'
@@ -147,14 +147,14 @@ export class Fleet {
 
   async #openWorker(process: SimulatedProcess, broker: Broker, store: Store): Promise<Worker> {
     const { history, leaseMs, random, witness } = this.#options
-    const definition = {
+    const definition: WorkerDefinition = {
       name: 'inference',
       slots: random.between(1, 4),
       kinds: { say: witness.kindIn(process), compose: witness.composingIn(process) },
       // In some seeds most jobs wait in the store and are claimed from there.
       models: ['echo-1'],
-      bounds: random.chance(0.5) ? [{ kind: 'say', model: 'echo-1', capacity: 1 }] : [],
-    } as const
+      concurrencyLimits: random.chance(0.5) ? [{ kind: 'say', model: 'echo-1', capacity: 1 }] : [],
+    }
     const onFatal = (error: unknown) => history.violated(undefined, `the loop of ${process.name} broke: ${error}`)
     const observer = { onEnd: () => {} }
     const more = {

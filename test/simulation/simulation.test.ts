@@ -34,11 +34,11 @@ const SHOWN_BY: Readonly<Record<string, number>> = {
   'jobs are claimed by age instead of by tenant': 2,
   'a requested cancel is reported as completed': 4,
   'children are not cancelled with their parent': 11,
-  'an interrupted wake is not repeated': 21,
-  'a repeated write counts as a new write': 24,
-  'every claim starts with the first tenant': 55,
-  'refused writes are published': 122,
-  'output of an older attempt is accepted': 142,
+  'an interrupted wake is not repeated': 24,
+  'a repeated write counts as a new write': 8,
+  'every claim starts with the first tenant': 27,
+  'refused writes are published': 135,
+  'output of an older attempt is accepted': 309,
 }
 
 /** Outcomes of the seeds without a mutant. */
