@@ -1,7 +1,7 @@
 import type { PoolName } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Work } from '#shared/jobs/peers.ts'
-import type { WaitQueues } from './wait-queues.ts'
+import type { WaitQueue, WaitQueues } from './wait-queues.ts'
 
 /** Retry-After targets 80 % of `startTimeoutMs`; the other 20 % absorbs estimation error. */
 const RETRY_TARGET_RATIO = 0.8
@@ -12,7 +12,7 @@ const RETRY_AFTER_MS_MIN = 1_000
 const RETRY_AFTER_MS_MAX = 60_000
 /** A Retry-After above the cap becomes a random time between this fraction of the cap and the cap. */
 const CAP_SPREAD_RATIO = 0.5
-/** Maximum number of tenants whose latest retry time is stored. */
+/** Maximum number of tenants per queue whose latest retry time is stored. */
 const PACED_TENANTS_MAX = 10_000
 
 export interface AdmissionControlOptions {
@@ -53,8 +53,11 @@ export interface AdmissionRequest extends Work {
  */
 export class AdmissionControl {
   readonly #options: AdmissionControlOptions
-  /** Latest time, by tenant, at which a rejected caller was asked to return. */
-  readonly #retryAtMs = new Map<string, number>()
+  /**
+   * Latest time, by queue and tenant, at which a rejected caller was asked to return. Kept per queue, so that a slow model does not
+   * delay the retries for a fast one.
+   */
+  readonly #retriesAtMs = new WeakMap<WaitQueue, Map<string, number>>()
 
   constructor(options: AdmissionControlOptions) {
     this.#options = options
@@ -80,16 +83,19 @@ export class AdmissionControl {
     this.#options.waitQueues.of(job).waitEstimate.completed(Date.now())
   }
 
-  /** Delay until a retry, at least `afterMs` and one interval after the tenant's previous retry. */
+  /** Delay until a retry, at least `afterMs` and one interval after the tenant's previous retry in the same queue. */
   #paced(asked: AdmissionRequest, afterMs: number): number {
     const { tenant, retryMsMax = RETRY_AFTER_MS_MAX } = asked
     const now = Date.now()
+    const queue = this.#options.waitQueues.of(asked)
+    const retries = this.#retriesAtMs.get(queue) ?? new Map<string, number>()
+    this.#retriesAtMs.set(queue, retries)
     const intervalMs = this.#options.waitQueues.estimateMs(asked, 1)
-    const nextMs = (this.#retryAtMs.get(tenant) ?? 0) + intervalMs - now
+    const nextMs = (retries.get(tenant) ?? 0) + intervalMs - now
     const delayMs = Math.max(RETRY_AFTER_MS_MIN, afterMs, nextMs)
     if (delayMs > retryMsMax) return retryMsMax * (1 - Math.random() * CAP_SPREAD_RATIO)
-    if (this.#retryAtMs.size >= PACED_TENANTS_MAX) this.#retryAtMs.clear()
-    this.#retryAtMs.set(tenant, now + delayMs)
+    if (retries.size >= PACED_TENANTS_MAX) retries.clear()
+    retries.set(tenant, now + delayMs)
     return delayMs
   }
 }

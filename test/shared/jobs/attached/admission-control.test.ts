@@ -149,4 +149,37 @@ describe('admission control of a pool with 120 % of the calls that it can run', 
     const [first = 60] = overload.retryAfterSeconds.slice(before)
     expect(first, 'first Retry-After of the second tenant').toBeLessThan(10)
   })
+
+  it('does not delay the retries for a fast model by those for a slow one', () => {
+    const WAITS_MS: Record<string, number> = { slow: 50_000, fast: START_MS + 1_000 }
+    const gate = new AdmissionControl({
+      waitQueues: new FixedWaits(WAITS_MS),
+      startTimeoutMs: START_MS,
+      ahead: () => 2,
+    })
+    const retryAfterMs = (model: string) => {
+      try {
+        gate.admit({ pool: 'inference', kind: 'say', model, tenant: 'a' })
+      } catch (error) {
+        return ServiceError.from(error).retryAfterMs
+      }
+      return undefined
+    }
+    expect(retryAfterMs('slow')).toBeGreaterThan(40_000)
+    expect(retryAfterMs('fast'), 'Retry-After of the fast model').toBeLessThan(10_000)
+  })
 })
+
+/** Queues of models that have their own concurrency limit and a fixed wait. */
+class FixedWaits extends WaitQueues {
+  readonly #waitsMs: Readonly<Record<string, number>>
+
+  constructor(waitsMs: Readonly<Record<string, number>>) {
+    super({ capacityOf: () => 1, slots: () => 1, workers: () => [] })
+    this.#waitsMs = waitsMs
+  }
+
+  override estimateMs({ model }: { readonly model: string }, ahead: number): number {
+    return ((this.#waitsMs[model] ?? 0) * ahead) / 2
+  }
+}
