@@ -1,9 +1,6 @@
-import { Worker } from 'node:worker_threads'
-import { abortable } from '#shared/abortable.ts'
-import { replyOf } from '#shared/engines/llama/thread-reply.ts'
+import { replyOf, SerialThread, startThread } from '#shared/engines/llama/serial-thread.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Schema } from '#shared/json-schema/json-schema.ts'
-import { Slots } from '#shared/slots.ts'
 import type { GrammarOptions } from './grammar.ts'
 import type { GrammarReply, GrammarTask } from './thread.ts'
 
@@ -19,9 +16,7 @@ const CHARS_MAX = 1024 * 1024
  * not compiled yet, so it would block the event loop. The thread starts with the first schema. Must be closed.
  */
 export class GrammarConverter {
-  readonly #turn = new Slots(1)
-  #worker: Worker | undefined
-  #isClosed = false
+  readonly #thread = new SerialThread(async () => startThread(new URL('./thread.ts', import.meta.url), HEAP_MB))
 
   /**
    * See `writeSchemaGrammar`.
@@ -30,40 +25,21 @@ export class GrammarConverter {
    */
   async convert(schema: Schema, param: string, options: GrammarOptions, signal: AbortSignal): Promise<string> {
     if (!isWithin(schema, { values: VALUES_MAX, chars: CHARS_MAX })) throw refused('is too large', param)
-    await this.#turn.take(signal)
-    // A conversion ends within its timeout even if its caller has left.
-    const converting = this.#convert({ schema, param, options }).finally(() => this.#turn.release())
-    const reply = await abortable(converting, signal)
+    const task: GrammarTask = { schema, param, options }
+    const reply = await this.#thread.run(
+      (worker) =>
+        replyOf<GrammarReply>(worker, CONVERT_MS, task).catch((cause) => {
+          throw refused('takes too much time or memory', param, cause)
+        }),
+      signal,
+    )
     if ('grammar' in reply) return reply.grammar
     throw new ServiceError('invalid_value', reply.refusal.message, { param: reply.refusal.param ?? param })
   }
 
   async close(): Promise<void> {
-    this.#isClosed = true
-    await this.#worker?.terminate()
+    await this.#thread.close()
   }
-
-  async #convert(task: GrammarTask): Promise<GrammarReply> {
-    if (this.#isClosed) throw new ServiceError('overloaded', 'The model is being unloaded.')
-    this.#worker ??= start()
-    const worker = this.#worker
-    return await replyOf<GrammarReply>(worker, CONVERT_MS, task).catch(async (cause) => {
-      this.#worker = undefined
-      await worker.terminate()
-      throw refused('takes too much time or memory', task.param, cause)
-    })
-  }
-}
-
-function start(): Worker {
-  const worker = new Worker(new URL('./thread.ts', import.meta.url), {
-    env: {},
-    resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
-  })
-  worker.unref()
-  // Without a listener, an error of the thread would end the process.
-  worker.on('error', () => {})
-  return worker
 }
 
 function isWithin(value: unknown, left: { values: number; chars: number }): boolean {

@@ -1,12 +1,9 @@
-import { Worker } from 'node:worker_threads'
-import { abortable } from '#shared/abortable.ts'
-import { replyOf } from '#shared/engines/llama/thread-reply.ts'
+import type { Worker } from 'node:worker_threads'
+import { replyOf, SerialThread, startThread } from '#shared/engines/llama/serial-thread.ts'
 import { ServiceError } from '#shared/error.ts'
-import { Slots } from '#shared/slots.ts'
 import { runYielding, yieldToEventLoop } from '#shared/yielding.ts'
 import {
   type Conversation,
-  type PackedPieces,
   type TemplateForms,
   type TemplateSource,
   type ThreadReply,
@@ -36,16 +33,12 @@ export interface TemplateLimits {
 /** Renders conversations one after the other. Must be closed with {@link ModelTemplate.close}. */
 export class ModelTemplate {
   readonly forms: TemplateForms
-  readonly #source: TemplateSource
   readonly #limits: TemplateLimits
-  readonly #turn = new Slots(1)
-  #worker: Worker | undefined
-  #isClosed = false
+  readonly #thread: SerialThread
 
   private constructor(source: TemplateSource, limits: TemplateLimits, worker: Worker, forms: TemplateForms) {
-    this.#source = source
     this.#limits = limits
-    this.#worker = worker
+    this.#thread = new SerialThread(async () => (await start(source, limits)).worker, worker)
     this.forms = forms
   }
 
@@ -61,39 +54,25 @@ export class ModelTemplate {
    * @throws ServiceError `invalid_value` if the template rejects the conversation or takes too long; the signal's reason
    */
   async render(conversation: Conversation, signal: AbortSignal): Promise<readonly Piece[]> {
-    await this.#turn.take(signal)
-    // A rendering ends within its timeout even if its caller has left.
-    const rendering = this.#render(conversation).finally(() => this.#turn.release())
-    return await runYielding(unpackPieces(await abortable(rendering, signal)), signal)
-  }
-
-  async close(): Promise<void> {
-    this.#isClosed = true
-    await this.#worker?.terminate()
-  }
-
-  async #render({ messages, ...rest }: Conversation): Promise<PackedPieces> {
-    if (this.#isClosed) throw new ServiceError('overloaded', 'The model is being unloaded.')
-    const worker = await this.#running()
-    for (let at = 0; at < messages.length; at += MESSAGES_AT_ONCE) {
-      if (at > 0) await yieldToEventLoop()
-      worker.postMessage({ add: messages.slice(at, at + MESSAGES_AT_ONCE) } satisfies ThreadTask)
-    }
-    const reply = await replyOf<ThreadReply>(worker, this.#limits.renderMs ?? RENDER_MS, {
-      render: rest,
-    } satisfies ThreadTask).catch(async (cause) => {
-      this.#worker = undefined
-      await worker.terminate()
-      throw refused('took too long, or too much memory, for these messages', cause)
-    })
-    if ('layout' in reply) return reply
+    const reply = await this.#thread.run((worker) => this.#ask(worker, conversation), signal)
+    if ('layout' in reply) return await runYielding(unpackPieces(reply), signal)
     if ('refusal' in reply) throw refused(`rejects these messages: ${reply.refusal}`)
     throw refused(`failed with these messages: ${'problem' in reply ? reply.problem : 'no reply'}`)
   }
 
-  async #running(): Promise<Worker> {
-    this.#worker ??= (await start(this.#source, this.#limits)).worker
-    return this.#worker
+  async close(): Promise<void> {
+    await this.#thread.close()
+  }
+
+  async #ask(worker: Worker, { messages, ...rest }: Conversation): Promise<ThreadReply> {
+    for (let at = 0; at < messages.length; at += MESSAGES_AT_ONCE) {
+      if (at > 0) await yieldToEventLoop()
+      worker.postMessage({ add: messages.slice(at, at + MESSAGES_AT_ONCE) } satisfies ThreadTask)
+    }
+    const task = { render: rest } satisfies ThreadTask
+    return await replyOf<ThreadReply>(worker, this.#limits.renderMs ?? RENDER_MS, task).catch((cause) => {
+      throw refused('took too long, or too much memory, for these messages', cause)
+    })
   }
 }
 
@@ -101,14 +80,7 @@ async function start(
   source: TemplateSource,
   limits: TemplateLimits,
 ): Promise<{ worker: Worker; forms: TemplateForms }> {
-  const worker = new Worker(new URL('./thread.ts', import.meta.url), {
-    workerData: source,
-    env: {},
-    resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
-  })
-  worker.unref()
-  // Without a listener, an error between two conversations would end the process.
-  worker.on('error', () => {})
+  const worker = startThread(new URL('./thread.ts', import.meta.url), HEAP_MB, { workerData: source })
   const reply: ThreadReply = await replyOf<ThreadReply>(worker, limits.openMs ?? OPEN_MS).catch(() => ({
     problem: 'Rendering a short conversation takes too much time or memory.',
   }))

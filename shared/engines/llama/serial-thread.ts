@@ -1,0 +1,82 @@
+import { Worker, type WorkerOptions } from 'node:worker_threads'
+import { abortable } from '#shared/abortable.ts'
+import { ServiceError } from '#shared/error.ts'
+import { Slots } from '#shared/slots.ts'
+
+/**
+ * A worker thread that handles one task at a time, for code of unknown cost: templates of model files and conversions of schemas.
+ *
+ * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new one.
+ * Endless loops and memory beyond the limit thus end the thread, but never the process, and never block the event loop. A task whose
+ * caller has left still ends within its timeout. Must be closed.
+ */
+export class SerialThread {
+  readonly #start: () => Promise<Worker>
+  readonly #turn = new Slots(1)
+  #worker: Worker | undefined
+  #isClosed = false
+
+  /** @param worker A thread that has started already */
+  constructor(start: () => Promise<Worker>, worker?: Worker) {
+    this.#start = start
+    this.#worker = worker
+  }
+
+  /** Runs a task after all earlier ones. @throws ServiceError `overloaded` once closed; the task's error; the signal's reason */
+  async run<Result>(task: (worker: Worker) => Promise<Result>, signal: AbortSignal): Promise<Result> {
+    await this.#turn.take(signal)
+    return await abortable(
+      this.#run(task).finally(() => this.#turn.release()),
+      signal,
+    )
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    await this.#worker?.terminate()
+  }
+
+  async #run<Result>(task: (worker: Worker) => Promise<Result>): Promise<Result> {
+    if (this.#isClosed) throw new ServiceError('overloaded', 'The model is being unloaded.')
+    this.#worker ??= await this.#start()
+    const worker = this.#worker
+    try {
+      return await task(worker)
+    } catch (error) {
+      this.#worker = undefined
+      await worker.terminate()
+      throw error
+    }
+  }
+}
+
+/** Starts a thread with a memory limit and without environment variables. The thread does not keep the process alive. */
+export function startThread(url: URL, heapMb: number, options: Pick<WorkerOptions, 'workerData'> = {}): Worker {
+  const resourceLimits = { maxOldGenerationSizeMb: heapMb, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 }
+  const worker = new Worker(url, { ...options, env: {}, resourceLimits })
+  worker.unref()
+  // Without a listener, an error between two tasks would end the process.
+  worker.on('error', () => {})
+  return worker
+}
+
+/**
+ * The next message of a thread.
+ *
+ * @param task Message to send first
+ * @throws Error if the thread ends instead, or takes too long
+ */
+export async function replyOf<Reply>(worker: Worker, timeoutMs: number, task?: object): Promise<Reply> {
+  const { promise, resolve, reject } = Promise.withResolvers<Reply>()
+  const onExit = () => reject(new Error('The thread ended.'))
+  const timer = setTimeout(() => reject(new Error('The thread took too long.')), timeoutMs)
+  worker.once('message', resolve)
+  worker.once('exit', onExit)
+  try {
+    if (task) worker.postMessage(task)
+    return await promise
+  } finally {
+    clearTimeout(timer)
+    worker.off('message', resolve).off('exit', onExit)
+  }
+}
