@@ -40,7 +40,7 @@ export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T>
   }
 }
 
-/** Runs work to its end without yielding, if it is known to be short. @throws Any error of the work */
+/** Runs work to its end without yielding. Only for work that is short by its bounds. @throws Any error of the work */
 export function runToEnd<T>(work: Generator<unknown, T>): T {
   for (;;) {
     const step = work.next()

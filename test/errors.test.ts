@@ -112,7 +112,7 @@ describe('error headers', () => {
     expect(errorHeaders(new ServiceError('overloaded', 'x', options))['retry-after']).toBe(seconds)
   })
 
-  test('only load errors carry Retry-After, and only 401 carries WWW-Authenticate', () => {
+  test('only errors that a later retry may fix (429, 503) carry Retry-After, and only 401 carries WWW-Authenticate', () => {
     for (const code of codes) {
       const headers = errorHeaders(new ServiceError(code, 'x'))
       const status = ERRORS[code].status as number

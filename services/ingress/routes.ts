@@ -83,7 +83,7 @@ export interface Route {
 /** Endpoints for operators. Each needs a key with the scope `admin`, and is not counted as a call. */
 const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs', listAllJobs),
-  // These two precede `jobs/:id`, which would match their paths.
+  // Both routes must precede `jobs/:id`, which would match their paths.
   { ...admin('POST', 'jobs/cancel', bulkCancelJobs), hasBody: true },
   { ...admin('POST', 'jobs/redrive', bulkRedriveJobs), hasBody: true },
   admin('GET', 'jobs/:id', getAnyJob),

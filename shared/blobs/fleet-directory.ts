@@ -44,7 +44,7 @@ export async function watchFleetDirectory(
       if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR matches other processes again')
       wasShared = isShared
     } catch (error) {
-      log.debug({ err: error }, 'BLOB_DIR not compared; retrying')
+      log.debug({ err: error }, 'BLOB_DIR not compared with that of other processes; retrying')
     } finally {
       isRenewing = false
     }

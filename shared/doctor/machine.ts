@@ -57,7 +57,7 @@ async function directoryFinding(
   await rm(probe, { force: true })
   const { bavail, bsize } = await statfs(path)
   const bytes = bavail * bsize
-  const remediation = `Free space, or move ${setting} to another disk.`
+  const remediation = `Free some disk space, or move ${setting} to another disk.`
   if (bytes < FULL_BYTES) return failed(check, `${path}: its disk is full`, remediation)
   const free = `${path}, ${(bytes / GIB).toFixed(1)} GiB free`
   return bytes < FREE_BYTES_MIN ? warned(check, free, remediation) : ok(check, free)

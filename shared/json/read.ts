@@ -187,7 +187,7 @@ class Reader {
       const quote = this.#endOfString(start, most)
       const isWhole = quote < most
       const end = isWhole ? quote : endOfCharacter(json, most, start)
-      // A complete string is parsed with its own quotes, because adding quotes would cost a copy.
+      // A string that fits into one piece is parsed with its quotes in the text, because adding quotes would copy it.
       if (isWhole && parts.length === 0) parts.push(parse(json, start - 1, end + 1) as string)
       else parts.push(parse(json, start, end, '"', '"') as string)
       yield

@@ -86,7 +86,7 @@ export async function idempotencyOf(
   return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(IDEMPOTENCY_TTL_MS, retentionMs) }
 }
 
-/** Fields whose value is a request or a part of one: the body of a durable job, its options, its webhook. */
+/** Fields inside which `null` also counts as absent: the body of a durable job, its options, its webhook. */
 const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
 
 /**

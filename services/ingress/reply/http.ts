@@ -115,7 +115,7 @@ export class HttpReply implements Reply {
    * Called when the handler has finished. The watch of the key continues until the rest of the answer has been sent.
    */
   release(): void {
-    // Without a socket, the answer was sent already or waits behind an earlier response, and no close event follows.
+    // Without a socket, the answer was sent already or waits behind an earlier response. No close event follows, so the watch stops here.
     if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
   }
 

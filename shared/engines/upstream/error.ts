@@ -193,7 +193,7 @@ function requestError(
     CONTEXT_FULL.test(message)
   if (isFull) return new ServiceError('context_length_exceeded', message, { cause, param: param ?? 'messages' })
   const shown = codeOf(reported.code, clean)
-  if (shown !== undefined && isKeyFaultCode(shown)) return new ServiceError(shown, message, { cause, param })
+  if (shown !== undefined && isBadRequestCode(shown)) return new ServiceError(shown, message, { cause, param })
   const fallbackCode: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
   return new ServiceError(fallbackCode, shown === undefined || isOurs ? message : `${message} (${shown})`, {
     cause,
@@ -206,8 +206,8 @@ function codeOf(code: ReportedError['code'], clean: ErrorSanitizer): string | un
   return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
 }
 
-/** True if our table has a code of this name for bad requests. */
-function isKeyFaultCode(code: string): code is ErrorCode {
+/** Whether `ERRORS` has this code with status 400. */
+function isBadRequestCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
 }
 

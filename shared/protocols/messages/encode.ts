@@ -1,9 +1,8 @@
+/* Helpers for both encoders of the Messages format: whole answers and streams. */
 import type { GenerateEvent, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
 import { objectIn } from '#shared/json/object.ts'
-
-/** Functions that the whole answer and the stream of the messages format share: the wire form of internal values. */
 
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 

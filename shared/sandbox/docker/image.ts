@@ -51,7 +51,7 @@ export async function prepareImage(docker: Docker, options: ImageOptions): Promi
 /**
  * Ensures that the daemon has an image that an operator built and named.
  *
- * @throws an error of the daemon if neither it nor a registry has the image; the abort reason
+ * @throws the daemon's error if the image is neither there nor in a registry; the abort reason if aborted
  */
 export async function pullImage(docker: Docker, name: string, options: ImageOptions): Promise<void> {
   const { onProgress, signal, checksOnly } = options

@@ -159,7 +159,7 @@ const CLASSES: readonly FailureClass[] = [
     states: /^(3F000|42P01|42703|42704|42883|42P07|42710)$/,
     problem: 'The database schema does not match this version',
     remediation:
-      'Check the search_path of DATABASE_URL and its user; restart one process, which brings the schema up to date.',
+      'Check the search_path in DATABASE_URL and that of its database user. Then restart one process, which updates the schema.',
   },
   {
     name: 'timeout',

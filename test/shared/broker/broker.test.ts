@@ -225,7 +225,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect((await read({ before: 0, max: 3 })).texts).toEqual([])
     })
 
-    it('reads each partition of a new channel, whose leaders do not have it yet', async () => {
+    it('reads each partition of a new channel before its leader has created it', async () => {
       const broker = await fleet()()
       const reads = Array.from({ length: 20 }, (_, at) => broker.history('wide', at, { max: 1 }, () => undefined))
       for (const read of await Promise.all(reads)) expect(read).toEqual({ hasMore: false })

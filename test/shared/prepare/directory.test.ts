@@ -64,7 +64,7 @@ test('other contents have another path', () => {
   expect(first).not.toBe(second)
 })
 
-test("without a Python the sandbox's root is refused with the package to install", async () => {
+test('without Python, preparing the sandbox root fails and names the package to install', async () => {
   await using made = await openPlace()
   await expect(prepareRoot(made.parent, { python: '/nowhere/python3' })).rejects.toMatchObject({
     code: 'sandbox_unavailable',

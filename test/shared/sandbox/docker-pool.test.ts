@@ -80,7 +80,7 @@ describe('the pool of warm containers', () => {
     expect((await opened.pool.take(never)).id).toBe(1)
   })
 
-  it('fails waiting callers when starts keep failing, and later ones, and recovers', async () => {
+  it('when starts keep failing, fails waiting and later callers, then recovers', async () => {
     const { make } = members()
     let works = false
     await using opened = openPool(async () => {

@@ -4,7 +4,7 @@ import { type Answer, type SeenCall, startUpstream } from '../processes/upstream
 export interface OutsideCall {
   /** The word of the question that identifies the research. */
   readonly tag: string
-  /** Such as `search What eats a heron at Tarn01`, `page 2`, `model note`; equal for repeated requests. */
+  /** Name of a request, equal if it is repeated. Examples: `search What eats a heron at Tarn01`, `page 2`, `model note`. */
   readonly what: string
   /** For a model call: `job_id:attempt` of the child. */
   readonly execution: string | undefined

@@ -23,7 +23,7 @@ const CONSUMED: Readonly<Record<Known['type'], ReadonlySet<string>>> = {
   document: new Set(['type', 'source', 'title']),
   search_result: new Set(['type']),
 }
-/** Fields that are dropped when a block is converted to text. */
+/** Fields that are not copied to `extra` when a block becomes text, because the text replaces them. */
 const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
   ...['type', 'text', 'source', 'title', 'context', 'content', 'citations'],
 ])

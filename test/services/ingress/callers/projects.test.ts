@@ -128,7 +128,7 @@ describe('the webhook secrets of a project', () => {
 })
 
 describe('a key with an expiry', () => {
-  it('is refused from then on with the date, and its open streams end', async () => {
+  it('is refused after its expiry with the date in the error, and its open streams end', async () => {
     const expires_at = Math.floor(Date.now() / 1_000) + 6
     await using stack = await startWith(keyOf('gone', { expires_at: 1_790_000_000 }), keyOf('brief', { expires_at }))
     const refused = await stack.get('/v1/models', as('sk-gone'))

@@ -205,7 +205,7 @@ describe('decoding', () => {
     expect(decode({ ...hello, reasoning_effort: 'high' }, context(SEEING)).reasoning).toEqual({ effort: 'high' })
   })
 
-  test('a legacy function result is matched to its implied call', () => {
+  test('a legacy function result is matched to the call before it, which has no id', () => {
     const call = { name: 'f', arguments: '{"a":1}' }
     const extra = { implied_call: true }
     const turns = (messages: unknown[]) => decode({ model: 'm1', messages }).turns

@@ -311,7 +311,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     expect(await service.ended(id)).toMatchObject({ status: 'completed' })
   })
 
-  it('stores NUL, lone surrogates and prototype keys in texts as exactly as JSON can', async () => {
+  it('stores NUL, lone surrogates and keys such as `__proto__` as faithfully as JSON allows', async () => {
     const metadata = JSON.parse('{"nul":"a\\u0000b","lone":"\\ud800","constructor":"c","toString":"t"}') as object
     const { id } = await service.submit(say('say \u0000 this \ud800', { stream: true }), { metadata })
     const job = await service.ended(id)

@@ -56,7 +56,7 @@ describe('a page of jobs', () => {
     await expect(looking).rejects.toThrow('after=100000')
   })
 
-  it('of operators is read on until it has an item or is the last one', async () => {
+  it('skips empty pages for operators up to the first item or the last page', async () => {
     const pages = [[], [], [7], [8]]
     const read = async (after: string | undefined) => {
       const nth = Number(after ?? 0)

@@ -296,7 +296,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(outside).toEqual(before)
     })
 
-    it('must have ended, and have a record', async () => {
+    it('is refused for a job that has not ended, or has no recorded steps', async () => {
       await openWorker()
       const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] })
       await waiting(id)
@@ -432,7 +432,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(id)).toMatchObject({ state: 'completed', children: 3 })
   })
 
-  it('are deleted at once if their children have children, and those with the next purges', async () => {
+  it('are deleted at once with their children; grandchildren follow with the next purges', async () => {
     await openWorker()
     const lines = Array.from({ length: 3 }, (_, nth) => ({ text: `${nth}` }))
     const part: Plan = { steps: 1, children: lines }
