@@ -168,7 +168,7 @@ export function signalsOf(
   const share = (held: ReadonlySet<string>) => massOf(wanted.terms, weights, (term) => held.has(term))
   const whole = creditSum(wanted.terms, weights, credit)
   const count = Math.max(1, wanted.terms.length)
-  const label = labelFit(wanted, weights, passage, at)
+  const label = labelFit(wanted, weights, passage, terms, at)
   const isDefinition = wanted.types.includes('definition') && label >= DEFINED_LABEL_MIN
   const fit = wanted.types.length === 0 ? 0.5 : isDefinition ? 1 : fitOf(text, wanted.question, wanted.types)
   return {
@@ -205,12 +205,13 @@ function labelFit(
   { terms, asked }: AnswerCriteria,
   weights: Weights,
   { heading, sentences }: CountedPassage,
+  { heading: headingTerms }: PassageTerms,
   at: number,
 ): number {
   let best = 0
   for (const text of [heading, ...(sentences[at]?.contexts ?? []).map((span) => span.text)]) {
     if (text === '' || text.length > LABEL_CHARS_MAX) continue
-    const own = asked.termsIn(text)
+    const own = text === heading ? headingTerms : asked.termsIn(text)
     const recall = massOf(terms, weights, (term) => own.has(term))
     const words = [...own].filter((term) => !/^\p{N}+$/u.test(term))
     const precision = words.filter((term) => terms.includes(term)).length / Math.max(1, words.length)
