@@ -31,13 +31,13 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
 
   it('start a minute at its first use and another when it is over; released amounts are available again', async () => {
     const { database, add } = await openCounts()
-    expect(await add(5)).toEqual({ name: 'requests key k', used: 5, leftMs: WINDOW_MS })
+    expect(await add(5)).toEqual({ name: 'requests key k', used: 5, remainingMs: WINDOW_MS })
     await database.advance(WINDOW_MS - 1_000)
     const late = await add(-2)
     expect(late?.used).toBe(3)
     expect(late?.remainingMs).toBeLessThanOrEqual(1_000)
     await database.advance(1_000)
-    expect(await add(1)).toMatchObject({ used: 1, leftMs: WINDOW_MS })
+    expect(await add(1)).toMatchObject({ used: 1, remainingMs: WINDOW_MS })
     expect((await add(-7))?.used).toBe(0)
   })
 
@@ -46,7 +46,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     await add(100)
     await run('a', 4)
     await database.advance(-3_600_000)
-    expect(await add(1)).toMatchObject({ used: 1, leftMs: WINDOW_MS })
+    expect(await add(1)).toMatchObject({ used: 1, remainingMs: WINDOW_MS })
     expect(await run('b', 1)).toBe(0)
   })
 
