@@ -18,7 +18,7 @@ describe('the retry delay', () => {
     expect(backoffMs(tries, backoff, 1 - Number.EPSILON)).toBe(most)
   })
 
-  it('is between half and all of its maximum, which doubles up to a cap', () => {
+  it('is random between half of its ceiling and the ceiling, which doubles per attempt up to maxMs', () => {
     const bounds = fc.record({
       baseMs: fc.integer({ min: 1, max: 10_000 }),
       maxMs: fc.integer({ min: 1, max: 100_000 }),
@@ -35,7 +35,7 @@ describe('the retry delay', () => {
 })
 
 describe('the retry budget', () => {
-  it('allows retries to a quiet service, and then stops', () => {
+  it('allows retries without previous calls until the initial budget is spent', () => {
     const budget = new RetryBudget(0.1, 3)
     for (let i = 0; i < 3; i++) {
       expect(budget.canSpend).toBe(true)
@@ -44,7 +44,7 @@ describe('the retry budget', () => {
     expect(budget.canSpend).toBe(false)
   })
 
-  it('accumulates no more than its maximum', () => {
+  it('accumulates no more retries than its maximum, however many calls add to it', () => {
     const budget = new RetryBudget(1, 2)
     for (let i = 0; i < 100; i++) budget.earn()
     budget.spend()
@@ -52,7 +52,7 @@ describe('the retry budget', () => {
     expect(budget.canSpend).toBe(false)
   })
 
-  it('never allows more retries than the accumulated budget plus a fraction of the calls', () => {
+  it('never allows more retries than its initial budget plus 10 % of the calls', () => {
     fc.assert(
       fc.property(fc.array(fc.boolean(), { maxLength: 2_000 }), fc.integer({ min: 1, max: 20 }), (events, saved) => {
         const budget = new RetryBudget(0.1, saved)

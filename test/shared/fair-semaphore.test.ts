@@ -14,7 +14,7 @@ function open(options: { permits: number; permitsPerKey?: number; waitingPerKeyM
   return { semaphore, granted, take }
 }
 
-it('grants permits to keys round robin, however many callers each has', async () => {
+it('a fair semaphore grants permits to keys round robin, however many callers each key has', async () => {
   const { semaphore, granted, take } = open({ permits: 1 })
   for (let nth = 0; nth < 200; nth++) void take('many')
   void take('few')
@@ -27,7 +27,7 @@ it('grants permits to keys round robin, however many callers each has', async ()
   expect(granted).toEqual(['many', 'many', 'few', 'other', 'many'])
 })
 
-it('grants no key more than its share, even without other waiting keys', async () => {
+it('a fair semaphore grants a key at most its own maximum of permits, even if no other key waits', async () => {
   const { semaphore, granted, take } = open({ permits: 3, permitsPerKey: 2 })
   for (let nth = 0; nth < 5; nth++) void take('many')
   await settled()
@@ -41,7 +41,7 @@ it('grants no key more than its share, even without other waiting keys', async (
   expect(granted.at(-1)).toBe('third')
 })
 
-it('refuses a key whose queue is full, and no other one', async () => {
+it('a fair semaphore refuses a key with a full queue with overloaded, and accepts other keys', async () => {
   const { granted, semaphore, take } = open({ permits: 1, waitingPerKeyMax: 2 })
   for (let nth = 0; nth < 3; nth++) void take('many')
   await expect(take('many')).rejects.toMatchObject({ code: 'overloaded' })
@@ -52,7 +52,7 @@ it('refuses a key whose queue is full, and no other one', async () => {
   expect(granted).toContain('other')
 })
 
-it('passes on the permit of a caller that disconnected', async () => {
+it('a fair semaphore grants the permit of a disconnected caller to the next caller', async () => {
   const { semaphore, granted, take } = open({ permits: 1 })
   const [waiting, late] = [new AbortController(), new AbortController()]
   await take('a')

@@ -9,7 +9,7 @@ function hold(ms: number): void {
   while (performance.now() < end);
 }
 
-it('a hold of an idle process is reported once', async () => {
+it('the event-loop delay metric reports one block of an idle process once', async () => {
   const delay = new LoopDelay()
   delay.take()
   await new Promise(setImmediate)
@@ -19,7 +19,7 @@ it('a hold of an idle process is reported once', async () => {
   expect(delay.take().max).toBeLessThan(0.25)
 })
 
-it('a busy process is measured in full', async () => {
+it('the event-loop delay metric reports the full duration of blocks in a busy process', async () => {
   const delay = new LoopDelay()
   const isMeasured = async () => {
     hold(100)
@@ -48,7 +48,9 @@ const TWICE = `
   process.stdout.write(JSON.stringify(delay.take()))
 `
 
-it('an idle pause between two tasks is not counted as a hold', { timeout: 120_000 }, async () => {
+it('the event-loop delay metric does not count an idle pause between two tasks as a block', {
+  timeout: 120_000,
+}, async () => {
   const args = ['--input-type=module', '-e', TWICE]
   const { stdout } = await promisify(execFile)(process.execPath, args, { cwd: process.cwd() })
   const { max, p50 } = JSON.parse(stdout)
@@ -56,7 +58,7 @@ it('an idle pause between two tasks is not counted as a hold', { timeout: 120_00
   expect(max).toBeLessThan(4)
 })
 
-it('the metrics have the names of prom-client', async () => {
+it('the event-loop delay metric has the name that prom-client gives it', async () => {
   const text = await new Metrics().registry.metrics()
   expect(text).toMatch(/^nodejs_eventloop_lag_max_seconds \d/m)
 })

@@ -3,7 +3,7 @@ import { Slots } from '#shared/slots.ts'
 
 const never = new AbortController().signal
 
-test('slots are granted in order, and a caller that disconnects loses none', async () => {
+test('slots are granted in order of arrival, and none is lost if a waiting caller disconnects', async () => {
   const slots = new Slots(1)
   await slots.take(never)
   const leaving = new AbortController()
@@ -19,7 +19,7 @@ test('slots are granted in order, and a caller that disconnects loses none', asy
   expect(slots.taken).toBe(0)
 })
 
-test('a request larger than all slots runs alone, and later ones wait behind it', async () => {
+test('a request for more slots than exist runs alone, and later requests wait until it has ended', async () => {
   const slots = new Slots(10)
   await slots.take(never, 4)
   const order: string[] = []

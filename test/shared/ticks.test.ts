@@ -4,8 +4,8 @@ import { atAlignedInterval, untilAligned } from '#shared/aligned-interval.ts'
 beforeEach(() => vi.useFakeTimers())
 afterEach(() => vi.useRealTimers())
 
-describe('ticks', () => {
-  it('are aligned, whenever they were requested', async () => {
+describe('aligned interval ticks', () => {
+  it('fire at multiples of the interval, whenever they were started', async () => {
     const at: number[] = []
     const stops = [atAlignedInterval(500, () => at.push(performance.now()))]
     await vi.advanceTimersByTimeAsync(170)
@@ -18,12 +18,12 @@ describe('ticks', () => {
     expect(at.length).toBe(6 + 3)
   })
 
-  it('are never doubled by a timer that fires a little early', async () => {
+  it('fire once per interval even if the timer fires 2 ms early', async () => {
     await vi.advanceTimersByTimeAsync(1_000 - (performance.now() % 1_000) - 2)
     expect(untilAligned(1_000)).toBe(1_002)
   })
 
-  it('fire once after a pause of the process', async () => {
+  it('fire once after the process was suspended for several intervals', async () => {
     let count = 0
     const stop = atAlignedInterval(100, () => {
       count++

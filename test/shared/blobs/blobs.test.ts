@@ -20,8 +20,8 @@ beforeEach(async () => {
 })
 afterEach(() => rm(directory, { recursive: true, force: true }))
 
-describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
-  it('returns exactly the stored bytes, from any opener', async () => {
+describe.each(ADAPTERS)('the blob store on $name', ({ open }) => {
+  it('returns the stored bytes unchanged, also to a second instance on the same directory', async () => {
     const [one, other] = [await open(directory), await open(directory)]
     for (const value of [Buffer.alloc(0), Buffer.from([0, 255, 10, 13]), Buffer.alloc(5_000_000, 'x')]) {
       await one.put('key', value)
@@ -29,14 +29,14 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     }
   })
 
-  it('stores a stream as it arrives, and reads a blob piece by piece', async () => {
+  it('stores a stream under one key and returns its complete content as a stream', async () => {
     const blobs = await open(directory)
     const pieces = Array.from({ length: 40 }, (_, i) => Buffer.alloc(50_000, String(i)))
     await blobs.put('streamed', Readable.from(pieces))
     expect((await buffer(await blobs.open('streamed'))).equals(Buffer.concat(pieces))).toBe(true)
   })
 
-  it('are private to their owner', async () => {
+  it('creates its directory with mode 0700 and each blob with mode 0600', async () => {
     const blobs = await open(directory)
     await blobs.put('key', Buffer.from('what a user sent'))
     const place = join(directory, 'made', 'when missing')
@@ -44,7 +44,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     expect(modes).toEqual([0o700, 0o600])
   })
 
-  it('stores nothing of a failing stream', async () => {
+  it('stores no blob if its source stream fails', async () => {
     const blobs = await open(directory)
     async function* failing() {
       yield Buffer.from('half')
@@ -55,13 +55,13 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     expect(await blobs.sweep(-1_000)).toBe(0)
   })
 
-  it('returns the size of a blob', async () => {
+  it('returns the size of a blob in bytes', async () => {
     const blobs = await open(directory)
     await blobs.put('key', Buffer.from('日本'))
     expect(await blobs.size('key')).toBe(6)
   })
 
-  it('copies a blob, and the copy is independent', async () => {
+  it('copies a blob so that the copy remains after the original is deleted', async () => {
     const blobs = await open(directory)
     await blobs.put('from', Buffer.from('value'))
     await blobs.copy('from', 'to')
@@ -71,14 +71,14 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     await expect(blobs.open('from')).rejects.toMatchObject({ code: 'not_found' })
   })
 
-  it('replaces a blob when its key is stored again', async () => {
+  it('replaces the content of a blob when its key is stored again', async () => {
     const blobs = await open(directory)
     await blobs.put('key', Buffer.from('a long first value'))
     await blobs.put('key', Buffer.from('second'))
     expect(String(await blobs.get('key'))).toBe('second')
   })
 
-  it('never exposes a half-written blob during a replacement', async () => {
+  it('returns either the old or the new content, never a mix, while a blob is replaced', async () => {
     const blobs = await open(directory)
     const values = ['a', 'b'].map((letter) => Buffer.alloc(2_000_000, letter))
     await blobs.put('key', values[0] as Buffer)
@@ -90,7 +90,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     await Promise.all(puts)
   })
 
-  it('returns not_found for a key that was never stored, was deleted, or is invalid', async () => {
+  it('returns not_found for a key that was never stored or was deleted', async () => {
     const blobs = await open(directory)
     await blobs.put('gone', Buffer.from('x'))
     await blobs.delete('gone')
@@ -100,7 +100,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     }
   })
 
-  it('ignores the deletion of a missing blob', async () => {
+  it('accepts the deletion of a missing blob without an error', async () => {
     const blobs = await open(directory)
     await blobs.delete('never')
     await blobs.put('key', Buffer.from('x'))
@@ -108,7 +108,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
   })
 
   it.each(['', '../key', 'a/b', 'a.b', '.', 'a\0b', 'x'.repeat(201), 'ключ'])(
-    'refuses the malformed key %j in every method, and writes no file',
+    'refuses the malformed key %j in put, get and delete, and writes no file',
     async (key) => {
       const blobs = await open(directory)
       await expect(blobs.put(key, Buffer.from('x'))).rejects.toThrow('malformed blob key')
@@ -118,7 +118,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     },
   )
 
-  it('deletes blobs older than requested, and counts them', async () => {
+  it('deletes the blobs that are older than the given age, and returns their number', async () => {
     const blobs = await open(directory)
     await Promise.all(['a', 'b', 'c'].map((key) => blobs.put(key, Buffer.from('x'))))
     expect(await blobs.sweep(60_000)).toBe(0)
@@ -127,8 +127,8 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
   })
 })
 
-describe('blobs on disk', () => {
-  it('leave no partial file when a blob cannot be written', async () => {
+describe('the blob store on disk', () => {
+  it('leaves no partial file behind if a blob cannot be written', async () => {
     const blobs = await openDiskBlobs(directory)
     // A directory in the way makes the rename fail, as a full disk would fail an earlier step.
     await writeFile(join(directory, 'other'), '')
@@ -139,7 +139,7 @@ describe('blobs on disk', () => {
     expect((await readdir(directory)).sort()).toEqual(['key', 'other'])
   })
 
-  it('distinguish an unreadable blob from a missing one', async () => {
+  it('reports an unreadable blob with the error of the file system, not as not_found', async () => {
     const blobs = await openDiskBlobs(directory)
     await openDiskBlobs(join(directory, 'key'))
     const failure = await blobs.get('key').catch((error: unknown) => error)
@@ -147,7 +147,7 @@ describe('blobs on disk', () => {
     expect(failure).toMatchObject({ code: 'EISDIR' })
   })
 
-  it('delete the partial files of crashed writers', async () => {
+  it('deletes the partial files of crashed writers in its sweep', async () => {
     const blobs = await openDiskBlobs(directory)
     const half = join(directory, '.partial-crashed')
     await writeFile(half, 'hal')
@@ -162,7 +162,7 @@ describe('blobs on disk', () => {
 const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 
 it.skipIf(!canMount)(
-  'a full disk is reported as an error of the service, and partial files do not keep it full',
+  'a blob write to a full disk fails as overloaded with a retry delay, and leaves no partial file',
   () => {
     const script = `
     const { openDiskBlobs } = await import(process.argv[1])

@@ -36,7 +36,7 @@ describe('the blob directory of a fleet', () => {
     return { lines, log: pino({ level: 'info' }, { write: (line: string) => void lines.push(line) }) }
   }
 
-  it('may be shared by any number of processes, and a different one is reported at the start', async () => {
+  it('is accepted from every process with the same directory; a process with another one logs an error', async () => {
     const leases = openLeases()
     const { lines, log } = openLog()
     const stops = await Promise.all([1, 2, 3].map(() => watchFleetDirectory(first(), leases, log)))
@@ -46,7 +46,7 @@ describe('the blob directory of a fleet', () => {
     for (const stop of stops) stop()
   })
 
-  it('has an id that each start renews, so that no sweep deletes it', async () => {
+  it('has a persistent id file, whose timestamp is renewed at each start so that no sweep deletes it', async () => {
     const { log } = openLog()
     ;(await watchFleetDirectory(first(), openLeases(), log))()
     const id = await findDirectoryId(first())
@@ -57,7 +57,7 @@ describe('the blob directory of a fleet', () => {
     expect((await stat(path)).mtimeMs).toBeGreaterThan(Date.now() - 60_000)
   })
 
-  it.skipIf(!postgres)('is compared by doctor with the directory of the running processes', async () => {
+  it.skipIf(!postgres)('is compared by the doctor command with BLOB_DIR of the running processes', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const { log } = openLog()

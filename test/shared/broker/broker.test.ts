@@ -63,7 +63,7 @@ function kafkaFleet(client: 'share' | 'classic', prefix = `${newId('t', 8)}.`) {
 
 for (const { name, isKafka, fleet } of ADAPTERS) {
   describe.skipIf(isKafka && !kafka)(`the broker on ${name}`, () => {
-    it('delivers a submitted record to a consumer, and never again after its acknowledgement', async () => {
+    it('delivers a record to a consumer, and not again once the record is acknowledged', async () => {
       const broker = await fleet()()
       const first = await broker.openQueue('jobs')
       await broker.submit('jobs', Buffer.from('a'))
@@ -78,14 +78,14 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(await values(takeSome(second, 1))).toEqual(['b'])
     })
 
-    it('delivers records that were submitted before the first member joined', async () => {
+    it('delivers records that were submitted before the first consumer joined', async () => {
       const broker = await fleet()()
       await broker.submit('jobs', Buffer.from('early'))
       const queue = await broker.openQueue('jobs')
       expect(await values(takeSome(queue, 1))).toEqual(['early'])
     })
 
-    it('delivers no more than requested, and the rest to the next fetch', async () => {
+    it('delivers at most the requested number of records per fetch, and the rest in later fetches', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await submitAll(broker, 20)
@@ -101,7 +101,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(new Set(seen).size).toBe(20)
     })
 
-    it('delivers nothing to an aborted fetch, and keeps later records', async () => {
+    it('returns no records from an aborted fetch, and delivers later records to the next fetch', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await warmUp(broker, queue)
@@ -113,7 +113,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect((await values(takeSome(queue, 5))).toSorted()).toEqual(['0', '1', '2', '3', '4'])
     })
 
-    it('redelivers the records of a closed member to another', async () => {
+    it('redelivers the unacknowledged records of a closed consumer to another consumer', async () => {
       const open = fleet()
       const leaving = await (await open()).openQueue('jobs')
       const broker = await open()
@@ -124,7 +124,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(await values(takeSome(staying, 1))).toEqual(['a'])
     })
 
-    it('redelivers a released record with a delivery count', async () => {
+    it('redelivers a released record with delivery count 2', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await broker.submit('jobs', Buffer.from('a'))
@@ -136,7 +136,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       second?.acknowledge()
     })
 
-    it('uses the first acknowledgement or release of a record and ignores later ones', async () => {
+    it('ignores a second acknowledgement or release of a record', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await broker.submit('jobs', Buffer.from('a'))
@@ -149,7 +149,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(await values(takeSome(queue, 1))).toEqual(['b'])
     })
 
-    it('delivers every record to exactly one of three members', async () => {
+    it('delivers each of 300 records to exactly one of three consumers', async () => {
       const open = fleet()
       const broker = await open()
       const members = await Promise.all([open(), open(), open()].map(async (b) => (await b).openQueue('jobs')))
@@ -167,7 +167,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(seen.toSorted()).toEqual(Array.from({ length: 300 }, (_, i) => String(i)).toSorted())
     })
 
-    it('counts unacknowledged records', async () => {
+    it('reports the number of unacknowledged records as the lag of the queue', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       await warmUp(broker, queue)
@@ -177,7 +177,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
     })
 
-    it('delivers events sent after the subscription to every receiver in the order of sending', async () => {
+    it('delivers events to every receiver in the order of sending, but none sent before the subscription', async () => {
       const open = fleet()
       const sender = await open()
       await sender.send('replies', 1, 'before', Buffer.from('before'))
@@ -191,7 +191,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(there).toEqual(sent)
     })
 
-    it('delivers only its own partitions to a receiver, and nothing after it closed', async () => {
+    it('delivers to a receiver only events of its partitions, and none after the receiver was closed', async () => {
       const broker = await fleet()()
       const mine: string[] = []
       const others: string[] = []
@@ -207,7 +207,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(others.toSorted()).toEqual(['last', 'to 2', 'to 3'])
     })
 
-    it('rereads a channel page by page, backwards from an offset', async () => {
+    it('reads the history of a channel page by page, backwards from an offset', async () => {
       const broker = await fleet()()
       const read = async (range: { before?: number; max: number }) => {
         const records: HistoryRecord[] = []
@@ -225,13 +225,13 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect((await read({ before: 0, max: 3 })).texts).toEqual([])
     })
 
-    it('reads each partition of a new channel before its leader has created it', async () => {
+    it('reads an empty history from a new channel, even if a partition has no leader yet', async () => {
       const broker = await fleet()()
       const reads = Array.from({ length: 20 }, (_, at) => broker.history('wide', at, { max: 1 }, () => undefined))
       for (const read of await Promise.all(reads)) expect(read).toEqual({ hasMore: false })
     })
 
-    it('allows every object to be closed twice, and refuses calls afterwards', async () => {
+    it('allows each object to be closed twice, and refuses later sends with overloaded', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       const receiver = await broker.receive('replies', [0], () => undefined)
@@ -242,7 +242,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(broker.isReachable).toBe(false)
     })
 
-    it('buffers no more than its bound', async () => {
+    it('refuses records with overloaded once its send buffer is full', async () => {
       const broker = await fleet()()
       const piece = Buffer.alloc(500_000)
       const submits = await Promise.allSettled(Array.from({ length: 600 }, () => broker.submit('jobs', piece)))

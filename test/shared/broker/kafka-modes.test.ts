@@ -34,11 +34,11 @@ async function takeAll(queue: QueueConsumer, count: number): Promise<string[]> {
   return taken
 }
 
-describe.skipIf(!kafka)('a queue whose workers change the kind of their consumer group', () => {
+describe.skipIf(!kafka)('a queue whose workers change between share groups and classic groups', () => {
   it.each([
     ['share', 'classic'],
     ['classic', 'share'],
-  ] as const)('continues with its unprocessed records (%s, then %s)', async (before, after) => {
+  ] as const)('still delivers the unprocessed records (first %s, then %s)', async (before, after) => {
     const prefix = `${newId('t', 8)}.`
     const first = await open(prefix, before)
     const queue = await first.openQueue('jobs')
@@ -53,18 +53,21 @@ describe.skipIf(!kafka)('a queue whose workers change the kind of their consumer
     await second.close()
   })
 
-  it.each(['share', 'classic'] as const)('does not start with days of processed records (%s)', async (client) => {
-    const prefix = `${newId('t', 8)}.`
-    await (await open(prefix, client)).close()
-    await produceAt(`${prefix}jobs`, Date.now() - 48 * HOUR_MS, 500)
-    const broker = await open(prefix, client)
-    await broker.submit('jobs', Buffer.from('young'))
-    const [first] = await takeAll(await broker.openQueue('jobs'), 1)
-    expect(first).toBe('young')
-    await broker.close()
-  })
+  it.each(['share', 'classic'] as const)(
+    'skips records that are older than the minimum retention when a new group starts (%s)',
+    async (client) => {
+      const prefix = `${newId('t', 8)}.`
+      await (await open(prefix, client)).close()
+      await produceAt(`${prefix}jobs`, Date.now() - 48 * HOUR_MS, 500)
+      const broker = await open(prefix, client)
+      await broker.submit('jobs', Buffer.from('young'))
+      const [first] = await takeAll(await broker.openQueue('jobs'), 1)
+      expect(first).toBe('young')
+      await broker.close()
+    },
+  )
 
-  it('frees the name of its share group from the classic group of an earlier version', async () => {
+  it('deletes an empty classic group with the name of its share group, and refuses one with members', async () => {
     const prefix = `${newId('t', 8)}.`
     await (await open(prefix, 'share')).close()
     await withOldConsumer(prefix, async () => {
@@ -80,8 +83,8 @@ describe.skipIf(!kafka)('a queue whose workers change the kind of their consumer
   })
 })
 
-describe.skipIf(!kafka)('three workers on classic groups', () => {
-  it('share the calls between them', async () => {
+describe.skipIf(!kafka)('a queue with three workers in a classic group', () => {
+  it('delivers calls to each of the workers', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const settings = { KAFKA_CLIENT: 'classic' }
     const ingress = await fleet.start('ingress', settings)
@@ -113,8 +116,8 @@ describe.skipIf(!kafka)('three workers on classic groups', () => {
   }, 120_000)
 })
 
-describe('a worker that receives no jobs', () => {
-  it('is not ready while jobs wait next to its free slots, and is ready again when it receives one', async () => {
+describe('the readiness of a worker that receives no jobs', () => {
+  it('fails while jobs are queued and slots are free, and recovers when the worker receives a job', async () => {
     vi.useFakeTimers()
     const taker = { taken: 7, running: 0 }
     let lag = 0

@@ -9,8 +9,8 @@ import { until } from '../../support/stack.ts'
 
 const ROOMY = { batchBytesMax: 1_000_000 }
 
-describe('the batching sender', () => {
-  it('has one request in flight, and sends pending records in the next', async () => {
+describe('the batching Kafka producer', () => {
+  it('has one request in flight, and sends all records that arrive meanwhile in the next request', async () => {
     const broker = scriptedBroker()
     const first = broker.send(0, 'a')
     await until(() => broker.calls.length === 1)
@@ -23,14 +23,14 @@ describe('the batching sender', () => {
     expect(broker.calls).toEqual([['0: a'], ['0: b c d']])
   })
 
-  it('closes a batch at its maximum size, and sends a larger record alone', async () => {
+  it('closes a batch at its maximum size, and sends a larger record in a batch of its own', async () => {
     const broker = scriptedBroker({ batchBytesMax: 250 })
     const sends = ['a', 'b', 'x'.repeat(500), 'c'].map((text) => broker.send(0, text))
     await broker.answerUntil(Promise.all(sends))
     expect(broker.calls).toEqual([['0: a b'], [`0: ${'x'.repeat(500)}`], ['0: c']])
   })
 
-  it('retries a failed batch unchanged and first, while other partitions continue', async () => {
+  it('retries a failed batch before later records of its partition, while other partitions continue', async () => {
     const broker = scriptedBroker()
     const stuck = broker.send(0, 'a')
     const other = broker.send(1, 'p')
@@ -43,7 +43,7 @@ describe('the batching sender', () => {
     expect(broker.sentTo(1)).toEqual(['1: p', '1: q'])
   })
 
-  it('fails a record at its deadline and does not send it again', async () => {
+  it('fails a record with overloaded at its deadline, and leaves it out of the retry', async () => {
     const broker = scriptedBroker()
     const late = broker.send(0, 'late', 50)
     const patient = broker.send(0, 'patient')
@@ -54,7 +54,7 @@ describe('the batching sender', () => {
     expect(broker.sentTo(0)).toEqual(['0: late patient', '0: patient'])
   })
 
-  it('rejects records that the broker refuses permanently, and continues', async () => {
+  it('fails a record with overloaded after a permanent error, and sends later records', async () => {
     const broker = scriptedBroker()
     const refused = broker.send(0, 'a')
     await until(() => broker.calls.length === 1)
@@ -63,7 +63,7 @@ describe('the batching sender', () => {
     await broker.answerUntil(broker.send(0, 'b'))
   })
 
-  it.each([1, 2, 5, 8])('splits a refused batch until only the refused record fails (%i)', async (bad) => {
+  it.each([1, 2, 5, 8])('splits a refused batch of 8 until only the refused record fails (record %i)', async (bad) => {
     const broker = scriptedBroker()
     const first = broker.send(0, 'first')
     await until(() => broker.calls.length === 1)
@@ -81,7 +81,7 @@ describe('the batching sender', () => {
     expect(broker.calls.length).toBeLessThan(14)
   })
 
-  it('accepts no more than its bound, and more once records are durable', async () => {
+  it('refuses records with overloaded while its buffer is full, and accepts them after a delivery', async () => {
     const broker = scriptedBroker({ bytesMax: 350 })
     const kept = [broker.send(0, 'a'), broker.send(0, 'b'), broker.send(0, 'c')]
     await expect(broker.send(0, 'd')).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 1_000 })
@@ -91,7 +91,7 @@ describe('the batching sender', () => {
 })
 
 describe('one partition of a classic group', () => {
-  it('commits up to the first unacknowledged record, in whatever order acknowledgements arrive', () => {
+  it('commits the offset of the first unacknowledged record, in whatever order acknowledgements arrive', () => {
     const partition = new ClassicPartition()
     partition.add(records(5, 6, 7))
     partition.take(3)
@@ -105,7 +105,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(8)
   })
 
-  it('keeps running records after a rebalance, and redelivers only the others', () => {
+  it('redelivers after a rebalance only the records that it was not processing', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1, 2, 3))
     partition.take(3)
@@ -117,7 +117,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(2)
   })
 
-  it('commits only offsets that it has seen since the rebalance', () => {
+  it('commits after a rebalance only offsets that were fetched again', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1, 2))
     partition.take(3)
@@ -128,7 +128,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(1)
   })
 
-  it('skips offsets without a record', () => {
+  it('commits past offsets without a record', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 4))
     partition.take(2)
@@ -136,7 +136,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(4)
   })
 
-  it('redelivers a released record first, with a delivery count', () => {
+  it('redelivers a released record before others, with delivery count 2', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1))
     const [first] = partition.take(1)
@@ -148,8 +148,8 @@ describe('one partition of a classic group', () => {
   })
 })
 
-describe('the supervisor of a consumer', () => {
-  it('gives up after five failures in a row, and resets the count on progress', () => {
+describe('the supervisor of a Kafka consumer', () => {
+  it('reports a fatal error after five failures in a row, and resets the count after a success', () => {
     const onFatal = vi.fn()
     const supervisor = new Supervisor('test', { onProblem: () => undefined, onFatal }, () => false)
     for (let i = 0; i < 4; i++) supervisor.failed(new Error('broken'))
@@ -160,7 +160,7 @@ describe('the supervisor of a consumer', () => {
     expect(onFatal).toHaveBeenCalledExactlyOnceWith(new Error('the fifth'))
   })
 
-  it('waits forever for a missing broker, with bounded delay, and logs it once', () => {
+  it('retries forever without a broker, with delays of at most one second and one log entry', () => {
     const [onFatal, onProblem] = [vi.fn(), vi.fn()]
     const supervisor = new Supervisor('test', { onProblem, onFatal }, () => true)
     const delays = Array.from({ length: 100 }, () => supervisor.failed(new Error('away')))
@@ -169,7 +169,7 @@ describe('the supervisor of a consumer', () => {
     expect(onProblem).toHaveBeenCalledOnce()
   })
 
-  it('logs transient failures as expected, once a minute at most, and as a problem after a minute', () => {
+  it('logs transient failures at most once a minute, and as a problem if they last for a minute', () => {
     vi.useFakeTimers()
     onTestFinished(() => void vi.useRealTimers())
     const onProblem = vi.fn()
@@ -196,7 +196,7 @@ describe('the supervisor of a consumer', () => {
     expect(onProblem.mock.lastCall).toEqual([expected, expect.objectContaining({ is_transient: true })])
   })
 
-  it('logs each permanent failure as a problem', () => {
+  it('logs every permanent failure', () => {
     const onProblem = vi.fn()
     const supervisor = new Supervisor('test', { onProblem }, () => false)
     for (let i = 0; i < 3; i++) supervisor.failed(new Error('broken'))
@@ -204,8 +204,8 @@ describe('the supervisor of a consumer', () => {
   })
 })
 
-describe('the boot check', () => {
-  it('refuses a single broker on which share groups would hang', async () => {
+describe('the Kafka check at the start', () => {
+  it('refuses a single broker whose replication settings would block share groups, naming each setting', async () => {
     const brokerSettings = {
       'share.coordinator.state.topic.replication.factor': '3',
       'share.coordinator.state.topic.min.isr': '2',
@@ -223,7 +223,7 @@ describe('the boot check', () => {
   const WRONG = { 'cleanup.policy': 'compact,delete', 'max.message.bytes': '50000', 'retention.ms': '60000' }
   const needy = { name: 'jobs', partitions: 4, retentionMs: 3_600_000, kind: 'queue' } as const
 
-  it('fixes the settings of a topic, and logs it', async () => {
+  it('corrects wrong settings of a topic, and logs their previous values', async () => {
     const topicSettings: Record<string, string> = { ...WRONG, 'segment.ms': '7' }
     const said: unknown[] = []
     const onProblem = (_message: string, { before }: Record<string, unknown>) => said.push(before)
@@ -239,7 +239,7 @@ describe('the boot check', () => {
     expect(said.join()).toContain('cleanup.policy=compact,delete')
   })
 
-  it('refuses a topic that it may not change, each problem with its command', async () => {
+  it('returns one problem with its shell command per topic setting that it has no permission to change', async () => {
     const admin = scriptedAdmin({ topicSettings: { ...WRONG }, isReadOnly: true })
     const problems = await checkTopics(admin, { ...bootOptions, topics: [needy] })
     expect(problems.map(({ remediation }) => remediation.split(' ').at(-1))).toEqual([
@@ -253,7 +253,7 @@ describe('the boot check', () => {
     )
   })
 
-  it('only warns about a shorter retention where no record is lost by it', async () => {
+  it('accepts a retention above the required minimum but below the recommended one, with a warning', async () => {
     const admin = scriptedAdmin({ topicSettings: { 'retention.ms': '60000' }, isReadOnly: true })
     const said: unknown[] = []
     const onProblem = (_message: string, { problem }: Record<string, unknown>) => said.push(problem)
@@ -263,13 +263,13 @@ describe('the boot check', () => {
     expect(await checkTopics(admin, { ...bootOptions, topics: [{ ...topic, retentionMsMin: 60_001 }] })).toHaveLength(1)
   })
 
-  it('makes a group start at the beginning of its queue before it has a member', async () => {
+  it('sets the start offset of a share group to the beginning of its queue', async () => {
     const admin = scriptedAdmin({ groups: { jobs: { 'share.auto.offset.reset': 'latest' } } })
     expect(await checkShareGroups(admin, bootOptions)).toEqual([])
     expect(await admin.groupSettings('jobs')).toEqual(new Map([['share.auto.offset.reset', 'earliest']]))
   })
 
-  it('makes a group start at the oldest record that may still be needed', async () => {
+  it('sets the start offset of a share group to the age of the oldest record that may be unprocessed', async () => {
     const admin = scriptedAdmin({ groups: { jobs: {} } })
     const topics = [{ ...needy, retentionMsMin: 3_600_000 }]
     expect(await checkShareGroups(admin, { ...bootOptions, topics })).toEqual([])
@@ -277,7 +277,7 @@ describe('the boot check', () => {
     expect(settings.get('share.auto.offset.reset')).toBe('by_duration:PT3600S')
   })
 
-  it('frees the name of a share group from a classic one without members, and refuses one with members', async () => {
+  it('deletes an empty classic group with the name of the share group, and refuses one with members', async () => {
     const earliest = { jobs: { 'share.auto.offset.reset': 'earliest' } }
     const deleted: string[] = []
     const empty = scriptedAdmin({ groups: earliest, classicGroup: 'EMPTY', deleted })

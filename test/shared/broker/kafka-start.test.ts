@@ -90,7 +90,7 @@ const REFUSED: readonly Refused[] = [
     sentence: /SASL mechanism.*sasl\.enabled\.mechanisms/,
   },
   {
-    name: 'a login that the listener does not take',
+    name: 'a login on a listener without SASL',
     address: () => inject('kafka') ?? '',
     login: LOGIN,
     sentence: /does not support SASL.*KAFKA_SASL_MECHANISM/,
@@ -103,27 +103,30 @@ const REFUSED: readonly Refused[] = [
   },
 ]
 
-describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)('a start on Kafka (%s)', (client) => {
-  it('succeeds with the right password', async () => {
-    expect((await startOn(sasl.address, { client, sasl: LOGIN })).message).toBe('started')
-  })
+describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)(
+  'the connection to Kafka at the start (%s)',
+  (client) => {
+    it('succeeds with the right user and password', async () => {
+      expect((await startOn(sasl.address, { client, sasl: LOGIN })).message).toBe('started')
+    })
 
-  it.each(REFUSED)('fails within seconds with the cause and its remedy: $name', async (refused) => {
-    const { address, login, tls = false, sentence } = refused
-    const { message, tookMs } = await startOn(address(), { client, tls, ...(login && { sasl: login }) })
-    expect(message).toMatch(sentence)
-    expect(tookMs).toBeLessThan(REFUSED_MS)
-  })
+    it.each(REFUSED)('fails within seconds with the cause and its remedy: $name', async (refused) => {
+      const { address, login, tls = false, sentence } = refused
+      const { message, tookMs } = await startOn(address(), { client, tls, ...(login && { sasl: login }) })
+      expect(message).toMatch(sentence)
+      expect(tookMs).toBeLessThan(REFUSED_MS)
+    })
 
-  it.each([
-    ['a name without an address', 'no-such-host.invalid:9092', /DNS/, /KAFKA_BROKERS/],
-    ['a closed port', '127.0.0.1:1', /No server listens.*ECONNREFUSED/, /kafka-local\.sh/],
-  ])('waits for transient problems, and names them: %s', async (_, address, problem, remediation) => {
-    const options = { brokers: [address], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
-    const error = await openKafkaBroker({ client, ...options }).catch((thrown: unknown) => thrown)
-    expect(error).toMatchObject({ code: 'overloaded', cause: { isPermanent: false } })
-    const { cause } = error as { cause: { message: string; remediation: string } }
-    expect(cause.message).toMatch(problem)
-    expect(cause.remediation).toMatch(remediation)
-  })
-})
+    it.each([
+      ['a host name without a DNS entry', 'no-such-host.invalid:9092', /DNS/, /KAFKA_BROKERS/],
+      ['a closed port', '127.0.0.1:1', /No server listens.*ECONNREFUSED/, /kafka-local\.sh/],
+    ])('reports a transient error with its cause and remedy for %s', async (_, address, problem, remediation) => {
+      const options = { brokers: [address], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
+      const error = await openKafkaBroker({ client, ...options }).catch((thrown: unknown) => thrown)
+      expect(error).toMatchObject({ code: 'overloaded', cause: { isPermanent: false } })
+      const { cause } = error as { cause: { message: string; remediation: string } }
+      expect(cause.message).toMatch(problem)
+      expect(cause.remediation).toMatch(remediation)
+    })
+  },
+)

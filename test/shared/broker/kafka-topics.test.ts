@@ -15,84 +15,93 @@ const WITHIN = { withinMs: 40_000 }
 const ANSWERED_MS = 30_000
 const TOPICS = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
 
-describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic deleted under load (%s)', (client) => {
-  it('is created again, and every call and durable job gets its response', async () => {
-    const prefix = `${newId('t', 8)}.`
-    const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
-    await using stack = await startStack({ kafka, settings })
-    await until(async () => (await chat(stack, 'warm')).status === 200, WITHIN)
-    for (const topic of TOPICS) {
-      const load = startLoad(stack)
-      await load.untilAnswered(10)
-      await deleteTopic(kafka, `${prefix}${topic}`)
-      await load.untilAnswered(20)
-      const answers = await load.stop()
-      const slow = answers.filter(({ tookMs }) => tookMs > ANSWERED_MS)
-      expect(slow, `slow calls after ${topic} was deleted`).toEqual([])
-      const failed = answers.filter(({ status, text }) => status !== 200 || !text.endsWith('done'))
-      expect(failed, `failed calls after ${topic} was deleted`).toEqual([])
-      expect((await stack.get('/readyz')).status, `readiness after ${topic} was deleted`).toBe(200)
-    }
-  }, 300_000)
-})
+describe.skipIf(!kafka).each(['share', 'classic'] as const)(
+  'a Kafka topic that is deleted under load (%s)',
+  (client) => {
+    it('is created again, and each call returns its response with status 200', async () => {
+      const prefix = `${newId('t', 8)}.`
+      const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
+      await using stack = await startStack({ kafka, settings })
+      await until(async () => (await chat(stack, 'warm')).status === 200, WITHIN)
+      for (const topic of TOPICS) {
+        const load = startLoad(stack)
+        await load.untilAnswered(10)
+        await deleteTopic(kafka, `${prefix}${topic}`)
+        await load.untilAnswered(20)
+        const answers = await load.stop()
+        const slow = answers.filter(({ tookMs }) => tookMs > ANSWERED_MS)
+        expect(slow, `slow calls after ${topic} was deleted`).toEqual([])
+        const failed = answers.filter(({ status, text }) => status !== 200 || !text.endsWith('done'))
+        expect(failed, `failed calls after ${topic} was deleted`).toEqual([])
+        expect((await stack.get('/readyz')).status, `readiness after ${topic} was deleted`).toBe(200)
+      }
+    }, 300_000)
+  },
+)
 
-describe.skipIf(!kafka).each(['share', 'classic'] as const)('a deleted topic that cannot be created (%s)', (client) => {
-  it('makes the ingress not ready by name, refuses calls at once, and is used again once it exists', async () => {
-    const prefix = `${newId('t', 8)}.`
-    const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '1' }
-    await (await startStack({ kafka, settings }))[Symbol.asyncDispose]()
-    const lines: string[] = []
-    const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
-    // A higher replication factor than brokers: existing topics work, and none can be created.
-    await using stack = await startStack({ kafka, log, settings: { ...settings, KAFKA_REPLICATION: '7' } })
-    await until(async () => (await chat(stack, 'warm')).status === 200, WITHIN)
-    for (const topic of ['jobs.inference', 'replies']) {
-      await deleteTopic(kafka, `${prefix}${topic}`)
-      await until(async () => (await stack.get('/readyz')).status === 503, WITHIN)
-      expect(await (await stack.get('/readyz')).text()).toContain(topic)
-      const refused = await chat(stack, 'refused')
-      expect(refused).toMatchObject({
-        status: 503,
-        text: expect.stringMatching(/missing in Kafka|Kafka topic for replies is missing/),
-      })
-      expect(refused.tookMs).toBeLessThan(5_000)
-      const warning = lines.find(
-        (line) => line.includes('are missing and could not be created') && line.includes(topic),
-      )
-      expect(warning).toContain('kafka-topics.sh')
-      await createTopic(kafka, `${prefix}${topic}`, topic === 'replies' ? REPLY_SHARDS : 1)
-      await until(async () => (await stack.get('/readyz')).status === 200, WITHIN)
-      await until(async () => (await chat(stack, 'again')).status === 200, WITHIN)
-    }
-  }, 180_000)
-})
+describe.skipIf(!kafka).each(['share', 'classic'] as const)(
+  'a deleted Kafka topic that cannot be created again (%s)',
+  (client) => {
+    it('makes /readyz and calls return 503 until an operator creates the topic again', async () => {
+      const prefix = `${newId('t', 8)}.`
+      const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '1' }
+      await (await startStack({ kafka, settings }))[Symbol.asyncDispose]()
+      const lines: string[] = []
+      const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
+      // A higher replication factor than brokers: existing topics work, and none can be created.
+      await using stack = await startStack({ kafka, log, settings: { ...settings, KAFKA_REPLICATION: '7' } })
+      await until(async () => (await chat(stack, 'warm')).status === 200, WITHIN)
+      for (const topic of ['jobs.inference', 'replies']) {
+        await deleteTopic(kafka, `${prefix}${topic}`)
+        await until(async () => (await stack.get('/readyz')).status === 503, WITHIN)
+        expect(await (await stack.get('/readyz')).text()).toContain(topic)
+        const refused = await chat(stack, 'refused')
+        expect(refused).toMatchObject({
+          status: 503,
+          text: expect.stringMatching(/missing in Kafka|Kafka topic for replies is missing/),
+        })
+        expect(refused.tookMs).toBeLessThan(5_000)
+        const warning = lines.find(
+          (line) => line.includes('are missing and could not be created') && line.includes(topic),
+        )
+        expect(warning).toContain('kafka-topics.sh')
+        await createTopic(kafka, `${prefix}${topic}`, topic === 'replies' ? REPLY_SHARDS : 1)
+        await until(async () => (await stack.get('/readyz')).status === 200, WITHIN)
+        await until(async () => (await chat(stack, 'again')).status === 200, WITHIN)
+      }
+    }, 180_000)
+  },
+)
 
-describe.skipIf(!kafka).each(['share', 'classic'] as const)('a topic created again by hand (%s)', (client) => {
-  const REPLIES: Topic = { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' }
+describe.skipIf(!kafka).each(['share', 'classic'] as const)(
+  'a Kafka channel topic that an operator deleted and created again (%s)',
+  (client) => {
+    const REPLIES: Topic = { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' }
 
-  it('gets its partitions back, and delivers each later record once and in order', async () => {
-    const prefix = `${newId('t', 8)}.`
-    const options = { brokers: [kafka], client, prefix, topics: [REPLIES], clientId: 'test' }
-    const lost: string[] = []
-    await using broker = closing(await openKafkaBroker({ ...options, onProblem: () => undefined }))
-    broker.onLoss?.((name) => lost.push(name))
-    const seen: string[] = []
-    await broker.receive('replies', [3], ({ value }) => seen.push(String(value)))
-    const send = (text: string) => broker.send('replies', 3, 'k', Buffer.from(text))
-    for (let i = 0; i < 50; i++) await send(`before ${i}`)
-    await until(() => seen.length === 50, WITHIN)
-    seen.length = 0
-    await deleteTopic(kafka, `${prefix}replies`)
-    await createTopic(kafka, `${prefix}replies`, 1).catch(() => undefined)
-    const after = Array.from({ length: 100 }, (_, i) => `after ${i}`)
-    for (const text of after) await send(text)
-    await until(() => seen.includes('after 99'), WITHIN)
-    expect(seen.filter((text) => text.startsWith('before'))).toEqual([])
-    // Records between the request and the deletion are lost with the topic.
-    expect(seen).toEqual(after.slice(-seen.length))
-    await until(() => lost.includes('replies'), WITHIN)
-  }, 120_000)
-})
+    it('gets its missing partitions, and delivers later records once and in order', async () => {
+      const prefix = `${newId('t', 8)}.`
+      const options = { brokers: [kafka], client, prefix, topics: [REPLIES], clientId: 'test' }
+      const lost: string[] = []
+      await using broker = closing(await openKafkaBroker({ ...options, onProblem: () => undefined }))
+      broker.onLoss?.((name) => lost.push(name))
+      const seen: string[] = []
+      await broker.receive('replies', [3], ({ value }) => seen.push(String(value)))
+      const send = (text: string) => broker.send('replies', 3, 'k', Buffer.from(text))
+      for (let i = 0; i < 50; i++) await send(`before ${i}`)
+      await until(() => seen.length === 50, WITHIN)
+      seen.length = 0
+      await deleteTopic(kafka, `${prefix}replies`)
+      await createTopic(kafka, `${prefix}replies`, 1).catch(() => undefined)
+      const after = Array.from({ length: 100 }, (_, i) => `after ${i}`)
+      for (const text of after) await send(text)
+      await until(() => seen.includes('after 99'), WITHIN)
+      expect(seen.filter((text) => text.startsWith('before'))).toEqual([])
+      // Records between the request and the deletion are lost with the topic.
+      expect(seen).toEqual(after.slice(-seen.length))
+      await until(() => lost.includes('replies'), WITHIN)
+    }, 120_000)
+  },
+)
 
 function closing(broker: Broker): Broker & AsyncDisposable {
   return Object.assign(broker, { [Symbol.asyncDispose]: () => broker.close() })

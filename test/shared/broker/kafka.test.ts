@@ -51,7 +51,7 @@ async function open(options: Partial<KafkaOptions> = {}): Promise<Broker> {
 }
 
 describe.skipIf(!kafka)('a share group', () => {
-  it('delivers to more members than the queue has partitions', async () => {
+  it('delivers records to more consumers than the queue has partitions', async () => {
     const broker = await open()
     const members = await Promise.all(Array.from({ length: 4 }, () => broker.openQueue('jobs')))
     const servedBy = new Set<number>()
@@ -62,7 +62,7 @@ describe.skipIf(!kafka)('a share group', () => {
     expect(servedBy.size).toBe(4)
   })
 
-  it('delivers the records of a killed process to another member long before their locks end', async () => {
+  it('redelivers the records of a killed process within 15 s, long before their locks expire', async () => {
     const prefix = `${newId('t', 8)}.`
     const broker = await open({ prefix })
     const survivor = await broker.openQueue('jobs')
@@ -91,7 +91,7 @@ describe.skipIf(!kafka)('a share group', () => {
     expect(taken.toSorted()).toEqual(['a', 'b', 'c'])
   })
 
-  it('delivers none of the records in progress to members that join', async () => {
+  it('delivers no record that is being processed to consumers that join', async () => {
     const topics = [{ ...JOBS, partitions: 4 }, REPLIES]
     const broker = await open({ topics })
     const first = await broker.openQueue('jobs')
@@ -116,7 +116,7 @@ describe.skipIf(!kafka)('a share group', () => {
     expect([...seen].filter((text) => text.startsWith('early'))).toEqual([])
   })
 
-  it('that is new works on an unused queue, and delivers its first record', async () => {
+  it('delivers the first record of an unused queue to a new group, without OFFSET_NOT_AVAILABLE errors', async () => {
     const onProblem = vi.fn()
     const broker = await open({ topics: [{ ...JOBS, retentionMsMin: HOUR_MS }, REPLIES], onProblem })
     const member = await broker.openQueue('jobs')
@@ -130,15 +130,15 @@ describe.skipIf(!kafka)('a share group', () => {
     await taken
   })
 
-  it('is chosen automatically if the broker supports it', async () => {
+  it('is used if KAFKA_CLIENT is auto and the broker supports share groups', async () => {
     expect((await open({ client: 'auto' })).name).toBe('kafka (share groups)')
   })
 })
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
-  'a record that the broker refuses permanently (%s)',
+  'a record that Kafka refuses as too large (%s)',
   (client) => {
-    it('fails alone: those before, next to and after it are stored', async () => {
+    it('fails with request_too_large; all other records of its batch are stored', async () => {
       const prefix = `${newId('t', 8)}.`
       const broker = await open({ client, prefix })
       const seen: string[] = []
@@ -167,40 +167,43 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   },
 )
 
-describe.skipIf(!kafka)('the boot check', () => {
-  it.each(['share', 'classic'] as const)('fixes topics with wrong settings (%s)', async (client) => {
-    const prefix = `${newId('t', 8)}.`
-    await open({ client, prefix, topics: [JOBS, { ...REPLIES, partitions: 1, retentionMs: 60_000 }] })
-    const wrong = { 'cleanup.policy': 'compact', 'max.message.bytes': '50000' }
-    await alterTopic(kafka ?? '', `${prefix}jobs`, wrong)
-    // The controller responds after writing the change; the broker applies it a moment later.
-    const isWrong = async () =>
-      expect.objectContaining(wrong).asymmetricMatch(await topicSettings(kafka ?? '', `${prefix}jobs`))
-    await until(isWrong, WITHIN)
-    const said: unknown[] = []
-    const broker = await open({ client, prefix, onProblem: (_message, { before }) => said.push(before) })
-    expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
-    expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms; ${HOUR_MS} are needed`)
-    expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
-    expect(said.join()).toContain(`Topic ${prefix}jobs accepts records of at most 50000 bytes`)
-    // Without a key, which a compacted topic refuses, and larger than the previous limit.
-    await until(async () =>
-      broker.submit('jobs', Buffer.alloc(100_000)).then(
-        () => true,
-        () => false,
-      ),
-    )
-    await broker.send('replies', 1, 'k', Buffer.from('on the new partition'))
-    const settings = await topicSettings(kafka ?? '', `${prefix}replies`)
-    expect(settings).toMatchObject({
-      'retention.ms': String(HOUR_MS),
-      'segment.ms': '60000',
-      'cleanup.policy': 'delete',
-    })
-  })
+describe.skipIf(!kafka)('the Kafka check at the start', () => {
+  it.each(['share', 'classic'] as const)(
+    'corrects wrong topic settings and adds missing partitions (%s)',
+    async (client) => {
+      const prefix = `${newId('t', 8)}.`
+      await open({ client, prefix, topics: [JOBS, { ...REPLIES, partitions: 1, retentionMs: 60_000 }] })
+      const wrong = { 'cleanup.policy': 'compact', 'max.message.bytes': '50000' }
+      await alterTopic(kafka ?? '', `${prefix}jobs`, wrong)
+      // The controller responds after writing the change; the broker applies it a moment later.
+      const isWrong = async () =>
+        expect.objectContaining(wrong).asymmetricMatch(await topicSettings(kafka ?? '', `${prefix}jobs`))
+      await until(isWrong, WITHIN)
+      const said: unknown[] = []
+      const broker = await open({ client, prefix, onProblem: (_message, { before }) => said.push(before) })
+      expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
+      expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms; ${HOUR_MS} are needed`)
+      expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
+      expect(said.join()).toContain(`Topic ${prefix}jobs accepts records of at most 50000 bytes`)
+      // Without a key, which a compacted topic refuses, and larger than the previous limit.
+      await until(async () =>
+        broker.submit('jobs', Buffer.alloc(100_000)).then(
+          () => true,
+          () => false,
+        ),
+      )
+      await broker.send('replies', 1, 'k', Buffer.from('on the new partition'))
+      const settings = await topicSettings(kafka ?? '', `${prefix}replies`)
+      expect(settings).toMatchObject({
+        'retention.ms': String(HOUR_MS),
+        'segment.ms': '60000',
+        'cleanup.policy': 'delete',
+      })
+    },
+  )
 
   it.each(['share', 'classic'] as const)(
-    'lists every problem that it cannot fix, with its remedy (%s)',
+    'fails with all problems and their shell commands if topics cannot be created (%s)',
     async (client) => {
       const many = (name: string) => ({ ...REPLIES, name, partitions: -5 })
       const opening = open({ client, topics: [JOBS, REPLIES, many('many'), many('more')] })
@@ -211,7 +214,7 @@ describe.skipIf(!kafka)('the boot check', () => {
     },
   )
 
-  it('lets several processes create the same topics at once', async () => {
+  it('succeeds if several processes create the same topics concurrently', async () => {
     const prefix = `${newId('t', 8)}.`
     const clients = ['share', 'classic', 'share', 'classic'] as const
     const brokers = await Promise.all(clients.map((client) => open({ client, prefix })))
@@ -224,7 +227,7 @@ describe.skipIf(!kafka)('the boot check', () => {
   })
 })
 
-describe.skipIf(noLocal !== undefined)('during an outage of the broker', () => {
+describe.skipIf(noLocal !== undefined)('the Kafka client during an outage of the broker', () => {
   // One for all tests; one that a failed test leaves is not used again.
   let started: LocalKafka | undefined
   let local: LocalKafka
@@ -242,7 +245,7 @@ describe.skipIf(noLocal !== undefined)('during an outage of the broker', () => {
   afterAll(stop)
 
   it.each(['SIGTERM', 'SIGKILL'] as const)(
-    'no accepted record is lost, calls are refused, and the client recovers (%s), with either client',
+    'loses no accepted record, refuses new ones and recovers with both group types (%s)',
     async (signal) => {
       const loads = await Promise.all(
         (['share', 'classic'] as const).map((client) => openLoaded(client, local.address)),
@@ -259,7 +262,7 @@ describe.skipIf(noLocal !== undefined)('during an outage of the broker', () => {
     180_000,
   )
 
-  it('topics are created again if the broker returns empty, and the client recovers', async () => {
+  it('creates the topics again and recovers if the broker restarts without data', async () => {
     const load = await openLoaded('share', local.address)
     await load.untilServed()
     await local.down('SIGKILL')
@@ -269,7 +272,7 @@ describe.skipIf(noLocal !== undefined)('during an outage of the broker', () => {
     await load.stop()
   }, 180_000)
 
-  it('the buffer for a missing broker is bounded', async () => {
+  it('buffers a bounded number of bytes, and refuses further records with overloaded', async () => {
     const broker = await open({ brokers: [local.address], sendBufferBytesMax: 100_000, closeTimeoutMs: 200 })
     await broker.send('replies', 0, 'k', Buffer.from('works'))
     await local.down('SIGKILL')
@@ -283,8 +286,8 @@ describe.skipIf(noLocal !== undefined)('during an outage of the broker', () => {
   }, 60_000)
 })
 
-describe.skipIf(noLocal !== undefined)('in a cluster of three nodes', () => {
-  it('a client follows moved leaders and coordinators, and loses nothing', async () => {
+describe.skipIf(noLocal !== undefined)('the Kafka client in a cluster of three nodes', () => {
+  it('loses no record while partition leaders and group coordinators move', async () => {
     await using cluster = await startLocalKafka(3)
     const topics = [
       { ...JOBS, partitions: 6 },

@@ -34,16 +34,16 @@ describe('an invalid setting', () => {
     [{ SLUICE_URL: 'x' }, "SLUICE_URL: expected a URL such as http://host:port, got 'x'"],
     [{ KAFKA_BROKERS: 'nohost' }, "KAFKA_BROKERS: must be host:port, several with commas between, got 'nohost'"],
     [{ DATABASE_URL: 'mysql://a:secret@b/c' }, 'DATABASE_URL: must start with postgres://'],
-  ])('%j is reported with its value and the valid ones, and secrets are not shown', (env, problem) => {
+  ])('%j is refused with its value and the valid values, without secrets', (env, problem) => {
     expect(problemsOf(() => parseConfig(env))).toEqual([problem])
   })
 
-  test('is refused under its former name, with the new one', () => {
+  test('is refused under its former name, with the new name', () => {
     expect(problemsOf(() => parseConfig({ WORKER_SILENT_MS: '3000', RUNNING_MAX_PER_KEY: '4' }))).toEqual([
       'RUNNING_MAX_PER_KEY was renamed: set CONCURRENCY_MAX_PER_KEY instead.',
       'WORKER_SILENT_MS was renamed: set WORKER_SUSPECTED_MS instead.',
     ])
-    for (const name of Object.values(RENAMED_SETTINGS)) expect(Settings.shape, name).toHaveProperty(name)
+    for (const name of Object.values(RENAMED_SETTINGS)) expect(Settings.shape, `setting ${name}`).toHaveProperty(name)
   })
 })
 
@@ -51,29 +51,29 @@ describe('an invalid models.yaml', () => {
   const OPENAI = "engine: {type: openai, base_url: 'http://x/v1'"
   test.each([
     [
-      'an engine of no known type',
+      'an unknown engine type',
       'models: [{id: m, engine: {type: opneai}}]',
       "models[0].engine.type: expected one of openai, anthropic, llama, local, research, echo, got 'opneai'",
     ],
     [
-      'no known pool',
+      'an unknown pool',
       `models: [{id: m, pool: inferense, ${OPENAI}}}]`,
       `models[0].pool: expected one of ${PoolName.options.join(', ')}, got 'inferense'`,
     ],
     [
-      'a misspelt field of an engine',
+      'a misspelt engine field',
       `models: [{id: m, ${OPENAI}, concurency: 3}}]`,
       /^models\[0\]\.engine: unknown field 'concurency' \(did you mean concurrency\?\)\. There may be type, base_url, api_key_env, /,
     ],
-    ['a number for a name', `models: [{id: 5, ${OPENAI}}}]`, 'models[0].id: expected a string, got 5'],
+    ['a number instead of an id', `models: [{id: 5, ${OPENAI}}}]`, 'models[0].id: expected a string, got 5'],
     [
-      'no URL',
+      'an invalid URL',
       "models: [{id: m, engine: {type: openai, base_url: 'no url'}}]",
       /base_url: expected a URL .*, got 'no url'$/,
     ],
-    ['an engine left out', 'models: [{id: m}]', /^models\[0\]\.engine: /],
-    ['no YAML', 'models:\n  - id: m\n   engine: x', /line 3, column 1$/],
-  ])('is reported with position, value and valid values: %s', async (_, text, problem) => {
+    ['a missing engine', 'models: [{id: m}]', /^models\[0\]\.engine: /],
+    ['a YAML syntax error', 'models:\n  - id: m\n   engine: x', /line 3, column 1$/],
+  ])('is refused with the position, the value and the valid values for %s', async (_, text, problem) => {
     const file = join(await emptyDirectory(), 'models.yaml')
     await writeFile(file, text)
     const [first = ''] = problemsOf(() => loadModels(file))
@@ -83,14 +83,14 @@ describe('an invalid models.yaml', () => {
     else expect(first.slice(start.length)).toMatch(problem)
   })
 
-  test('is reported if the file is missing', () => {
+  test('is refused with its path if the file is missing', () => {
     expect(problemsOf(() => loadModels('/none/models.yaml'))).toEqual([
       'MODELS_FILE: /none/models.yaml: there is no such file. Start in the directory that has models.yaml, or name it',
     ])
   })
 })
 
-describe('an unusable Python', () => {
+describe('an unusable Python interpreter', () => {
   const answering = async (version: string, hasPip: boolean) => {
     const file = join(await emptyDirectory(), 'bin', 'python3')
     await mkdir(join(file, '..'))
@@ -102,7 +102,7 @@ describe('an unusable Python', () => {
   const asked = (file: string) =>
     describePython(file, undefined, { purpose: 'It needs', needsPip: true }).catch(({ message }) => message as string)
 
-  test('is reported by its cause: missing, too old, without pip', async () => {
+  test('is refused with its cause: not found, older than 3.10, or without pip', async () => {
     const [old, bare, fine] = [
       await answering('3,9,2', true),
       await answering('3,12,1', false),

@@ -8,15 +8,18 @@ const matcher = new RegExpMatcher({ ...englishDataset.build(), ...englishRecomme
 const filter = openProfanityFilter()
 
 describe('the profanity filter', () => {
-  it.each(['what the fuck', 'you sh1t', 'FuuuuCK', 'a$$hole', 'ｆｕｃｋ'])('finds %s', (text) => {
+  it.each(['what the fuck', 'you sh1t', 'FuuuuCK', 'a$$hole', 'ｆｕｃｋ'])('classifies %s as profanity', (text) => {
     expect(filter.classify(text).detected).toEqual(['profanity'])
   })
 
-  it.each(['', 'Scunthorpe', 'we assess the class', 'The capital of France is Paris.'])('accepts %j', (text) => {
-    expect(filter.classify(text).detected).toEqual([])
-  })
+  it.each(['', 'Scunthorpe', 'we assess the class', 'The capital of France is Paris.'])(
+    'classifies %j as harmless',
+    (text) => {
+      expect(filter.classify(text).detected).toEqual([])
+    },
+  )
 
-  it('agrees with the matcher on every text, however disguised', () => {
+  it('agrees with the regular expressions of the obscenity library for 5,000 random texts', () => {
     const letters = fc.constantFrom(...'fuckshitasdickniger $1@0!.-ＦＵ🅰')
     const words = fc.constantFrom('fuck', 'shit', 'ass', 'cock', 'dick', 'tit', 'class', 'hello', 'night')
     const text = fc.array(fc.oneof(letters, words), { maxLength: 12 }).map((parts) => parts.join(''))
@@ -27,7 +30,7 @@ describe('the profanity filter', () => {
   })
 })
 
-it('reports profanity in a response, whole and streamed, without cutting the text', async () => {
+it('the content filter reports profanity in a whole and a streamed response, without removing text', async () => {
   await using stack = await startStack()
   for (const stream of [false, true]) {
     const body = { model: 'echo-1', stream, messages: [{ role: 'user', content: 'oh shit here we go' }] }

@@ -9,7 +9,7 @@ const judge = async (text: string) => {
   return Object.entries(result?.categories ?? {}).flatMap(([name, isFound]) => (isFound ? [name] : []))
 }
 
-describe('the word list', () => {
+describe('the moderation word list', () => {
   it.each([
     ['you b1tch', ['harassment']],
     ['kike', ['hate']],
@@ -17,27 +17,30 @@ describe('the word list', () => {
     ['a bastard with a dildo', ['harassment', 'sexual']],
     ['we assess the class of Scunthorpe', []],
     ['', []],
-  ])('finds the words in %j', async (text, categories) => {
+  ])('returns the categories of the words in %j', async (text, categories) => {
     expect((await judge(text)).sort()).toEqual(categories)
   })
 
-  it('finds a word at any position of a long text, and none across harmless words', async () => {
+  it('finds a word at any position of a long text, and none in 600 harmless phrases', async () => {
     const rest = 'classic assessment, '.repeat(600)
     expect(await judge(rest)).toEqual([])
     for (const at of [0, 1_900, 2_040, 2_048, 2_060, 6_000, rest.length]) {
       const place = rest.lastIndexOf(' ', at) + 1
-      expect(await judge(`${rest.slice(0, place)}fuck ${rest.slice(place)}`), String(at)).toEqual(['harassment'])
+      expect(
+        await judge(`${rest.slice(0, place)}fuck ${rest.slice(place)}`),
+        `categories for a word at position ${at}`,
+      ).toEqual(['harassment'])
     }
   })
 
-  it('is stopped by its signal', async () => {
+  it('stops when its signal is aborted', async () => {
     const text = 'word '.repeat(200_000)
     await expect(list.moderate([text], { signal: AbortSignal.abort(new Error('disconnected')) })).rejects.toThrow(
       'disconnected',
     )
   })
 
-  it('has every word with a category in the dataset', async () => {
+  it('has a category for each word of the dataset, harassment or hate', async () => {
     const { blacklistedTerms } = englishDataset.build()
     const match = (termId: number) => ({ termId, matchLength: 0, startIndex: 0, endIndex: 0 })
     const known = new Set(
