@@ -1,4 +1,4 @@
-import { ServiceError } from './error.ts'
+import { ServiceError } from './lib/error.ts'
 
 /**
  * Measured memory per byte of a request body. The sum covers the received bytes, the parsed strings (two bytes per character if

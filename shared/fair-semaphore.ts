@@ -1,5 +1,5 @@
-import { abortable } from '#shared/abortable.ts'
-import type { ServiceError } from '#shared/error.ts'
+import { abortable } from '#shared/lib/abortable.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 
 /*
  * A semaphore whose permits go to keys in round robin. A key is a project: its thousand callers get as many permits as the one

@@ -17,11 +17,11 @@ const SCHEMAS = 'Schemas import nothing but schemas.'
 
 /** Allowed and forbidden imports: a file, the module it imports, and the law that forbids the import, if any. */
 const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = [
-  ['schemas/job.ts', '#shared/id.ts', SCHEMAS],
-  ['schemas/job.ts', '../shared/id.ts', SCHEMAS],
+  ['schemas/job.ts', '#shared/lib/id.ts', SCHEMAS],
+  ['schemas/job.ts', '../shared/lib/id.ts', SCHEMAS],
   ['schemas/job.ts', './error.ts'],
   ['schemas/job.ts', 'zod'],
-  ['shared/id.ts', '#services/main.js', 'Shared knows no service.'],
+  ['shared/lib/id.ts', '#services/main.js', 'Shared knows no service.'],
   ['shared/jobs/body.ts', '../id.ts', ROOTED],
   ['services/ingress/app.ts', '#services/scheduler/scheduler.ts', OTHER],
   ['services/cli/doctor/doctor.ts', '#services/services.ts', OTHER],
@@ -58,7 +58,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     ['services/cli/doctor/kafka.ts', `#shared/${adapter}`, ADAPTER],
     ['bench/durable/library.ts', `#shared/${adapter}`, ADAPTER],
     ['shared/jobs/worker/worker.ts', `#shared/${adapter}`, ADAPTER],
-    ['shared/metrics.ts', `./${adapter}`, ADAPTER],
+    ['shared/lib/metrics.ts', `./${adapter}`, ADAPTER],
     ['shared/ports.ts', `./${adapter}`],
     ['shared/ports/inspect.ts', `#shared/${adapter}`],
   ]),

@@ -3,8 +3,8 @@ import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import type { Wording } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { ServiceError } from '#shared/error.ts'
 import { DEPTH_MAX } from '#shared/json/shape.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import {
   errorHeaders,
   messagesErrorBody,

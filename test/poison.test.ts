@@ -1,7 +1,6 @@
 import { gzipSync } from 'node:zlib'
 import kafkajs, { type Message } from 'kafkajs'
 import { describe, expect, inject, it } from 'vitest'
-import { newId } from '#shared/id.ts'
 import {
   CONTROL,
   DEAD_LETTERS,
@@ -13,6 +12,7 @@ import {
 } from '#shared/jobs/topics.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { openPostgresKeys } from '#shared/keys/postgres.ts'
+import { newId } from '#shared/lib/id.ts'
 import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { until } from './support/stack.ts'

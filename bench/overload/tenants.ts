@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import { postChat } from '../load/chat.ts'
 import type { Address } from '../load/connection.ts'
 import { openPostgres, type Postgres } from '../machine/servers.ts'

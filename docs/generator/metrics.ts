@@ -1,4 +1,4 @@
-import { GAUGES, Metrics } from '#shared/metrics.ts'
+import { GAUGES, Metrics } from '#shared/lib/metrics.ts'
 import { table } from './table.ts'
 
 interface Metric {

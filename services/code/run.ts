@@ -1,12 +1,12 @@
 import type { CodeEvent, CodeFile, CodeRequest } from '#schemas/code.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeCodeEvents, TEXT_PIECE_CHARS } from '#shared/kinds/execute.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
 import type { Sandbox, SandboxEnd, SandboxEvent, SandboxFile } from '#shared/sandbox/sandbox.ts'
-import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
 
 /**
  * Maximum bytes of a plot in one piece: 256 KiB of base64. A multiple of three, so that the pieces concatenate to one valid base64 text.

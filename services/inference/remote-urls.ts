@@ -1,6 +1,6 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
-import { abortable } from '#shared/abortable.ts'
-import { ServiceError } from '#shared/error.ts'
+import { abortable } from '#shared/lib/abortable.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/outbound/guard.ts'
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
 import { runYielding } from '#shared/yielding.ts'

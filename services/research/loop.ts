@@ -1,6 +1,6 @@
 import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research/research.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
 import { runYielding } from '#shared/yielding.ts'

@@ -1,5 +1,5 @@
 import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { type Hit, LOCAL_HOST, type ReadOptions, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
 import { languageOf, QueryTerms, queryTermsOf } from '#shared/search/text/query-terms.ts'

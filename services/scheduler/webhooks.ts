@@ -6,9 +6,9 @@ import {
   type DurableJob,
   type WebhookDelivery,
 } from '#schemas/durable-job.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Metrics } from '#shared/metrics.ts'
 import type { OutboundPolicy, Resolve } from '#shared/outbound/guard.ts'
 import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
 import { ALL_TENANTS, type StoreView } from '#shared/store/store.ts'

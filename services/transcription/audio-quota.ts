@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Maximum length of audio, in seconds, that is accepted even if the quota is used up. Dictation thus never waits for a long recording of

@@ -2,9 +2,9 @@ import { readFile as readFileWithCallback } from 'node:fs'
 import { copyFile, open, opendir, rename, rm, stat, unlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { makeDirectory } from '#shared/directory.ts'
-import { ServiceError } from '#shared/error.ts'
-import { newId } from '#shared/id.ts'
+import { makeDirectory } from '#shared/config/directory.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { newId } from '#shared/lib/id.ts'
 import type { Blobs, OldBlob } from './blobs.ts'
 
 /** Not `node:fs/promises`, whose `readFile` takes 25 % more CPU time. */

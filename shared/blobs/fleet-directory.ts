@@ -8,7 +8,7 @@
 import { randomBytes } from 'node:crypto'
 import { readFile, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { atAlignedInterval } from '#shared/aligned-interval.ts'
+import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Leases } from '#shared/store/leases.ts'
 

@@ -1,5 +1,5 @@
-import { atAlignedInterval } from '#shared/aligned-interval.ts'
-import { ServiceError } from '#shared/error.ts'
+import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Delivery, QueueConsumer } from './broker.ts'
 
 /** Maximum bytes of a queue, above which new records are refused. */

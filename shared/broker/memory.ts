@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Broker, ChannelRecord, Closable, HistoryRecord, QueueConsumer, Topic } from './broker.ts'
 import { MemoryConsumer, MemoryQueue, QueuedRecord } from './memory-queue.ts'
 

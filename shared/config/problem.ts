@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { similarNameOf } from '#shared/similar-name.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 
 /* Error messages for invalid settings: the position, the expected values and the given one. zod's own messages omit the value. */
 

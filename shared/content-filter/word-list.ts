@@ -1,7 +1,7 @@
 import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'obscenity'
 import type { ModerationCategory, ModerationInput, ModerationResult } from '#schemas/moderations.ts'
 import { eachCategory, type ModerationEngine } from '#shared/engines/moderation.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { openProfanityFilter } from './profanity.ts'
 

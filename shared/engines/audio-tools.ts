@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { AudioFile, TranscribeOptions } from './transcription.ts'
 
 /** A period in which one speaker talks. Times in seconds. */

@@ -1,6 +1,6 @@
 import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { ChatEngine, GenerateOptions } from './chat.ts'
 import { isOpenAiServer } from './upstream/servers.ts'
 

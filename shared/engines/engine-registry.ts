@@ -1,6 +1,6 @@
 import { ERRORS } from '#schemas/error.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
 /** Errors of an upstream that a retry cannot fix, but another model may. */

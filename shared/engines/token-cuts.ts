@@ -1,4 +1,4 @@
-import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
+import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
 /** Splits a text for tokenizers, so that the pieces together have the same tokens as the whole. */
 

@@ -1,8 +1,8 @@
 import type { EncodeContext, JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { ServiceError } from '#shared/error.ts'
 import { readJson } from '#shared/json/read.ts'
 import { isSmall, writeJson } from '#shared/json/write.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { runYielding } from '#shared/yielding.ts'
 

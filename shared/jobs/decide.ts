@@ -1,5 +1,5 @@
 import { ERRORS, type ErrorBody } from '#schemas/error.ts'
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 
 const HAND_BACK_MS_MAX = 2_000
 

@@ -1,4 +1,4 @@
-import { sizeOf } from '#shared/event-size.ts'
+import { sizeOf } from '#shared/lib/event-size.ts'
 
 /** Merges an event into the previous one; undefined: keep both. */
 export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Event | undefined

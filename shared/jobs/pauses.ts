@@ -1,7 +1,7 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
-import { untilAligned } from '#shared/aligned-interval.ts'
-import { ServiceError } from '#shared/error.ts'
+import { untilAligned } from '#shared/lib/aligned-interval.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OperatorStore, Pause, PauseTarget } from '#shared/store/operator.ts'
 

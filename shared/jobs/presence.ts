@@ -1,6 +1,6 @@
 import type { ControlRecord } from '#schemas/event.ts'
-import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import type { Broker, ChannelRecord, Receiver } from '#shared/broker/broker.ts'
+import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
 import { HEARTBEAT_MS, heartbeatIntervalOf, IDLE_HEARTBEAT_MS, IDLE_UNITS, slackMs } from './heartbeat.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'

@@ -9,7 +9,7 @@ import { z } from 'zod'
 import { DurableEvent } from '#schemas/durable-job.ts'
 import { ControlRecord, DurableEnd, EventsRecord, JobEvent, ReplyRecord } from '#schemas/event.ts'
 import { JobEnvelope, StoredRequest } from '#schemas/job.ts'
-import { tolerant } from '#shared/tolerant.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 
 /** Fields of a job that every version can read: enough to requeue it, or to send an error to its caller. */
 export const UnsupportedJob = JobEnvelope.pick({ id: true, attempt: true, kind: true, reply: true, deadline_ms: true })

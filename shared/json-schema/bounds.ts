@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { isSchema, type Schema, SchemaReader } from './json-schema.ts'
 
 const WRITTEN_MAX = 20_000

@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { endOfString } from './read.ts'
 
 /** Maximum nesting depth, because code that visits a received value recurses once per level. */

@@ -1,5 +1,5 @@
-import { concatBytes } from '#shared/concat-bytes.ts'
-import { isLowSurrogate } from '#shared/surrogate-buffer.ts'
+import { concatBytes } from '#shared/lib/concat-bytes.ts'
+import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
 /**
  * JSON.stringify for large values, in pieces of text that join to exactly its output. Small values are written by JSON.stringify itself; only large

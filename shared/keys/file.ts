@@ -1,8 +1,8 @@
 import { link, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/directory.ts'
-import { newId } from '#shared/id.ts'
+import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/config/directory.ts'
+import { newId } from '#shared/lib/id.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { AUDIT_LIMIT_MAX, type AuditAction, type AuditEntry, SERVICE } from './audit.ts'
 import {

@@ -1,6 +1,6 @@
 import { hash, randomBytes } from 'node:crypto'
 import { z } from 'zod'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import type { AuditEntry } from './audit.ts'
 import { Limits, type Project, type ProjectChange } from './project.ts'
 import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 
 const Count = z.int().min(0)
 

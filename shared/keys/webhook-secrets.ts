@@ -1,6 +1,6 @@
 import { createHmac, randomBytes } from 'node:crypto'
 import { z } from 'zod'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 
 const PREFIX = 'whsec_'
 const SECRET_BYTES = 32

@@ -1,6 +1,6 @@
 import type { z } from 'zod'
 import type { PoolName } from '#schemas/job.ts'
-import { tolerant } from '#shared/tolerant.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 import type { Answer } from './answer.ts'
 import type { Composition } from './composition.ts'
 

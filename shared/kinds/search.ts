@@ -1,5 +1,5 @@
 import { SearchRequest, type SearchResults } from '#schemas/search.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Kind } from './kind.ts'
 
 export const search: Kind<SearchRequest, SearchResults> = {

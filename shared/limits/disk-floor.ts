@@ -1,5 +1,5 @@
 import { statfs } from 'node:fs/promises'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Cache lifetime of the measured free space. Even a fast disk needs longer than this to fill the space of the smallest floor. */
 const CACHE_TTL_MS = 250

@@ -1,5 +1,5 @@
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { StoredBytes } from '#shared/store/stored-bytes.ts'
 import type { DiskFloor } from './disk-floor.ts'
 

@@ -1,6 +1,6 @@
 import { stripVTControlCharacters, styleText } from 'node:util'
 import { type Logger, pino } from 'pino'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Log form of an error. pino's default copies message, stack, causes and all other properties. Any of these may quote user data:

@@ -6,7 +6,7 @@ import { type ModelConfig, ModelsFile, workOf } from '#schemas/models.ts'
 import type { Price } from '#schemas/price.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import { problemTexts } from '#shared/config/problem.ts'
-import { similarNameOf } from '#shared/similar-name.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 
 /** Maximum number of similar model names in the error about an unknown name. */
 const NEAREST_MAX = 5

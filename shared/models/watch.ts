@@ -1,10 +1,10 @@
 import { stat } from 'node:fs/promises'
 import { Worker } from 'node:worker_threads'
 import type { ModelsFile } from '#schemas/models.ts'
-import { atAlignedInterval } from '#shared/aligned-interval.ts'
 import { ConfigError } from '#shared/config/config.ts'
+import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
+import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Metrics } from '#shared/metrics.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 const POLL_INTERVAL_MS = 1_000

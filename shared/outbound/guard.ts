@@ -12,7 +12,7 @@
 import type { LookupAddress } from 'node:dns'
 import { lookup } from 'node:dns/promises'
 import { BlockList, isIP } from 'node:net'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 export interface OutboundPolicy {
   /** For development: permits http, loopback and private networks, but never metadata services. */

@@ -1,5 +1,5 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /*
  * Finds URLs in the parts of a request that Sluice passes on without an internal form. Examples are MCP tools, images inside unknown content, and

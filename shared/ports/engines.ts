@@ -20,7 +20,7 @@ import type { RerankEngine } from '#shared/engines/rerank.ts'
 import type { SpeechEngine } from '#shared/engines/speech.ts'
 import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 export interface EngineOptions {
   readonly config: Config

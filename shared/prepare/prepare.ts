@@ -1,7 +1,7 @@
 import { rm } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { makeDirectory } from '#shared/directory.ts'
-import { ServiceError } from '#shared/error.ts'
+import { makeDirectory } from '#shared/config/directory.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { PreparationLock, readNote } from './lock.ts'
 
 /*

@@ -1,6 +1,6 @@
 import { rename, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { digestOf, downloadWheel, extractMember } from './pip.ts'
 import {
   getPreparationState,

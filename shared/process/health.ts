@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { Metrics } from '#shared/metrics.ts'
+import type { Metrics } from '#shared/lib/metrics.ts'
 
 export interface Health {
   /** Reasons why the process should receive no work now; empty if ready. */

@@ -1,4 +1,4 @@
-import { atAlignedInterval } from '#shared/aligned-interval.ts'
+import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 
 const SAMPLE_INTERVAL_MS = 5_000
 /** Time with queued jobs, free slots and no received record after which a worker counts as starved. */

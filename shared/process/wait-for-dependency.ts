@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
-import { ServiceError } from '#shared/error.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
 /** How long a starting process retries an unreachable Kafka or Postgres. Longer than either takes to start. */

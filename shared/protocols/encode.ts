@@ -1,6 +1,6 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
-import { ServiceError } from '#shared/error.ts'
 import { isSmall, jsonTextIn } from '#shared/json/write.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 
 /**

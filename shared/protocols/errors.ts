@@ -1,5 +1,5 @@
 import type { ErrorCode } from '#schemas/error.ts'
-import type { ServiceError } from '#shared/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Wire forms of a {@link ServiceError} in the OpenAI and Anthropic formats (docs/internals/protocol.md, Errors): body, status and

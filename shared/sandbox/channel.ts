@@ -1,6 +1,6 @@
 import { StringDecoder } from 'node:string_decoder'
 import { z } from 'zod'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import {
   FILE_BYTES_MAX,
   MEMORY_BYTES_MAX,

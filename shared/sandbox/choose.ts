@@ -1,5 +1,5 @@
-import { abortable } from '#shared/abortable.ts'
-import { ServiceError } from '#shared/error.ts'
+import { abortable } from '#shared/lib/abortable.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandbox.ts'
 

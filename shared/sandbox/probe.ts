@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Sandbox } from './sandbox.ts'
 
 const PROBE_MS = 10_000

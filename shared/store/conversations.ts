@@ -1,5 +1,5 @@
 import type { ConversationItem } from '#schemas/responses/conversation.ts'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 
 export interface StoredConversation {
   readonly id: string

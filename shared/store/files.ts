@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import { firstJobId, jobIdTime } from './job-id.ts'
 
 /**

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 
 /**
  * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
 import { FairSemaphore } from '#shared/fair-semaphore.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 const never = new AbortController().signal
 const refusal = () => new ServiceError('overloaded', 'Too many wait.')

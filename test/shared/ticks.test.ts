@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { atAlignedInterval, untilAligned } from '#shared/aligned-interval.ts'
+import { atAlignedInterval, untilAligned } from '#shared/lib/aligned-interval.ts'
 
 beforeEach(() => vi.useFakeTimers())
 afterEach(() => vi.useRealTimers())

@@ -1,7 +1,7 @@
 import { z } from 'zod'
-import { ServiceError } from '#shared/error.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { composeKind } from '../support/jobs/compose-kind.ts'
 import type { History } from './history.ts'
 import type { SimulatedProcess } from './simulated-process.ts'

@@ -3,7 +3,7 @@ import { ModelConfig } from '#schemas/models.ts'
 import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
-import type { ServiceError } from '#shared/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 
 export type Dialect = 'openai' | 'anthropic'
 

@@ -1,7 +1,7 @@
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { failureFrame, SSE_END, sseText } from '#services/ingress/reply/sse.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Messages encoded as an HTTP event stream. */
 export function sseOf(frames: readonly Frame[]): string {

@@ -1,6 +1,6 @@
 import { CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
-import { tolerant } from '#shared/tolerant.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, notRun, textField } from './tool.ts'
 
 /** Maximum characters of a program's output: in the answer, and in the text for the model. */

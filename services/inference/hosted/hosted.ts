@@ -1,11 +1,11 @@
 import type { GenerateEvent, GenerateRequest, HostedTool, Part, Turn, Usage } from '#schemas/generate.ts'
 import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/search.ts'
-import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { type Composition, STEP_BYTES_MAX } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
-import { tolerant } from '#shared/tolerant.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 import { codeInterpreter } from './code-interpreter.ts'
 import { type DeltaInterval, ResumableStream } from './resumable-stream.ts'
 import {

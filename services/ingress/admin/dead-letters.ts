@@ -3,7 +3,6 @@ import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { firstPage } from '#services/ingress/jobs/list.ts'
-import { ServiceError } from '#shared/error.ts'
 import {
   type DeadLetter,
   type DeadLetterReason,
@@ -12,6 +11,7 @@ import {
   requeueDeadLetter,
   listDeadLetters as scanDeadLetters,
 } from '#shared/jobs/dead-letters.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { audit } from './audit.ts'
 
 const REASON_TEXTS: Readonly<Record<DeadLetterReason, string>> = {

@@ -5,7 +5,7 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { firstPage } from '#services/ingress/jobs/list.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { audit } from './audit.ts'
 import { requireOperator } from './jobs.ts'
 

@@ -3,8 +3,8 @@ import { PoolName } from '#schemas/job.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { audit } from './audit.ts'
 
 /** Maximum time in which a heartbeat of the worker must confirm a drain. */

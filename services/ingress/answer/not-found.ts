@@ -2,7 +2,7 @@
  * Advice in 404 messages: the path that the caller probably meant, or an alternative to an API that is not supported.
  */
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
-import { similarNameOf } from '#shared/similar-name.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 
 const PATH_MAX = 200
 /**

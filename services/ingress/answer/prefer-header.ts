@@ -1,8 +1,8 @@
 import { createHash, type Hash } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Call } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
 import { writeJson } from '#shared/json/write.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { IdempotencyKey } from '#shared/store/store.ts'
 import { runYielding } from '#shared/yielding.ts'
 

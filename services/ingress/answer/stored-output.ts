@@ -1,10 +1,10 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { formatOf } from '#services/ingress/reply/errors.ts'
 import { type Output, refusalOf } from '#services/ingress/reply/reply.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { isLast } from '#shared/jobs/durable/follow.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Result of an ended job.

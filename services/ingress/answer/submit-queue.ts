@@ -1,5 +1,5 @@
-import { ServiceError } from '#shared/error.ts'
 import { FairSemaphore } from '#shared/fair-semaphore.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /*
  * Fair queue of durable submissions, by project. The queue is active only while other projects make calls with attached

@@ -1,4 +1,4 @@
-import { abortable } from '#shared/abortable.ts'
+import { abortable } from '#shared/lib/abortable.ts'
 
 const CALLS_MS = 10_000
 /** Maximum duration of a submission that is not followed by a pause, in milliseconds. */

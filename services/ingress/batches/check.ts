@@ -4,9 +4,9 @@ import { z } from 'zod'
 import { withoutByteOrderMark } from '#services/ingress/body/body-bytes.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { ServiceError } from '#shared/error.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Line } from './lines.ts'
 
 export const REQUESTS_MAX = 50_000

@@ -2,8 +2,8 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
-import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Prefix of the id of a batch in the API. The rest equals the rest of the id of its job. */
 export type BatchPrefix = 'batch_' | 'msgbatch_'

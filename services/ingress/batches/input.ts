@@ -2,8 +2,8 @@ import type { IngressContext } from '#services/ingress/call.ts'
 import { requireFiles } from '#services/ingress/files/read.ts'
 import { FILES_MAX } from '#services/ingress/files/upload.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { ServiceError } from '#shared/error.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { BATCH_INPUT, type FileStore } from '#shared/store/files.ts'
 
 export interface BatchInput {

@@ -5,7 +5,7 @@ import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
-import { tolerant } from '#shared/tolerant.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 import { batchIdOf } from './ids.ts'
 import { countEnded, waitingFor } from './parts.ts'
 

@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http'
 import type { Readable, Transform } from 'node:stream'
 import * as zlib from 'node:zlib'
-import { concatBytes } from '#shared/concat-bytes.ts'
-import { ServiceError } from '#shared/error.ts'
+import { concatBytes } from '#shared/lib/concat-bytes.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runToEnd, runYielding } from '#shared/yielding.ts'
 
 /** Minimum and maximum size of a block in which small pieces are collected. */

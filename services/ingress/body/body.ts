@@ -1,9 +1,9 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
-import { ServiceError } from '#shared/error.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.ts'
 

@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { mayBePublic } from '#shared/outbound/guard.ts'
 
 /* Media in a request: checks the syntax of data URLs and base64, and remote addresses. */

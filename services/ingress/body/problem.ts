@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { ErrorCode } from '#schemas/error.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Style of error messages. In `openai`, the sentence contains the name of the field. In `messages` (Anthropic), the

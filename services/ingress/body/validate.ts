@@ -1,6 +1,6 @@
 import { z } from 'zod'
-import { ServiceError } from '#shared/error.ts'
 import { DEPTH_MAX } from '#shared/json/shape.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 
 /*

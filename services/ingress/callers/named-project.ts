@@ -1,7 +1,7 @@
-import { ServiceError } from '#shared/error.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
-import { similarNameOf } from '#shared/similar-name.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 
 /** Maximum projects that an error message lists, most similar first. */
 const SHOWN_MAX = 10

@@ -3,9 +3,9 @@ import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/r
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { type Pieces, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
-import { ServiceError } from '#shared/error.ts'
-import { newId } from '#shared/id.ts'
 import { writeJson } from '#shared/json/write.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { newId } from '#shared/lib/id.ts'
 
 const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = {
   message: 'msg_',

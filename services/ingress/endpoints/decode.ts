@@ -2,8 +2,8 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { ServiceError } from '#shared/error.ts'
 import { SchemaBounds } from '#shared/json-schema/bounds.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 export interface DecodeContext {
   /**

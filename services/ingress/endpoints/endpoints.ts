@@ -1,6 +1,6 @@
 import { hasModels } from '#schemas/job.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { code } from './code/code.ts'
 import { embeddings } from './embeddings/embeddings.ts'
 import type { Caller, JobEndpoint } from './endpoint.ts'

@@ -1,5 +1,5 @@
 import { type EmbedInput, INPUTS_MAX } from '#schemas/embeddings.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Inputs of a call (docs/reference/compatibility.md, Embedding requests): one text, several texts, one token list, or

@@ -2,8 +2,8 @@ import { POOLS } from '#schemas/job.ts'
 import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schemas/models.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
-import { similarNameOf } from '#shared/similar-name.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 import type { Caller } from './endpoint.ts'
 
 /**

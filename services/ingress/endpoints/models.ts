@@ -10,7 +10,7 @@ import {
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { isUsable, modelNotFound } from './model.ts'
 
 const PREFIX = '/v1/models/'

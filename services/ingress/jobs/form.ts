@@ -1,7 +1,7 @@
 import { JobFields } from '#schemas/jobs.ts'
 import type { FormField } from '#services/ingress/body/multipart.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Reads job options from form fields, with the field names of `POST /v1/jobs`. Clients write objects and lists in

@@ -5,7 +5,7 @@ import { JobFields, Webhook } from '#schemas/jobs.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { checkWebhookUrl } from '#shared/outbound/guard.ts'
 import { isJobId, requireJobs } from './paths.ts'
 

@@ -1,9 +1,9 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Durable jobs of this deployment.

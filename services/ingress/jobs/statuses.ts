@@ -1,5 +1,5 @@
 import type { DurableState } from '#schemas/durable-job.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 const STATES: Readonly<Record<string, readonly DurableState[]>> = {
   queued: ['queued', 'scheduled'],

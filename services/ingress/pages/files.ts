@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 
 const compress = promisify(gzip)
 

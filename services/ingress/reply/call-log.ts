@@ -1,6 +1,6 @@
 import type { CallFacts, IngressContext } from '#services/ingress/call.ts'
-import { ServiceError } from '#shared/error.ts'
-import { newId } from '#shared/id.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { newId } from '#shared/lib/id.ts'
 
 interface EndedCall {
   readonly method: string

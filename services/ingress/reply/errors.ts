@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { ServiceError } from '#shared/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 import {
   errorHeaders,
   messagesErrorBody,

@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
-import { ServiceError } from '#shared/error.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { WireFormat } from './errors.ts'
 
 /** Form of an answer: one JSON value, plain text, a stream, or the event history of a job. */

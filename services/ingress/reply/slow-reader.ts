@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http'
-import { ServiceError } from '#shared/error.ts'
-import { isHighSurrogate } from '#shared/surrogate-buffer.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
 /** Maximum characters or bytes per write. A client must read each piece within `slowReaderMs`. */
 const PIECE = 64 * 1024

@@ -1,5 +1,5 @@
-import type { ServiceError } from '#shared/error.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import { errorBody, type WireFormat } from './errors.ts'
 

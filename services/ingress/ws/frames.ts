@@ -3,9 +3,9 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/reply/retry.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
-import { ServiceError } from '#shared/error.ts'
 import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { errorHeaders, openaiErrorBody } from '#shared/protocols/errors.ts'
 
 /**

@@ -10,8 +10,8 @@ import { jobFieldsOf } from '#services/ingress/jobs/job-options.ts'
 import { isJobId, jobNotFound, requireJobs } from '#services/ingress/jobs/paths.ts'
 import type { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
-import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 const ADVICE = {
   durable: 'Add "idempotency_key" to the frame, or "background": true to its body.',

@@ -4,7 +4,7 @@ import { WS_PROTOCOL } from '#schemas/ws.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { Cors } from '#services/ingress/cors.ts'
 import { sendError } from '#services/ingress/reply/errors.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { ServerResponse } from '#shared/process/node-http.ts'
 
 export const WS_PATH = '/v1/ws'

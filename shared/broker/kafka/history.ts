@@ -1,5 +1,5 @@
 import type { Closable, HistoryRecord } from '#shared/broker/broker.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { pause, within } from './supervision.ts'
 
 /** Maximum time of a read, in ms. Long, because forming a classic group takes some seconds. */

@@ -10,8 +10,8 @@
  * 2. A batch that is refused for its content is split in halves, until the refused record is alone. Only that record fails.
  * 3. Waiting records are bounded in bytes. A record with a deadline fails when the deadline passes.
  */
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
-import { ServiceError } from '#shared/error.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 const RETRY: Backoff = { baseMs: 20, maxMs: 500 }
 const SWEEP_INTERVAL_MS = 100

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import type { HistoryRecord } from '#shared/broker/broker.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import type { KafkaOptions } from './options.ts'
 
 const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'

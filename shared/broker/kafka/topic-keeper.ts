@@ -6,7 +6,7 @@
  * permission or enough brokers. A missing topic is retried forever, at most {@link RETRY} apart, because its remedy is outside
  * the process.
  */
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { type KafkaOptions, partitionsNeeded } from './options.ts'
 import { pause } from './supervision.ts'
 import { type BootProblem, type KafkaAdmin, KafkaUnsuitableError, messageOf } from './topics.ts'

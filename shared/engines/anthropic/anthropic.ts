@@ -6,7 +6,7 @@ import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { Upstream, type UpstreamCall } from '#shared/engines/upstream/upstream.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { AnthropicDecoder } from './decode.ts'
 import { encodeAnthropic, encodeCount } from './encode.ts'
 

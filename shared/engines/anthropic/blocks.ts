@@ -1,8 +1,8 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
-import { nativeEvent } from '#shared/native-output.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
+import { nativeEvent } from '#shared/kinds/native-output.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 
 /**
  * Converts the content blocks of one message into events.

@@ -2,7 +2,7 @@ import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage }
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
-import { nativeEvent } from '#shared/native-output.ts'
+import { nativeEvent } from '#shared/kinds/native-output.ts'
 import { type BlockFields, ContentBlocks } from './blocks.ts'
 import { ReportedUsage } from './usage.ts'
 

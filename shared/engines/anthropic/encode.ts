@@ -1,7 +1,7 @@
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { defined, maxTokens } from '#shared/engines/openai/encode.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { encodeConversation } from './messages.ts'
 
 /** The API requires max_tokens. Default if neither the caller nor the catalogue sets a limit. */

@@ -1,6 +1,6 @@
 import type { GenerateRequest, Part, Turn } from '#schemas/generate.ts'
-import { ServiceError } from '#shared/error.ts'
 import { objectIn } from '#shared/json/object.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 interface Message {
   readonly role: Role

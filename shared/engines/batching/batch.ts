@@ -1,5 +1,5 @@
 import type { Embedded } from '#shared/engines/embedding.ts'
-import type { ServiceError } from '#shared/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 
 export interface BatchBounds {
   readonly inputsMax: number

@@ -1,5 +1,5 @@
 import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { Batch, type BatchBounds, EmbedJob, type EmbedText, type OnVector } from './batch.ts'
 
 export interface BatcherOptions extends BatchBounds {

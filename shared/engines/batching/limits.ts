@@ -1,5 +1,5 @@
 import { TOKENS_MAX } from '#schemas/embeddings.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Limits of input lengths: the ingress checks them by estimates, a worker by counting. */
 

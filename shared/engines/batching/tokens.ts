@@ -1,6 +1,6 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 
 export type TokenEncoding = ModelConfig['embeddings']['token_encoding']

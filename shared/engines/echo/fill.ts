@@ -1,4 +1,3 @@
-import { ServiceError } from '#shared/error.ts'
 import {
   isSchema,
   listOf,
@@ -8,6 +7,7 @@ import {
   type Schema,
   SchemaReader,
 } from '#shared/json-schema/json-schema.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Nesting depth from which on optional properties and items are left out. Beyond twice this depth a reference becomes null. */
 const DEPTH_MAX = 4

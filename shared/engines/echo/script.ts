@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { FinishReason, type GenerateRequest, type Tool } from '#schemas/generate.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { FillBudget, fillSchema } from './fill.ts'
 import { makeText, splitTokens, textOf } from './text.ts'
 

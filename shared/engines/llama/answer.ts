@@ -1,7 +1,7 @@
 import type { LlamaGrammar, Token } from 'node-llama-cpp'
 import type { GenerateEvent, GenerateRequest, Tool } from '#schemas/generate.ts'
 import { type Budget, contextExceeded, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { joinPieces } from './format.ts'
 import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'

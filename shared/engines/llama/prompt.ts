@@ -1,7 +1,7 @@
 import type { Token } from 'node-llama-cpp'
 import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
 import { contextExceeded } from '#shared/engines/stop.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 import type { Prompt } from './format.ts'
 import type { LlamaRuntime } from './runtime.ts'

@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto'
 import type { LlamaContextSequence, LlamaGrammar, SequenceEvaluateOptions, Token } from 'node-llama-cpp'
 import type { GenerateRequest } from '#schemas/generate.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { type LlamaRuntime, PROMPT_CHUNK_TOKENS } from './runtime.ts'
 import { sharedTokens } from './sequences.ts'
 

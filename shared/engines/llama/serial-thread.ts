@@ -1,6 +1,6 @@
 import { Worker, type WorkerOptions } from 'node:worker_threads'
-import { abortable } from '#shared/abortable.ts'
-import { ServiceError } from '#shared/error.ts'
+import { abortable } from '#shared/lib/abortable.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { Slots } from '#shared/slots.ts'
 
 /**

@@ -1,7 +1,7 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { nativeEvent } from '#shared/native-output.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
+import { nativeEvent } from '#shared/kinds/native-output.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { Calls } from './calls.ts'
 
 /** Finish reasons of other servers, in lower case without punctuation. Any other value means `stop`. */

@@ -7,8 +7,8 @@ import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { openReader } from '#shared/engines/upstream/readers.ts'
 import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
-import { ServiceError } from '#shared/error.ts'
-import { vectorFromBase64 } from '#shared/vector.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { vectorFromBase64 } from '#shared/lib/vector.ts'
 
 /** The fields of an answer that are read. Servers add many others, and some omit `index` or `usage`. */
 const Answer = z.object({

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { encodeTurns, nested } from './messages.ts'
 
 /** Converts a budget of reasoning tokens into an effort: the first row whose bound is not exceeded. */

@@ -1,7 +1,7 @@
 import { IMPLIED_CALL } from '#schemas/chat.ts'
 import type { GenerateRequest, NativePart, Part, Turn } from '#schemas/generate.ts'
 import { customInput } from '#shared/engines/adapt.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 type ToolTurn = Extract<Turn, { role: 'tool' }>
 type ToolCallPart = Extract<Part, { type: 'tool_call' }>

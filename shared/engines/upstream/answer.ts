@@ -1,6 +1,6 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
-import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/event-size.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate.ts'
+import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/event-size.ts'
 import { TickThrottle } from '#shared/tick-throttle.ts'
 import { yieldToEventLoop } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'

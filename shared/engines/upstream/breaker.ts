@@ -1,6 +1,6 @@
 import { type CircuitBreakerPolicy, CircuitState, ConsecutiveBreaker, circuitBreaker, handleWhen } from 'cockatiel'
 import type { ErrorCode } from '#schemas/error.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * A circuit breaker: after `failures` consecutive failed calls, calls are rejected for `resetMs`. Then one trial call decides whether the

@@ -10,7 +10,7 @@
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { ErrorSanitizer } from './error-sanitizer.ts'
 import { type ReportedError, reportedErrorIn, reportedErrorOf } from './reported-error.ts'
 

@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
 import type { Timeouts } from '#schemas/models.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { type Coding, findCoding, Inflater } from './coding.ts'
 import { answerError, connectionError, type ErrorContext } from './error.ts'
 

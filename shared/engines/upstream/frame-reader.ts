@@ -1,6 +1,6 @@
 import { StringDecoder } from 'node:string_decoder'
 import { createParser, type EventSourceParser } from 'eventsource-parser'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runNowOrYielding } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'

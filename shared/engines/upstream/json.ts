@@ -1,8 +1,8 @@
 import { isUtf8 } from 'node:buffer'
-import { ServiceError } from '#shared/error.ts'
 import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'
 

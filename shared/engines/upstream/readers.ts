@@ -1,5 +1,5 @@
-import { concatBytes } from '#shared/concat-bytes.ts'
 import { endOfString } from '#shared/json/read.ts'
+import { concatBytes } from '#shared/lib/concat-bytes.ts'
 import { runNowOrYielding } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder, WholeBounds } from './decoder.ts'
 import { answerError, type ErrorContext } from './error.ts'

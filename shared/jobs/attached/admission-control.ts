@@ -1,6 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { Work } from '#shared/jobs/peers.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { WaitQueue, WaitQueues } from './wait-queues.ts'
 
 /** Retry-After targets 80 % of `startTimeoutMs`; the other 20 % absorbs estimation error. */

@@ -1,13 +1,13 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
-import { answerTooLarge, ServiceError } from '#shared/error.ts'
-import { newId } from '#shared/id.ts'
 import type { DecodedBody, StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome } from '#shared/jobs/decide.ts'
 import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { SkippedEvent } from '#shared/jobs/records.ts'
+import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
+import { newId } from '#shared/lib/id.ts'
 
 /** Bytes of unread output above which the worker is asked to pause, and below which the worker may resume. */
 const PAUSE_BYTES = 256 * 1024

@@ -1,5 +1,5 @@
-import { ServiceError } from '#shared/error.ts'
 import type { Limits } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 import type { TenantDepth } from '#shared/store/tenants.ts'
 import { KeyQuota } from './key-quota.ts'

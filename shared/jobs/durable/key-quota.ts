@@ -1,5 +1,5 @@
-import { ServiceError } from '#shared/error.ts'
 import type { Limits } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { TenantReads } from '#shared/store/tenants.ts'
 
 const RETRY_AFTER_MS = 10_000

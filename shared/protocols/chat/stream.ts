@@ -2,9 +2,9 @@ import type { ChatDelta, ChatFinishReason } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
-import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
+import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import {
   type ChatChoiceFields,
   type ChoiceEvent,

@@ -8,7 +8,7 @@ import type {
 } from '#schemas/chat.ts'
 import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
+import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import {
   type ChatChoiceFields,

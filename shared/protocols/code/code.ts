@@ -1,6 +1,6 @@
 import type { CodeEvent, CodePlot, CodeResult } from '#schemas/code.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** The answer of `POST /v1/tools/code`. `whole` throws `sandbox_lost` if the run has no end event. */
 export const codeAnswer: Answer<CodeEvent> = {

@@ -2,9 +2,9 @@ import type { CompletionChoice, CompletionLogprobs } from '#schemas/completions.
 import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { chatUsage, isOfChoice } from '#shared/protocols/chat/encode.ts'
 import { findEvent, unfinished } from '#shared/protocols/encode.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 
 function headOf(start: Extract<GenerateEvent, { type: 'start' }> | undefined, context: EncodeContext) {
   return {

@@ -1,10 +1,10 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { EmbedEvent } from '#schemas/embeddings.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { shortNumbers, vectorFromBase64 } from '#shared/lib/vector.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
-import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
 
 /** The answer of `POST /v1/embeddings`. */
 export const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }

@@ -1,6 +1,6 @@
 import type { OutputBlock } from '#schemas/messages.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { parseInput } from './encode.ts'
 
 /** Keeps the connection alive. Sent once, after the start of the first block, as Anthropic does. */

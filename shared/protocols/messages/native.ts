@@ -1,6 +1,6 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import type { OutputBlock } from '#schemas/messages.ts'
-import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
+import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
 
 type Fields = Record<string, unknown>
 

@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Rewrites an embedding error for a rerank call. Embedding errors name an input by its index (`shared/engines/embedding.ts`). In a rerank

@@ -7,7 +7,7 @@ import type {
   OutputItem,
   ReasoningItem,
 } from '#schemas/responses/response.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { sealReasoning } from './sealed.ts'
 
 /** An event of the stream without its sequence number. */

@@ -1,8 +1,8 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputItem, ResponseObject } from '#schemas/responses/response.ts'
-import { answerTooLarge } from '#shared/error.ts'
-import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
+import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
+import { answerTooLarge } from '#shared/lib/error.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { OpenHosted } from './hosted.ts'
 import {

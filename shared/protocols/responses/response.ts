@@ -1,7 +1,7 @@
 import type { NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject, ResponsesError, ResponsesUsage } from '#schemas/responses/response.ts'
-import type { ServiceError } from '#shared/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 import { visibleItem } from './hosted.ts'
 
 /** Prefix of the id of a response; the rest is the id of its job. */

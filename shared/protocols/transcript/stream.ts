@@ -1,8 +1,8 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription/transcription.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, encodeTranscript, formOf, segmentId } from './whole.ts'
 

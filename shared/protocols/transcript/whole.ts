@@ -1,6 +1,6 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import type { TranscribeEvent, TranscriptForm, TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { encodeSrt, encodeVtt } from './cues.ts'
 import { gatherTranscript, type Transcript, toMilliseconds } from './gather.ts'
 import { languageName } from './languages.ts'

@@ -5,7 +5,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import type Docker from 'dockerode'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { PrepareOptions } from '#shared/prepare/prepare.ts'
 import { INSIDE_DIRECTORY, prepareRoot } from '#shared/sandbox/root/root.ts'
 

@@ -1,5 +1,5 @@
-import { backoffMs } from '#shared/backoff.ts'
-import { ServiceError } from '#shared/error.ts'
+import { backoffMs } from '#shared/lib/backoff.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /*
  * Pool of interpreters that are started in advance; each serves one run.

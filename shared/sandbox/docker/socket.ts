@@ -1,5 +1,5 @@
 import { stat } from 'node:fs/promises'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Socket of the daemon unless DOCKER_HOST is set. */
 const SOCKET = '/var/run/docker.sock'

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Channel, withFiles } from '#shared/sandbox/channel.ts'
 import { PLOT_BYTES_MAX } from '#shared/sandbox/limits.ts'

@@ -1,8 +1,8 @@
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { abortable } from '#shared/abortable.ts'
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
-import { ServiceError } from '#shared/error.ts'
+import { abortable } from '#shared/lib/abortable.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { probed } from '#shared/sandbox/probe.ts'
 import type {

@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { lstat, open, opendir } from 'node:fs/promises'
 import { extname, join, relative, sep } from 'node:path'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
 
 export interface Corpus {

@@ -1,6 +1,6 @@
 import { basename, extname } from 'node:path'
-import { abortable } from '#shared/abortable.ts'
-import { ServiceError } from '#shared/error.ts'
+import { abortable } from '#shared/lib/abortable.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
 import {
   type Block,

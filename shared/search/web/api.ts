@@ -1,6 +1,6 @@
 import { request } from 'undici'
 import type { z } from 'zod'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 export interface ApiCall<T> {
   readonly url: string

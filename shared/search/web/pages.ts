@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { checkUrl, type OutboundPolicy, type Resolve } from '#shared/outbound/guard.ts'
 import { getOutbound, type OutboundPage } from '#shared/outbound/outbound.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'

@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { OutboundPage } from '#shared/outbound/outbound.ts'
 import type { DocumentReader } from '#shared/search/documents/documents.ts'
 

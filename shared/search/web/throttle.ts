@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Pause after a rate limit without Retry-After. */
 const BACKOFF_MS = 2_000

@@ -10,7 +10,7 @@ import {
   Query,
   types,
 } from 'pg'
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { type Compiled, compile } from '#shared/store/sql/compile.ts'
 import type { Row } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'

@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Classifies every failure of Postgres, of a pooler in front of Postgres, or of the network in between. The class decides three

@@ -1,8 +1,8 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import { ErrorBody } from '#schemas/error.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 import type { OwnedJob } from '#shared/store/leases.ts'
 import type { Depth, QueuedOf } from '#shared/store/store.ts'
-import { tolerant } from '#shared/tolerant.ts'
 import type { Row } from './sql.ts'
 import { JOB_COLUMNS } from './statements.ts'
 

@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Maximum writes per transaction, which blocks the event loop; and time after which no further write joins a transaction, in ms. */
 const GROUP_MAX = 128

@@ -1,6 +1,6 @@
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import { Agent, request } from 'undici'
-import { type Backoff, backoffMs } from '#shared/backoff.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { TEST_KEY } from '../../support/stack.ts'
 import { type Clients, endOf, ingressOf, sleep, type WireJob } from './client.ts'
 

@@ -3,8 +3,8 @@ import { expect, it } from 'vitest'
 import type { EmbedEvent } from '#schemas/embeddings.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeEmbedEvents } from '#shared/kinds/embed.ts'
+import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/lib/vector.ts'
 import { encodeEmbeddings, writeEmbeddings } from '#shared/protocols/embeddings/embeddings.ts'
-import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/vector.ts'
 
 const Vector = fc.float32Array({ minLength: 1, maxLength: 40, noNaN: true, noDefaultInfinity: true })
 

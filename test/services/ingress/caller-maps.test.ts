@@ -2,7 +2,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { describe, expect, it, test } from 'vitest'
 import { z } from 'zod'
 import { recordOf } from '#schemas/record.ts'
-import { tolerant } from '#shared/tolerant.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 import { CHAT, errorOf, type Service, say, startService } from '../../support/jobs/api.ts'
 
 /* Maps with caller-chosen keys accept every key that JSON can have, validated, without side effects, including names of inherited members. */

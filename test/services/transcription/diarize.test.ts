@@ -4,9 +4,9 @@ import { withSpeakers } from '#services/transcription/diarize.ts'
 import { reportProgress } from '#services/transcription/transcribe.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
-import { sizeOf } from '#shared/event-size.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 import { TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
+import { sizeOf } from '#shared/lib/event-size.ts'
 
 const START: TranscribeEvent = { type: 'start', language: 'en', duration: 2, input_tokens: 20 }
 const END: TranscribeEvent[] = [{ type: 'usage', usage: { input_tokens: 20, output_tokens: 2 } }, { type: 'finish' }]

@@ -8,9 +8,9 @@ import type {
   TranscriptSegment,
 } from '#schemas/transcription/transcription.ts'
 import { AudioSniffer } from '#services/ingress/endpoints/transcription/sniff.ts'
-import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeTranscribeEvents } from '#shared/kinds/transcribe.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { findLanguage, languageName } from '#shared/protocols/transcript/languages.ts'
 import { TranscriptStream } from '#shared/protocols/transcript/stream.ts'
 import { encodeTranscript } from '#shared/protocols/transcript/whole.ts'

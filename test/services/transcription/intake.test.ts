@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { WireJob } from '../../support/jobs/api.ts'
 import { openRaw } from '../../support/raw-http.ts'
 import {

@@ -7,7 +7,7 @@ import { buffer } from 'node:stream/consumers'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { openDiskBlobs } from '#shared/blobs/disk.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Every adapter, opened on an empty directory. */
 const ADAPTERS: { name: string; open: (directory: string) => Promise<Blobs> }[] = [

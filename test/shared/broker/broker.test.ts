@@ -6,7 +6,7 @@ import { afterEach, describe, expect, inject, it } from 'vitest'
 import type { Broker, Delivery, HistoryRecord, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import { until } from '../../support/stack.ts'
 
 const HOUR_MS = 3_600_000

@@ -2,7 +2,7 @@
 import { describe, expect, inject, it } from 'vitest'
 import type { QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import { alterTopic, startLocalKafka } from '../../support/processes/kafka.ts'
 import { startStack, until } from '../../support/stack.ts'
 

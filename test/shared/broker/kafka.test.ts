@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import {
   alterTopic,
   type LocalKafka,

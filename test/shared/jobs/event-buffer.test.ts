@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
-import { sizeOf } from '#shared/event-size.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
+import { sizeOf } from '#shared/lib/event-size.ts'
 import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 
 const saids = fc.array(fc.record({ text: fc.string(), apart: fc.boolean() }), { maxLength: 60 })

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { z } from 'zod'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { errorFields, logText } from '#shared/log/log.ts'
 
 const SECRET = 'a prompt that nobody may log'

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { openWhenAvailable } from '#shared/process/wait-for-dependency.ts'
 
 const WORDS = 'Postgres rejects the user or the password: password authentication failed (SQLSTATE 28P01)'

@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { type PoolMember, WarmPool } from '#shared/sandbox/docker/pool.ts'
 import { AttachedStreams } from '#shared/sandbox/docker/streams.ts'
 import { until } from '../../support/stack.ts'

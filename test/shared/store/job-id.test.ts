@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import { newId } from '#shared/id.ts'
 import { REPLY_SHARDS, replyShard } from '#shared/jobs/topics.ts'
+import { newId } from '#shared/lib/id.ts'
 
 it('ids have their prefix, their length, and characters that need no escaping', () => {
   for (const length of [1, 8, 24, 20_000]) {

@@ -1,6 +1,6 @@
 /** Classes of Postgres failures: whether a failure ends a call, and the message for operators. */
 import { describe, expect, it } from 'vitest'
-import type { ServiceError } from '#shared/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 import { PostgresProblem, translate } from '#shared/store/postgres/errors.ts'
 
 const failure = (code: string | undefined, message = 'words of the server') =>

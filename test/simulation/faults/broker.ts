@@ -1,5 +1,5 @@
 import type { Broker, ChannelRecord, Closable, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { SimulatedProcess } from '../simulated-process.ts'
 import type { Surroundings } from './store.ts'
 

@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { SimulatedProcess } from '../simulated-process.ts'

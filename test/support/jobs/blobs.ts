@@ -1,7 +1,7 @@
 import { Readable } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** In-memory blobs, for tests that inspect them. */
 export function memoryBlobs(kept = new Map<string, Buffer>()): Blobs {

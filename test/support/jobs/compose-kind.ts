@@ -1,7 +1,7 @@
 import { z } from 'zod'
-import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { sayKind } from './jobs.ts'
 
 /** Behaviour of a job of {@link composeKind}; sent as its body. */

@@ -1,4 +1,4 @@
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import { childJobId } from '#shared/store/job-id.ts'
 import { REAPER_LEASE } from '#shared/store/leases.ts'
 import { ALL_TENANTS, type HeldAttempt, type ListQuery, type Store } from '#shared/store/store.ts'

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
 import type { Role } from '#services/services.ts'
-import { newId } from '#shared/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 import { ENVIRONMENT } from './environment.ts'
 

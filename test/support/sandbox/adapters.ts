@@ -2,7 +2,7 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { inject } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { openLog } from '#shared/log/log.ts'
 import type { Sandbox, SandboxAdapter, SandboxName } from '#shared/sandbox/sandbox.ts'
 

@@ -3,9 +3,9 @@ import { ChangeLimits } from '#schemas/admin/keys.ts'
 import { refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 export function authorOf({ key }: Call): string {
   return `key:${key.id}`

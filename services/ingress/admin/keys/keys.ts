@@ -11,7 +11,6 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { FIXED_KEY_ID } from '#services/ingress/callers/keys.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { modelNotFound } from '#services/ingress/endpoints/model.ts'
-import { ServiceError } from '#shared/error.ts'
 import {
   createKey,
   GRACE_PERIOD_SECONDS,
@@ -24,7 +23,8 @@ import { missingPermission, type Permissions } from '#shared/keys/delegation.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
-import { similarNameOf } from '#shared/similar-name.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireQuota } from './current-key.ts'
 import { keyObjects } from './objects.ts'
 

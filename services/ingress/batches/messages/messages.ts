@@ -9,10 +9,10 @@ import { messages } from '#services/ingress/endpoints/generate.ts'
 import { parseVersion } from '#services/ingress/endpoints/messages/headers.ts'
 import { getFile, requireFiles } from '#services/ingress/files/read.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
-import { ServiceError } from '#shared/error.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { UploadedRequests } from './upload.ts'
 
 /** Path of Anthropic batches, and the endpoint that their jobs have in the store. */

@@ -1,5 +1,5 @@
 import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Maximum bytes before and after the list: the field name and whitespace. */
 const AROUND_BYTES_MAX = 1_024

@@ -1,7 +1,7 @@
 import type { BatchDialect } from '#schemas/batches/batch.ts'
 import type { ErrorBody } from '#schemas/error.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd } from '#shared/kinds/composition.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { messagesErrorBody, openaiErrorBody, openaiStatus } from '#shared/protocols/errors.ts'
 
 export type Outcome =

@@ -1,7 +1,7 @@
 import type { BudgetState } from '#schemas/usage.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { type Limits, projectIdOf } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Spender, UsageLedger } from '#shared/store/usage.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'

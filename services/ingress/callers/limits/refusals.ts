@@ -1,5 +1,5 @@
 import type { ErrorCode } from '#schemas/error.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { Owner } from './limits-of.ts'
 
 export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owner, leftMs: number): ServiceError {

@@ -2,10 +2,10 @@ import { CodeBody, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.t
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
-import { ServiceError } from '#shared/error.ts'
 import { execute } from '#shared/kinds/execute.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { isHighSurrogate, isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
-import { isHighSurrogate, isLowSurrogate } from '#shared/surrogate-buffer.ts'
 import { runYielding } from '#shared/yielding.ts'
 import { userIdOf } from './user.ts'
 

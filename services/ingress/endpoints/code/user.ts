@@ -1,5 +1,5 @@
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Header with the id of the caller's end user, for attribution and a limit per user (docs/guides/code.md, End users). */
 const USER_HEADER = 'x-service-userid'

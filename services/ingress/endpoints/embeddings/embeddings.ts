@@ -5,8 +5,8 @@ import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { answerBytesMax, inputsTooLong, inputTooLong, TOKEN_BYTES_MAX } from '#shared/engines/batching/limits.ts'
-import { ServiceError } from '#shared/error.ts'
 import { embed } from '#shared/kinds/embed.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 export const embeddings: JobEndpoint = {
   path: '/v1/embeddings',

@@ -11,7 +11,7 @@ import {
   requireJson,
 } from '#services/ingress/endpoints/decode.ts'
 import { NO_ACCESS } from '#services/ingress/endpoints/model.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { isMessagesUpstream } from './native.ts'
 import { choiceExtra, decodeTools, toolUse } from './tools.ts'
 import { decodeConversation } from './turns.ts'

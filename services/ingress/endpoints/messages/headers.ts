@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Version of a call without the header (docs/reference/compatibility.md, Messages versions); also the oldest one. */
 const VERSION_DEFAULT = '2023-06-01'

@@ -15,8 +15,8 @@ import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { getModel, isUsable } from '#services/ingress/endpoints/model.ts'
-import { ServiceError } from '#shared/error.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** POST /v1/moderations (docs/guides/moderations.md): classifies inputs by the word list or by a moderation model. */
 export const moderations: JobEndpoint = {

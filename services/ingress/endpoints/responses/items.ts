@@ -5,7 +5,7 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, mapInPieces, type Pieces, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts'
 import { type AnyPart, decodePart } from './parts.ts'
 

@@ -5,10 +5,10 @@ import type { ResponseObject } from '#schemas/responses/response.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
-import { ServiceError } from '#shared/error.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { RESPONSE_PREFIX, responseObject, responsesError, responseView } from '#shared/protocols/responses/response.ts'
 
 /*

@@ -5,8 +5,8 @@ import { parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
-import { ServiceError } from '#shared/error.ts'
 import { speak } from '#shared/kinds/speak.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * POST /v1/audio/speech (docs/guides/speech.md): sends audio bytes while they are generated. With `stream_format: sse`,

@@ -1,6 +1,6 @@
 import type { FormField } from '#services/ingress/body/multipart.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /*
  * Converts the fields of a transcription form to a JSON body (docs/reference/compatibility.md, Uploads). Clients write

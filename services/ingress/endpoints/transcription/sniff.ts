@@ -1,5 +1,5 @@
 import type { AudioFormat } from '#schemas/transcription/transcription.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /*
  * Detects an audio container by its first bytes (docs/reference/compatibility.md, Uploads). If the bytes are

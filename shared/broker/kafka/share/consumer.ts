@@ -8,12 +8,12 @@
  * released. Locks are not renewed, because records are acknowledged when claimed, within the lock's 30 s.
  */
 import { randomUUID } from 'node:crypto'
-import { untilAligned } from '#shared/aligned-interval.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { type KafkaCluster, NO_LEADER } from '#shared/broker/kafka/cluster.ts'
 import { KafkaRefusal } from '#shared/broker/kafka/errors.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { untilWoken, within } from '#shared/broker/kafka/supervision.ts'
+import { untilAligned } from '#shared/lib/aligned-interval.ts'
 import { Membership } from './membership.ts'
 import { keyOf } from './partitions.ts'
 import { type AcquiredRecord, ShareSession } from './session.ts'

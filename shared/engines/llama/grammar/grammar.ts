@@ -1,5 +1,5 @@
-import { ServiceError } from '#shared/error.ts'
 import { isSchema, type Schema, SchemaReader, valuesOf } from '#shared/json-schema/json-schema.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import {
   admits,
   COUNTS,

@@ -1,4 +1,4 @@
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /*
  * Rules that the grammars of all schemas share. Values have only one form, `"key": value` without optional whitespace: a small model that

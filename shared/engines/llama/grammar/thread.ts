@@ -1,7 +1,7 @@
 /** The thread that converts schemas. Each task gets one reply, in order. */
 import { parentPort } from 'node:worker_threads'
-import { ServiceError } from '#shared/error.ts'
 import type { Schema } from '#shared/json-schema/json-schema.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { type GrammarOptions, writeSchemaGrammar } from './grammar.ts'
 
 export interface GrammarTask {

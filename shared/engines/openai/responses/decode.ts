@@ -3,9 +3,9 @@ import { readLogprob, type WireLogprob } from '#shared/engines/openai/choice.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
-import type { ServiceError } from '#shared/error.ts'
-import { nativeEvent } from '#shared/native-output.ts'
-import { SurrogateBuffer } from '#shared/surrogate-buffer.ts'
+import { nativeEvent } from '#shared/kinds/native-output.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
+import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { signatureOf } from './thought.ts'
 
 interface WireUsage {

@@ -2,7 +2,7 @@ import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { defined, effort, maxTokens } from '#shared/engines/openai/encode.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { encodeItems } from './items.ts'
 
 /**

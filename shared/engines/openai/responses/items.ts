@@ -1,6 +1,6 @@
 import type { GenerateRequest, Part, Turn } from '#schemas/generate.ts'
 import { customInput } from '#shared/engines/adapt.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { thoughtOf } from './thought.ts'
 
 type AssistantTurn = Extract<Turn, { role: 'assistant' }>

@@ -1,7 +1,7 @@
 import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription/transcription.ts'
 import type { Decoder } from '#shared/engines/upstream/decoder.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { isHighSurrogate, SurrogateBuffer } from '#shared/surrogate-buffer.ts'
+import { isHighSurrogate, SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { cutByWords, NO_FIGURES, readLogprobs, readSegments, readWords, withWords } from './shapes.ts'
 
 /** Maximum characters of one text event, which keeps records small. */

@@ -3,7 +3,7 @@ import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
-import type { Metrics } from '#shared/metrics.ts'
+import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 
 /** Age at which a count is outdated: a few intervals between counts. */

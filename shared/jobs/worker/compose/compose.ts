@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { abortable } from '#shared/abortable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
+import { abortable } from '#shared/lib/abortable.ts'
 import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'

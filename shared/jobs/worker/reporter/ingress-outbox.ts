@@ -1,5 +1,5 @@
 import type { JobEvent } from '#schemas/event.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Maximum record size in bytes; Kafka rejects 1 MiB by default. A record is split only between two events. */
 const RECORD_BYTES_MAX = 896 * 1024

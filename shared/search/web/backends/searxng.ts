@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import type { WebService } from '#shared/search/web/web.ts'
 
 const Answer = z.looseObject({

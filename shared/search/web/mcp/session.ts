@@ -1,5 +1,5 @@
 import type { Client, JsonSchemaValidator } from '@modelcontextprotocol/client'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { streamOutbound } from '#shared/outbound/outbound.ts'
 import { refusal } from '#shared/search/web/api.ts'
 import { failureOf } from './failure.ts'

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { decodeChat } from '#services/ingress/endpoints/chat/decode.ts'
 import { decodeMessages } from '#services/ingress/endpoints/messages/decode.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Messages of many parts are validated and decoded in pieces, with yields between them. */
 

@@ -19,7 +19,7 @@ import {
 } from '#services/ingress/endpoints/messages/decode.ts'
 import { parseVersion } from '#services/ingress/endpoints/messages/headers.ts'
 import { SSE_KEEP_ALIVE } from '#services/ingress/reply/sse.ts'
-import { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { messagesErrorBody } from '#shared/protocols/errors.ts'
 import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
 import { doAll } from '../../../support/pieces.ts'

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
 import { AdmissionControl } from '#shared/jobs/attached/admission-control.ts'
 import { WaitQueues } from '#shared/jobs/attached/wait-queues.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 const START_MS = 4_000
 const STEP_MS = 5

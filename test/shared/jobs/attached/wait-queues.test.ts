@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
 import { AdmissionControl } from '#shared/jobs/attached/admission-control.ts'
 import { type QueuedJob, WaitQueues } from '#shared/jobs/attached/wait-queues.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 const START_MS = 60_000
 const TAKES_MS = 5_000

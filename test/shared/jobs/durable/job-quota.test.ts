@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { ServiceError } from '#shared/error.ts'
 import { type JobBounds, JobQuota } from '#shared/jobs/durable/job-quota.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import type { Created, Store } from '#shared/store/store.ts'
 import { openScratch } from '../../../simulation/scratch.ts'

@@ -1,11 +1,11 @@
 /** During the rollout of a model, jobs for it run on the workers that have it. */
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
-import { ServiceError } from '#shared/error.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, sayKind, silentLog, textOf } from '../../../support/jobs/jobs.ts'

@@ -2,11 +2,11 @@ import { afterEach, beforeEach, describe, expect, it, test, vi } from 'vitest'
 import { type ControlRecord, type JobEvent, ReplyRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
-import { ServiceError } from '#shared/error.ts'
 import { recordOf as packRecord } from '#shared/jobs/body.ts'
 import { CONTROL, DEAD_LETTERS, REPLIES } from '#shared/jobs/topics.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import {
   answerAsIs,

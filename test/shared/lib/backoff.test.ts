@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
-import { backoffMs } from '#shared/backoff.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
+import { backoffMs } from '#shared/lib/backoff.ts'
 
 describe('the retry delay', () => {
   const backoff = { baseMs: 250, maxMs: 4_000 }
