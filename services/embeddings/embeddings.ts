@@ -1,6 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type EmbedEvent, type EmbedInput, type EmbedRequest, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { Slots } from '#shared/capacity/semaphore.ts'
 import type { EmbedText } from '#shared/engines/batching/batch.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
 import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
@@ -19,7 +20,6 @@ import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { Slots } from '#shared/slots.ts'
 import { Rerankers } from './rerank.ts'
 
 /** Maximum base64 characters of one event: half of the limit of an event, 512 KiB of JSON. */

@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type NextFunction, type Request, type Response } from 'express'
+import type { RemainingLimit } from '#shared/capacity/rate-limits.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
@@ -8,6 +9,7 @@ import { isJobSubmission } from './answer/prefer-header.ts'
 import { readJsonBody } from './body/body.ts'
 import type { Call, IngressContext } from './call.ts'
 import { authenticate } from './callers/keys.ts'
+import { setLimitHeaders } from './callers/limit-headers.ts'
 import { sendError } from './reply/errors.ts'
 import { HttpReply, type RoutedRequest } from './reply/http.ts'
 import { COMPLETED, refusalOf, throwIfRefused } from './reply/reply.ts'
@@ -121,9 +123,10 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
   let end: (() => void) | undefined
   try {
     if (route.isCall) {
-      end = await context.limits.enter(key, format, reply, isJobSubmission(call))
+      const show = (left: readonly RemainingLimit[]) => setLimitHeaders(reply, format, left)
+      end = await context.limits.enter(key, show, isJobSubmission(call))
       await context.budgets.require(key)
-    } else context.limits.show(key, format, reply)
+    } else setLimitHeaders(reply, format, context.limits.remaining(key))
     // The promise is chained instead of awaited: a suspended async function would keep the body in memory, and a call
     // may take minutes.
     await readBody(context, route, call, req).then((body) => {

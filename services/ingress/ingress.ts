@@ -2,31 +2,27 @@ import { once } from 'node:events'
 import type { Server } from 'node:http'
 import { createServer } from 'node:net'
 import { PoolName } from '#schemas/job.ts'
-import { ByteBudget } from '#shared/byte-budget.ts'
+import { Budgets } from '#shared/capacity/budgets.ts'
+import { ByteBudget, DiskFloor, StoredQuota } from '#shared/capacity/byte-budgets.ts'
+import { type AdmittingJobs, admitJob } from '#shared/capacity/capacity.ts'
+import { Fleet } from '#shared/capacity/fleet-counts.ts'
+import { ConcurrencyLimits, RateLimits } from '#shared/capacity/rate-limits.ts'
+import { BatchThrottle, SubmitQueue } from '#shared/capacity/submit-queue.ts'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { DiskFloor } from '#shared/limits/disk-floor.ts'
-import { StoredQuota } from '#shared/limits/stored-quota.ts'
 import type { Ports } from '#shared/ports.ts'
 import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { ADMIN_METRICS, isMetricsOfOthers } from './admin/metrics.ts'
-import { SubmitQueue } from './answer/submit-queue.ts'
 import { openApp } from './app.ts'
-import { BatchThrottle } from './batches/batch-throttle.ts'
 import { startBatches } from './batches/pool/pool.ts'
 import type { IngressContext } from './call.ts'
 import { ApiKeys } from './callers/keys.ts'
-import { type AdmittingJobs, admitJob } from './callers/limits/admission.ts'
-import { Budgets } from './callers/limits/budgets.ts'
-import { ConcurrencyLimits } from './callers/limits/concurrency.ts'
-import { Fleet } from './callers/limits/fleet.ts'
-import { RateLimits } from './callers/limits/limits.ts'
 import { Cors } from './cors.ts'
 import { answerPage } from './pages/pages.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
@@ -249,7 +245,7 @@ function openBudget({ config, metrics }: Ports): ByteBudget {
 async function openDurable(
   ports: Ports,
   jobs: AttachedJobs,
-  admitting: AdmittingJobs,
+  admitting: AdmittingJobs & { readonly keys: ApiKeys },
   storage: StoredQuota,
 ): Promise<DurableJobs | undefined> {
   const { config, store, broker, blobs, log } = ports

@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
-import { TickThrottle } from '#shared/tick-throttle.ts'
+import { TickThrottle } from '#shared/yielding.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 
 /** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */

@@ -1,22 +1,11 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { Capacity } from '#shared/capacity/bulkheads.ts'
+import { type Work, workKey } from '#shared/capacity/fair-queue.ts'
 import { HEARTBEAT_INTERVAL_MAX, HEARTBEAT_MS } from './heartbeat.ts'
-
-/** A kind of job for one model: such jobs compete for the same permits of a worker. */
-export interface Work {
-  readonly kind: string
-  readonly model: string
-}
-
-/** Map key of a {@link Work}: kind, space, model. No kind contains a space. */
-export function workKey({ kind, model }: Work): string {
-  return `${kind} ${model}`
-}
 
 /** Role of a process: the pool of a worker, or a role that runs no jobs. */
 export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
-
-export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
 
 export interface PeerCapacity {
   readonly models: ReadonlySet<string> | undefined

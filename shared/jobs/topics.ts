@@ -1,6 +1,7 @@
 import type { Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Topic } from '#shared/broker/broker.ts'
+import { hashOf } from '#shared/lib/id.ts'
 
 /** Number of partitions of `replies`. An ingress reads the partition that the hash of its boot id selects. */
 export const REPLY_SHARDS = 16
@@ -69,11 +70,4 @@ export function replyShard(boot: string): number {
 
 export function eventPartition(jobId: string): number {
   return hashOf(jobId) % EVENT_PARTITIONS
-}
-
-/** Hash by FNV-1a, so that every process, in any language, computes an equal value. */
-export function hashOf(text: string): number {
-  let hash = 0x811c9dc5
-  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0
-  return hash
 }

@@ -23,3 +23,10 @@ export function newId(prefix: string, length = 24): string {
   }
   return id
 }
+
+/** Hash by FNV-1a, so that every process, in any language, computes an equal value. */
+export function hashOf(text: string): number {
+  let hash = 0x811c9dc5
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0
+  return hash
+}

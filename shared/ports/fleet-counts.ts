@@ -1,5 +1,5 @@
+import type { FleetCounts } from '#shared/capacity/fleet-counts.ts'
 import type { Config } from '#shared/config/config.ts'
-import type { FleetCounts } from '#shared/limits/fleet-counts.ts'
 
 /**
  * Returns a function that opens the shared counts of the fleet. Without a database there is only one ingress, so that function returns undefined.
@@ -8,6 +8,6 @@ import type { FleetCounts } from '#shared/limits/fleet-counts.ts'
 export async function fleetCountsOpener({ databaseUrl }: Config): Promise<() => FleetCounts | undefined> {
   if (databaseUrl === undefined) return () => undefined
   // Load the client library only if it is used.
-  const { openPostgresCounts } = await import('#shared/limits/postgres.ts')
+  const { openPostgresCounts } = await import('#shared/store/postgres/fleet-counts.ts')
   return () => openPostgresCounts(databaseUrl, () => undefined)
 }

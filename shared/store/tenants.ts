@@ -16,7 +16,7 @@ export interface TenantReads {
   isWaiting(of: Lane): Promise<boolean>
   /**
    * Sets the limits that every later claim respects. A store shared by many processes ignores this. Claims then read the stored limits
-   * (shared/keys/postgres.ts) and the calls that all ingresses have reported (shared/limits/).
+   * (shared/keys/postgres.ts) and the calls that all ingresses have reported (shared/capacity/fleet-counts.ts).
    */
   limitRunning(limits: RunningLimits): void
 }

@@ -27,7 +27,7 @@ const LONG = [
   'test/services/ingress/pages/search.test.ts',
   'test/data-dir.test.ts',
   // Postgres.
-  'test/shared/{store/{store,family,operator,partitions,pooler,postgres,plans,turns},blobs/fleet-directory,keys/keys,limits/fleet-counts,usage/ledger}.test.ts',
+  'test/shared/{store/{store,family,operator,partitions,pooler,postgres,plans,turns},blobs/fleet-directory,keys/keys,capacity/fleet-counts,usage/ledger}.test.ts',
   'test/shared/jobs/worker/compose.test.ts',
   'test/services/ingress/responses/{fleet,hosted}.test.ts',
   'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency,turns}.test.ts',

@@ -11,7 +11,7 @@ import { boundMetadata, type DurableOptions, type JobOptions } from '#services/i
 import { jobObject } from '#services/ingress/jobs/object.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
-import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
+import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { type DurableJobs, isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { AwaitedJob } from '#shared/jobs/durable/wait.ts'

@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
-import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
+import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import { ServiceError } from '#shared/lib/error.ts'

@@ -4,8 +4,8 @@ import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { hasEnded, readStoredResponse } from '#services/ingress/endpoints/responses/stored-response.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
+import type { Holding } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { Holding } from '#shared/limits/stored-quota.ts'
 import {
   type ConversationChange,
   type ConversationStore,

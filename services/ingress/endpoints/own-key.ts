@@ -1,5 +1,5 @@
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { effectiveLimits } from '#services/ingress/callers/limits/limits-of.ts'
+import { effectiveLimits } from '#shared/keys/limits.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
 /** GET /v1/key: identity, rights and limits of the calling key. Allowed for every valid key. */

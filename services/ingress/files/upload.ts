@@ -6,7 +6,7 @@ import { type FormBounds, type FormField, type FormFile, readForm } from '#servi
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
+import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'

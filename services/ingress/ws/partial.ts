@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import type { WebSocket } from 'ws'
-import { type ByteBudget, HELD_PER_BYTE, type HeldBytes } from '#shared/byte-budget.ts'
+import { type ByteBudget, HELD_PER_BYTE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /** Length of the masking key, which every frame of a client contains. */

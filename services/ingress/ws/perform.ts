@@ -3,13 +3,15 @@ import type { CreateRequest, SubscribeJob } from '#schemas/ws.ts'
 import { answerCall } from '#services/ingress/answer/answer.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
+import { setLimitHeaders } from '#services/ingress/callers/limit-headers.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { followEvents } from '#services/ingress/jobs/events.ts'
 import { jobFieldsOf } from '#services/ingress/jobs/job-options.ts'
 import { isJobId, jobNotFound, requireJobs } from '#services/ingress/jobs/paths.ts'
 import type { SocketReply } from '#services/ingress/reply/websocket.ts'
-import type { HeldBytes } from '#shared/byte-budget.ts'
+import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
+import type { RemainingLimit } from '#shared/capacity/rate-limits.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -41,7 +43,8 @@ export async function runRequest(
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
   }
-  const end = await context.limits.enter(key, endpoint.format, reply, frame.idempotency_key !== undefined)
+  const show = (left: readonly RemainingLimit[]) => setLimitHeaders(reply, endpoint.format, left)
+  const end = await context.limits.enter(key, show, frame.idempotency_key !== undefined)
   try {
     await context.budgets.require(key)
     const call = callOf(context, asking, reply, frame, endpoint)

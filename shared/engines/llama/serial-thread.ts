@@ -1,7 +1,7 @@
 import { Worker, type WorkerOptions } from 'node:worker_threads'
+import { Slots } from '#shared/capacity/semaphore.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { Slots } from '#shared/slots.ts'
 
 /**
  * A worker thread that handles one task at a time, for code of unknown cost: templates of model files and conversions of schemas.

@@ -1,5 +1,5 @@
 import type { PoolName } from '#schemas/job.ts'
-import type { AdaptiveLimit } from './limit.ts'
+import type { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 
 /** Cache lifetime of the list of workers. */
 const MEMBERS_TTL_MS = 100

@@ -1,6 +1,6 @@
 import type { UpstreamConfig } from '#schemas/models.ts'
+import type { AdaptiveLimit, Permit } from '#shared/capacity/adaptive-limit.ts'
 import type { Breaker } from './breaker.ts'
-import type { AdaptiveLimit, Permit } from './limit.ts'
 
 /** Maximum concurrent calls from one worker to one server. */
 export const CALLS_PER_SERVER_MAX = 512

@@ -1,13 +1,13 @@
 import { Readable } from 'node:stream'
 import { type Dispatcher, Pool } from 'undici'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
+import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { Breaker } from './breaker.ts'
 import { connectionError, type ErrorContext, statusError } from './error.ts'
 import { errorSanitizerOf } from './error-sanitizer.ts'
 import { Exchange } from './exchange.ts'
-import { AdaptiveLimit } from './limit.ts'
 import type { ModelPartition } from './limit-partition.ts'
 import {
   type AcquiredPermit,
@@ -66,7 +66,7 @@ interface HttpServer extends Server {
 }
 
 /**
- * HTTP to the servers of one model: keep-alive connections, an adaptive concurrency limit per server (`limit.ts`), and a circuit breaker
+ * HTTP to the servers of one model: keep-alive connections, an adaptive concurrency limit per server (`shared/capacity/adaptive-limit.ts`), and a circuit breaker
  * per server.
  *
  * A worker owns the retries of its jobs. Here a call that failed before its first byte is sent to at most one other server, within a retry

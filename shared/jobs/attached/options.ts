@@ -1,8 +1,8 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
+import type { Pauses } from '#shared/capacity/pauses.ts'
 import type { RetryPolicy } from '#shared/jobs/decide.ts'
-import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob } from './attached-job.ts'
 

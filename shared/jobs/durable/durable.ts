@@ -2,12 +2,14 @@ import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { EncodeContext, PoolName, SharedHistory, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
+import type { Holding, StoredQuota } from '#shared/capacity/byte-budgets.ts'
+import type { JobAdmission } from '#shared/capacity/capacity.ts'
+import { type JobBounds, JobQuota } from '#shared/capacity/job-quota.ts'
 import { copyBody, storeRequest } from '#shared/jobs/body.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { Holding, StoredQuota } from '#shared/limits/stored-quota.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { CancelHow } from '#shared/store/ends.ts'
 import type { DoneStep } from '#shared/store/family.ts'
@@ -19,7 +21,6 @@ import { eraseJob } from './erase.ts'
 import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, pastOf, TERMINAL } from './follow.ts'
 import { releaseHistory, type SharedBody, shareHistory } from './history.ts'
-import { type JobBounds, JobQuota } from './job-quota.ts'
 import { Positions } from './positions.ts'
 import { repeatOf } from './repeat.ts'
 import { listSteps, type StepView } from './steps.ts'
@@ -40,17 +41,6 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   /** Id of the job that is replayed: its record replaces all external calls. */
   readonly replayOf?: string | undefined
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
-}
-
-/**
- * Reservation of a job in the budgets and limits of its project, until the store holds the job. Exactly one method is called,
- * once.
- */
-export interface JobAdmission {
-  /** Maximum cost, in billionths of a US dollar. */
-  readonly nanos: number
-  handOver(job: Pick<DurableJob, 'id' | 'tenant'>): void
-  release(): void
 }
 
 export interface DurableJobsOptions {

@@ -1,8 +1,8 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { SharedHistory } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Holding } from '#shared/capacity/byte-budgets.ts'
 import { storeBody } from '#shared/jobs/body.ts'
-import type { Holding } from '#shared/limits/stored-quota.ts'
 import { type FileStore, HISTORY, newFileId } from '#shared/store/files.ts'
 
 /*

@@ -1,10 +1,10 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
+import type { ParkedCalls } from '#shared/capacity/slots.ts'
 import type { Attempt, AttemptEnd } from './attempt.ts'
 import type { BodyBudget } from './body-budget.ts'
-import type { ModelBulkheads } from './bulkheads/bulkheads.ts'
-import type { ParkedCalls } from './bulkheads/parked-calls.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
@@ -16,7 +16,7 @@ export interface PoolObserver {
 }
 
 export interface AttemptsOptions {
-  readonly parkedCalls: ParkedCalls
+  readonly parkedCalls: ParkedCalls<Lane, ModelBulkhead>
   readonly boot: string
   readonly blobs: Blobs
   readonly bodyBudget: BodyBudget

@@ -1,8 +1,8 @@
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
+import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
+import { Slots } from '#shared/capacity/semaphore.ts'
 import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
-import { Slots } from '#shared/slots.ts'
 
 /** A body in memory. Call `release` when its job has ended. */
 export interface FetchedBody {

@@ -1,14 +1,14 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
+import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
+import type { ParkedCalls } from '#shared/capacity/slots.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
-import type { ModelBulkheads } from './bulkheads/bulkheads.ts'
-import type { ParkedCalls } from './bulkheads/parked-calls.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
@@ -33,7 +33,7 @@ const ORPHAN_AGE_MS = 5_000
 const REQUEUES_MAX = 2
 
 export interface CallsOptions {
-  readonly parkedCalls: ParkedCalls
+  readonly parkedCalls: ParkedCalls<Lane, ModelBulkhead>
   readonly attempts: Attempts
   readonly broker: Broker
   readonly log: Log
@@ -49,7 +49,7 @@ export interface CallsOptions {
  *
  * 1. If this worker does not have the model but another one does, then the call is requeued.
  * 2. If the bulkhead of the model is full here, then the call is requeued at most twice, so that another worker can start it.
- * 3. After that, the call is parked here until a permit is free (`bulkheads/parked-calls.ts`).
+ * 3. After that, the call is parked here until a permit is free (`shared/capacity/slots.ts`).
  */
 export class Calls {
   readonly #options: CallsOptions

@@ -1,8 +1,8 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
+import type { ConcurrencyLimit } from '#shared/capacity/bulkheads.ts'
 import { addressesOf, CALLS_PER_SERVER_MAX } from '#shared/engines/upstream/servers.ts'
 import type { Models } from '#shared/models/models.ts'
-import type { ConcurrencyLimit } from './bulkheads/bulkheads.ts'
 import type { WorkerDefinition } from './worker.ts'
 
 export type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'concurrencyLimits' | 'modelCount'>>

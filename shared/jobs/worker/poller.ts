@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises'
 import type { Priority } from '#schemas/durable-job.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
-import { laneSlots, reservedSlots } from './bulkheads/lanes.ts'
+import { laneSlots, reservedSlots } from '#shared/capacity/slots.ts'
 
 /** A poll requests a quarter of the free slots, but at least this many records. A burst thus spreads over the workers. */
 const BATCH_MIN = 8

@@ -4,10 +4,12 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
+import { type Capacity, type ConcurrencyLimit, type ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
+import type { Pauses } from '#shared/capacity/pauses.ts'
+import { ParkedCalls } from '#shared/capacity/slots.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
-import type { Pauses } from '#shared/jobs/pauses.ts'
-import type { Capacity, Peer } from '#shared/jobs/peers.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { jobOfPayload, readJob } from '#shared/jobs/records.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
@@ -17,8 +19,6 @@ import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Attempts, type PoolObserver } from './attempts.ts'
 import { BodyBudget } from './body-budget.ts'
-import { type ConcurrencyLimit, ModelBulkheads } from './bulkheads/bulkheads.ts'
-import { ParkedCalls } from './bulkheads/parked-calls.ts'
 import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
 import { DurableRuns } from './durable-runs.ts'
@@ -40,7 +40,7 @@ export interface WorkerDefinition {
   readonly kinds: Readonly<Record<string, Handler>>
   readonly models?: Iterable<string>
   readonly concurrencyLimits?: readonly ConcurrencyLimit[]
-  /** Number of models that share the slots (`bulkheads/lending.ts`); default: 1. */
+  /** Number of models that share the slots (`shared/capacity/slots.ts`); default: 1. */
   readonly modelCount?: number
 }
 
@@ -71,7 +71,7 @@ export interface WorkerOptions {
  * 3. Acknowledges the record at once. Records are thus in flight for milliseconds, even if the job runs for an hour.
  * 4. Runs the attempt (`attempts.ts`) and reports its events (`reporter/reporter.ts`).
  *
- * Jobs of low priority have their own lane (`lanes.ts`). Rejected alternative: acknowledging at the end of the job. The broker
+ * Jobs of low priority have their own lane (`shared/capacity/slots.ts`). Rejected alternative: acknowledging at the end of the job. The broker
  * would then redeliver long jobs, and Kafka drops a record after five deliveries.
  */
 export class Worker {
@@ -82,7 +82,7 @@ export class Worker {
   readonly #reporter: Reporter
   readonly #bulkheads: ModelBulkheads
   readonly #poller: Poller
-  readonly #parkedCalls: ParkedCalls
+  readonly #parkedCalls: ParkedCalls<Lane, ModelBulkhead>
   readonly #attempts: Attempts
   readonly #unsupported: UnsupportedJobs
   readonly #calls: Calls
@@ -111,7 +111,9 @@ export class Worker {
         if (bulkheads.isOutdated || poller.isDraining) this.presence.publishCapacity()
       },
     })
-    const parkedCalls = new ParkedCalls(bulkheads, poller)
+    const parkedCalls = new ParkedCalls((bulkhead: ModelBulkhead, lane: Lane) =>
+      bulkheads.slotsFor(bulkhead, poller.freeOf(lane)),
+    )
     const attempts = new Attempts({
       parkedCalls,
       boot: this.boot,

@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Slots } from '#shared/capacity/semaphore.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -13,7 +14,6 @@ import type {
   SandboxJob,
   SandboxStats,
 } from '#shared/sandbox/sandbox.ts'
-import { Slots } from '#shared/slots.ts'
 import { prepareWasmFiles, type WasmFiles } from './files.ts'
 import { WasmProcess } from './process.ts'
 

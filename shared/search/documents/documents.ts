@@ -7,7 +7,7 @@
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
-import { FairSemaphore } from '#shared/fair-semaphore.ts'
+import { FairSemaphore } from '#shared/capacity/semaphore.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'

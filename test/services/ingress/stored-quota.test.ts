@@ -3,7 +3,7 @@ import { readdir, stat } from 'node:fs/promises'
 import { request } from 'node:http'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { DiskFloor } from '#shared/limits/disk-floor.ts'
+import { DiskFloor } from '#shared/capacity/byte-budgets.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 const MIB = 1024 ** 2

@@ -6,7 +6,7 @@ import { type FormBounds, type FormFile, readForm } from '#services/ingress/body
 import { excerpt } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { readJobFields } from '#services/ingress/jobs/form.ts'
-import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
+import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { bodyOfForm } from './form.ts'

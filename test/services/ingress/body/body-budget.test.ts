@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vit
 import { WebSocket } from 'ws'
 import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
-import { ByteBudget } from '#shared/byte-budget.ts'
+import { ByteBudget } from '#shared/capacity/byte-budgets.ts'
 import { BodyBudget } from '#shared/jobs/worker/body-budget.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { OTHER_KEY, type SingleProcess, startSingleProcess } from '../../../support/processes/single-process.ts'

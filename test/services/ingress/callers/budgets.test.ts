@@ -1,9 +1,9 @@
 /** Budget reservations: of one ingress, of several that share a Postgres, and of durable jobs. */
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
-import { type BudgetReservation, Budgets } from '#services/ingress/callers/limits/budgets.ts'
-import { Fleet } from '#services/ingress/callers/limits/fleet.ts'
-import { openPostgresCounts } from '#shared/limits/postgres.ts'
+import { type BudgetReservation, Budgets } from '#shared/capacity/budgets.ts'
+import { Fleet } from '#shared/capacity/fleet-counts.ts'
 import { newJobId } from '#shared/store/job-id.ts'
+import { openPostgresCounts } from '#shared/store/postgres/fleet-counts.ts'
 import type { Store } from '#shared/store/store.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
 import { runYielding } from '#shared/yielding.ts'

@@ -1,11 +1,11 @@
 /** Limits of keys and projects, counted by one ingress and by several that share a Postgres. */
 import { Client } from 'pg'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
-import { Fleet } from '#services/ingress/callers/limits/fleet.ts'
-import { RateLimits } from '#services/ingress/callers/limits/limits.ts'
+import { setLimitHeaders } from '#services/ingress/callers/limit-headers.ts'
+import { Fleet, RUNNING_MS } from '#shared/capacity/fleet-counts.ts'
+import { RateLimits, type RemainingLimit } from '#shared/capacity/rate-limits.ts'
 import type { Limits } from '#shared/keys/project.ts'
-import { RUNNING_MS } from '#shared/limits/fleet-counts.ts'
-import { openPostgresCounts } from '#shared/limits/postgres.ts'
+import { openPostgresCounts } from '#shared/store/postgres/fleet-counts.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase } from '../../../support/jobs/stores.ts'
@@ -36,7 +36,8 @@ type Key = ReturnType<typeof key>
 
 /** Calls; returns the release of the call, or the refusal. */
 async function call(limits: RateLimits, of: Key, res = new Headers()) {
-  return await limits.enter(of, 'openai', res).catch((error: unknown) => error as Error & { retryAfterMs?: number })
+  const show = (left: readonly RemainingLimit[]) => setLimitHeaders(res, 'openai', left)
+  return await limits.enter(of, show).catch((error: unknown) => error as Error & { retryAfterMs?: number })
 }
 
 /** A call of the key uses tokens. */

@@ -1,7 +1,7 @@
 /** Workers in different processes share the capacity of a server. */
 import { afterEach, beforeEach, test } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
-import { AdaptiveLimit } from '#shared/engines/upstream/limit.ts'
+import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 import { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'

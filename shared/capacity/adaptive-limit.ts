@@ -1,0 +1,326 @@
+/** Minimum silence of a whole server, in milliseconds, before it is considered hanging. */
+const SILENCE_MS_MIN = 10_000
+/** Time after a decrease during which the limit rises slowly. */
+const SLOW_RISE_MS = 10_000
+/** Maximum pause that a server may request. */
+const PAUSE_MS_MAX = 60_000
+
+/** Tolerated calls in the queue inside a server, so that it is never idle: a share of the limit, and a minimum. */
+const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
+/** Minimum share of the limit that one decrease keeps when calls queue inside the server. */
+const STEP_MIN = 0.5
+/** Time after calls queued inside the server during which the limit rises slowly, from nine tenths of its value at that time on. */
+const QUEUE_SLOW_RISE_MS = 60_000
+
+export interface LimitPartition {
+  readonly workers: number
+  partOf(limit: number): number
+}
+
+const UNDIVIDED: LimitPartition = { workers: 1, partOf: (limit) => limit }
+
+export interface Permit {
+  readonly startedAtMs: number
+  /** Whether the first byte measures the server's speed. The first byte of a whole answer arrives with its last, so it does not. */
+  readonly isTimed: boolean
+  /** Whether at least half of the limit was in use when the call began. Only then does the answer raise the limit. */
+  readonly canRaiseLimit: boolean
+}
+
+/**
+ * Adaptive concurrency limit of one server, between 1 and a maximum. The limit covers all workers, each of which has a part.
+ *
+ * Workers exchange their results. The limit with more decreases wins; of two with equally many, the higher one wins, since it was raised
+ * later.
+ *
+ * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease the limit rises by one per as many answers
+ *    as the limit is. This rule is additive increase, multiplicative decrease (Chiu and Jain 1989), by which callers of one server get
+ *    equal parts.
+ * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such
+ *    a time is either a call's timeout, or silence longer than twice the timeout of RFC 6298.
+ * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a tolerance
+ *    ({@link Queueing}).
+ * 4. Calls that began before a decrease cause no further one: they report the same overload.
+ */
+export class AdaptiveLimit {
+  readonly #max: number
+  readonly #nowMs: () => number
+  readonly #open = new Set<Permit>()
+  readonly #unanswered = new Set<Permit>()
+  readonly #partition: LimitPartition
+  readonly #queueing = new Queueing()
+  #limit: number
+  #generation = 0
+  /** The limit at which calls last queued inside the server, with its time; and the limit before that decrease. */
+  #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
+  #limitBeforeQueue: number | undefined
+  #loweredAtMs = Number.NEGATIVE_INFINITY
+  #answeredAtMs = Number.NEGATIVE_INFINITY
+  #pausedUntilMs = Number.NEGATIVE_INFINITY
+  /** Smoothed time to the first byte, and its variation (RFC 6298, 2.3). */
+  #firstByte: { ms: number; variesMs: number } | undefined
+
+  /** @param max Maximum concurrent calls of all workers, at least 1. @param nowMs A monotonic clock */
+  constructor(max: number, nowMs: () => number = () => performance.now(), share: LimitPartition = UNDIVIDED) {
+    this.#max = max
+    this.#partition = share
+    this.#limit = max
+    this.#nowMs = nowMs
+  }
+
+  /** Current maximum of concurrent calls of this worker; 0 if the limit is below the number of workers. */
+  get permits(): number {
+    this.#detectSilence()
+    return this.#partition.partOf(Math.floor(this.#limit))
+  }
+
+  get published(): { readonly generation: number; readonly limit: number } {
+    return { generation: this.#generation, limit: Math.floor(this.#limit) }
+  }
+
+  applyPublished({ generation, limit }: { readonly generation: number; readonly limit: number }): void {
+    const known = Math.max(1, Math.min(this.#max, limit))
+    if (generation === this.#generation) this.#limit = Math.max(this.#limit, known)
+    if (generation <= this.#generation) return
+    this.#generation = generation
+    this.#limit = known
+    this.#loweredAtMs = this.#nowMs()
+    this.#queueing.restart(this.#loweredAtMs)
+  }
+
+  get inFlight(): number {
+    return this.#open.size
+  }
+
+  get hasFreePermit(): boolean {
+    return this.#open.size < this.permits
+  }
+
+  /** Remaining pause that the server requested, in milliseconds. */
+  get pausedMs(): number {
+    return Math.max(0, this.#pausedUntilMs - this.#nowMs())
+  }
+
+  /** Begins a call. The caller must {@link end} it once. */
+  begin(isTimed: boolean): Permit {
+    const canRaiseLimit = 2 * (this.#open.size + 1) > this.permits
+    const permit = { startedAtMs: this.#nowMs(), isTimed, canRaiseLimit }
+    this.#open.add(permit)
+    if (isTimed) this.#unanswered.add(permit)
+    return permit
+  }
+
+  answered(permit: Permit): void {
+    const nowMs = this.#nowMs()
+    this.#unanswered.delete(permit)
+    this.#answeredAtMs = nowMs
+    if (permit.isTimed) this.#recordFirstByte(permit, nowMs)
+    if (!permit.canRaiseLimit || this.#isQueueing) return
+    const { workers } = this.#partition
+    const isCareful = nowMs - this.#loweredAtMs < SLOW_RISE_MS || this.#isNearQueue(nowMs)
+    // Each worker sees only its part of the answers, so it raises the limit by the number of workers.
+    this.#limit = Math.min(this.#max, this.#limit + (isCareful ? workers / this.#limit : workers))
+  }
+
+  overloaded(permit: Permit): void {
+    this.#unanswered.delete(permit)
+    if (permit.startedAtMs > this.#loweredAtMs) this.#lower(this.#used / 2)
+  }
+
+  /** Pauses calls at the server's request, at most for a minute. */
+  pause(ms: number): void {
+    this.#pausedUntilMs = Math.max(this.#pausedUntilMs, this.#nowMs() + Math.min(ms, PAUSE_MS_MAX))
+  }
+
+  timedOut(permit: Permit): void {
+    this.#unanswered.delete(permit)
+    if (permit.startedAtMs <= this.#loweredAtMs) return
+    if (this.#answeredAtMs > permit.startedAtMs) this.overloaded(permit)
+    else this.#lower(1)
+  }
+
+  /** Ends a call, whatever its result. */
+  end(permit: Permit): void {
+    if (permit.isTimed && !this.#unanswered.has(permit)) this.#queueing.ended(this.#nowMs() - permit.startedAtMs)
+    this.#open.delete(permit)
+    this.#unanswered.delete(permit)
+  }
+
+  /** Estimated calls in flight of all workers, assuming that the others have as many as this one. */
+  get #used(): number {
+    return Math.min(this.#limit, this.#open.size * this.#partition.workers)
+  }
+
+  get #isQueueing(): boolean {
+    return this.#queueing.part * this.#used > this.#toleratedQueue / 2
+  }
+
+  /** Tolerated number of calls in the queue inside the server. */
+  get #toleratedQueue(): number {
+    return Math.max(TOLERATED_QUEUE.least, TOLERATED_QUEUE.part * this.#limit)
+  }
+
+  #isNearQueue(nowMs: number): boolean {
+    const { limit, ms } = this.#queuedAt
+    return nowMs - ms < QUEUE_SLOW_RISE_MS && this.#limit >= 0.9 * limit
+  }
+
+  #lower(limit: number): void {
+    this.#limit = Math.max(1, Math.min(this.#limit, limit))
+    this.#generation++
+    this.#limitBeforeQueue = undefined
+    this.#loweredAtMs = this.#nowMs()
+    this.#queueing.restart(this.#loweredAtMs)
+  }
+
+  #recordFirstByte(permit: Permit, nowMs: number): void {
+    const ms = nowMs - permit.startedAtMs
+    const { ms: usualMs, variesMs } = this.#firstByte ?? { ms, variesMs: ms / 2 }
+    this.#firstByte = {
+      ms: usualMs + (ms - usualMs) / 8,
+      variesMs: variesMs + (Math.abs(ms - usualMs) - variesMs) / 4,
+    }
+    const news = this.#queueing.add({ startedAtMs: permit.startedAtMs, waitedMs: ms }, this.#open.size, nowMs)
+    if (news === 'usual') this.#restoreLimit()
+    else if (news) this.#lowerByQueue()
+  }
+
+  /** Lowers the limit while calls queue inside the server. Calls that wait in the worker instead can go to another server. */
+  #lowerByQueue(): void {
+    const used = this.#used
+    const waiting = this.#queueing.part * used
+    if (waiting <= this.#toleratedQueue) {
+      this.#limitBeforeQueue = undefined
+      return
+    }
+    const next = Math.max(STEP_MIN * used, used - waiting + this.#toleratedQueue / 2)
+    if (next >= this.#limit) return
+    this.#queuedAt = { limit: next, ms: this.#nowMs() }
+    const before = this.#limitBeforeQueue ?? this.#limit
+    this.#lower(next)
+    this.#limitBeforeQueue = before
+    this.#queueing.lowered(this.#nowMs())
+  }
+
+  /** Restores the limit if fewer calls brought no earlier first bytes: the cause was not a queue. */
+  #restoreLimit(): void {
+    this.#limit = Math.max(this.#limit, this.#limitBeforeQueue ?? 1)
+    this.#limitBeforeQueue = undefined
+    this.#queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
+  }
+
+  /** Detects a server that answered before and is now silent to all calls, long before the calls time out. */
+  #detectSilence(): void {
+    const [oldest] = this.#unanswered
+    if (!oldest || !this.#firstByte || oldest.startedAtMs <= this.#loweredAtMs) return
+    const silentMs = this.#nowMs() - Math.max(oldest.startedAtMs, this.#answeredAtMs)
+    const { ms, variesMs } = this.#firstByte
+    if (silentMs > Math.max(SILENCE_MS_MIN, 2 * (ms + 4 * variesMs))) this.#lower(1)
+  }
+}
+
+/** Streams per measurement window: half of the calls in flight, within these bounds. */
+const WINDOW_STREAMS = { least: 8, most: 64 }
+/** Length of a span. The shortest wait of each of the last ten spans is stored. */
+const SPAN_MS = 60_000
+const SPANS = 10
+/**
+ * Maximum ratio of the new to the old wait at which a decrease of the limit counts as effective. After this many decreases without effect, the cause is not a queue.
+ */
+const IMPROVEMENT_RATIO = 0.9
+const FUTILE_DECREASES_MAX = 2
+/**
+ * Tolerated delay of a first byte: a multiple of the usual wait, or at least this many milliseconds. A server that batches calls delays first
+ * bytes under load although its throughput rises.
+ */
+const TOLERATED_DELAY = { times: 2, ms: 250 }
+
+export interface FirstByte {
+  readonly startedAtMs: number
+  readonly waitedMs: number
+}
+
+/**
+ * Estimates the share of a server's calls that wait in a queue inside it.
+ *
+ * By Little's law, the calls in the queue are those that arrive during the avoidable delay of a first byte. TCP Vegas uses the same
+ * estimate (Brakmo and Peterson, IEEE JSAC 13:8, 1995). The longer a whole answer takes, the smaller is the share that a given delay stands
+ * for.
+ *
+ * The shortest wait of each window is compared with the shortest wait of ten minutes. A queue makes the shortest wait longer; a single long
+ * prompt does not.
+ *
+ * If waits stay long twice in a row although fewer calls were sent, then they have another cause and become the usual wait.
+ */
+export class Queueing {
+  /** Shortest wait of each recent span; the newest last. */
+  readonly #spans: { readonly fromMs: number; ms: number }[] = []
+  #window: number[] = []
+  #windowFromMs = Number.NEGATIVE_INFINITY
+  /** Smoothed duration of a whole call. */
+  #wholeMs: number | undefined
+  /** Shortest wait at the last decrease, until its effect is known. */
+  #loweredFrom: number | undefined
+  #futileDecreases = 0
+  #shortestNow: number | undefined
+  /** Share of the calls that queue, from 0 to 1, in the last window. */
+  part = 0
+
+  ended(ms: number): void {
+    this.#wholeMs = this.#wholeMs === undefined ? ms : this.#wholeMs + (ms - this.#wholeMs) / 8
+  }
+
+  /** Called when the limit was lowered because of this estimate: the next window shows whether that helped. */
+  lowered(nowMs: number): void {
+    this.#loweredFrom = this.#shortestNow
+    this.restart(nowMs)
+  }
+
+  /** Starts a new window. Calls from before it are ignored, because the number of calls in flight was different. */
+  restart(nowMs: number): void {
+    this.#windowFromMs = nowMs
+    this.#window = []
+  }
+
+  /**
+   * Adds a first byte.
+   *
+   * @param inFlight Calls of the server in flight
+   *
+   * @returns `part` if {@link part} was updated; `usual` if late first bytes had another cause than the number of calls
+   */
+  add({ startedAtMs, waitedMs }: FirstByte, inFlight: number, nowMs: number): 'part' | 'usual' | undefined {
+    if (startedAtMs < this.#windowFromMs) return undefined
+    this.#window.push(waitedMs)
+    if (this.#window.length < Math.min(WINDOW_STREAMS.most, Math.max(WINDOW_STREAMS.least, inFlight / 2)))
+      return undefined
+    const shortest = Math.min(...this.#window)
+    this.#shortestNow = shortest
+    this.restart(nowMs)
+    const isUsual = this.#isUsual(shortest)
+    if (isUsual) this.#spans.length = 0
+    this.#remember(shortest, nowMs)
+    const usual = Math.min(...this.#spans.map(({ ms }) => ms))
+    const late = Math.max(0, shortest - usual - Math.max(TOLERATED_DELAY.times * usual, TOLERATED_DELAY.ms))
+    const whole = Math.max(this.#wholeMs ?? shortest, shortest)
+    this.part = whole > 0 ? Math.min(1, late / whole) : 0
+    return isUsual ? 'usual' : 'part'
+  }
+
+  #isUsual(shortest: number): boolean {
+    if (this.#loweredFrom === undefined) return false
+    this.#futileDecreases = shortest > IMPROVEMENT_RATIO * this.#loweredFrom ? this.#futileDecreases + 1 : 0
+    this.#loweredFrom = undefined
+    if (this.#futileDecreases < FUTILE_DECREASES_MAX) return false
+    this.#futileDecreases = 0
+    return true
+  }
+
+  #remember(ms: number, nowMs: number): void {
+    const last = this.#spans.at(-1)
+    if (last && nowMs - last.fromMs < SPAN_MS) last.ms = Math.min(last.ms, ms)
+    else this.#spans.push({ fromMs: nowMs, ms })
+    while (this.#spans.length > SPANS || nowMs - (this.#spans[0]?.fromMs ?? nowMs) > SPANS * SPAN_MS)
+      this.#spans.shift()
+  }
+}

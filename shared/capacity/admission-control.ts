@@ -1,0 +1,291 @@
+import type { PoolName } from '#schemas/job.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { type Work, workKey } from './fair-queue.ts'
+import { WaitEstimate } from './wait-estimate.ts'
+
+/** Retry-After targets 80 % of `startTimeoutMs`; the other 20 % absorbs estimation error. */
+const RETRY_TARGET_RATIO = 0.8
+/** Retry-After is 3 % later than the computed time, so that workers that were slower than estimated can catch up. */
+const RETRY_AFTER_MARGIN = 1.03
+const RETRY_AFTER_MS_MIN = 1_000
+/** Cap on Retry-After for unknown clients. Every known SDK honours 60 s. */
+const RETRY_AFTER_MS_MAX = 60_000
+/** A Retry-After above the cap becomes a random time between this fraction of the cap and the cap. */
+const CAP_SPREAD_RATIO = 0.5
+/** Maximum number of tenants per queue whose latest retry time is stored. */
+const PACED_TENANTS_MAX = 10_000
+
+export interface AdmissionControlOptions {
+  readonly waitQueues: Pick<WaitQueues, 'of' | 'estimateMs'>
+  readonly startTimeoutMs: number
+  /** Number of jobs that would run before a new job of the tenant. */
+  readonly ahead: (asked: AdmissionRequest) => number
+}
+
+export interface AdmissionRequest extends Work {
+  readonly pool: PoolName
+  readonly tenant: string
+  /** Longest `Retry-After` that this caller's SDK honours, in ms; default: one minute. */
+  readonly retryMsMax?: number | undefined
+}
+
+/**
+ * Admission control for attached jobs (docs/internals/design.md, Fairness).
+ *
+ * The problem: if a queue grows without bound, then every caller waits until its timeout and all work is wasted. If many rejected
+ * callers return at the same moment, then most are rejected again, and the rejections themselves use the CPU.
+ *
+ * The invariants: an admitted job is expected to start within `startTimeoutMs`. The retries of a tenant arrive no faster than jobs
+ * complete.
+ *
+ * How it works:
+ * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts.
+ * 2. If the estimate fits `startTimeoutMs`, then admit the job.
+ * 3. Otherwise reject with a Retry-After: the moment at which the remaining wait is 80 % of `startTimeoutMs`. The retry is at least one
+ *   interval after that of the tenant's previous rejection. A Retry-After above the cap is replaced by a random time between half of
+ *   the cap and the cap.
+ *
+ * Example: `startTimeoutMs` is 60 s, the estimate is 100 s, and 2 jobs complete per second. The first Retry-After is
+ * (100 − 48) × 1.03 = 53.6 s, the next one is half a second later.
+ *
+ * Rejected alternative: reservations, which recognise a returning caller by a hash of its request and admit it before newer
+ * callers. Goodput was the same; the state and its rules took 350 lines.
+ */
+export class AdmissionControl {
+  readonly #options: AdmissionControlOptions
+  /**
+   * Latest time, by queue and tenant, at which a rejected caller was asked to return. Kept per queue, so that a slow model does not
+   * delay the retries for a fast one.
+   */
+  readonly #retriesAtMs = new WeakMap<WaitQueue, Map<string, number>>()
+
+  constructor(options: AdmissionControlOptions) {
+    this.#options = options
+  }
+
+  /** @throws ServiceError `overloaded`, with the Retry-After after which the job could start within `startTimeoutMs` */
+  admit(asked: AdmissionRequest): void {
+    const { startTimeoutMs } = this.#options
+    const waitMs = this.estimateMs(asked)
+    if (waitMs <= startTimeoutMs) return
+    const excessMs = (waitMs - startTimeoutMs * RETRY_TARGET_RATIO) * RETRY_AFTER_MARGIN
+    throw refusal(waitMs, this.#paced(asked, excessMs), asked.retryMsMax)
+  }
+
+  /** Estimated wait of a new job, in ms. */
+  estimateMs(asked: AdmissionRequest): number {
+    const ahead = this.#options.ahead(asked)
+    return ahead === 0 ? 0 : this.#options.waitQueues.estimateMs(asked, ahead)
+  }
+
+  /** Counts a completed job in the completion rate of its queue. */
+  completed(job: AdmissionRequest): void {
+    this.#options.waitQueues.of(job).waitEstimate.completed(Date.now())
+  }
+
+  /** Delay until a retry, at least `afterMs` and one interval after the tenant's previous retry in the same queue. */
+  #paced(asked: AdmissionRequest, afterMs: number): number {
+    const { tenant, retryMsMax = RETRY_AFTER_MS_MAX } = asked
+    const now = Date.now()
+    const queue = this.#options.waitQueues.of(asked)
+    const retries = this.#retriesAtMs.get(queue) ?? new Map<string, number>()
+    this.#retriesAtMs.set(queue, retries)
+    const intervalMs = this.#options.waitQueues.estimateMs(asked, 1)
+    const nextMs = (retries.get(tenant) ?? 0) + intervalMs - now
+    const delayMs = Math.max(RETRY_AFTER_MS_MIN, afterMs, nextMs)
+    if (delayMs > retryMsMax) return retryMsMax * (1 - Math.random() * CAP_SPREAD_RATIO)
+    if (retries.size >= PACED_TENANTS_MAX) retries.clear()
+    retries.set(tenant, now + delayMs)
+    return delayMs
+  }
+}
+
+/**
+ * Part of the refusal: the alternative for callers that can wait. When their retries are used up, SDKs show the refusal as their
+ * error.
+ */
+const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
+
+/**
+ * @param waitMs Estimated wait, for the message @param afterMs Computed Retry-After @param mostMs Cap that the caller's SDK
+ * honours
+ */
+function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
+  const retryAfterMs = retryAfterOf(afterMs, mostMs)
+  const [wait, back] = [Math.round(waitMs / 1_000), Math.ceil(retryAfterMs / 1_000)]
+  const message = `The queue is full: a call would wait about ${wait} s. Try again in ${back} s, or ${AS_JOB}.`
+  return new ServiceError('overloaded', message, { retryAfterMs })
+}
+
+/**
+ * The rejection of a job that already waits and will not start in time. @param waitMs Remaining wait @param startTimeoutMs
+ * Maximum wait
+ */
+export function lateRefusal(waitMs: number, startTimeoutMs: number): ServiceError {
+  return refusal(waitMs, waitMs - startTimeoutMs * RETRY_TARGET_RATIO)
+}
+
+function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {
+  return Math.min(mostMs, Math.max(RETRY_AFTER_MS_MIN, ms))
+}
+
+/** A waiting job is rejected only if its estimate exceeds twice the maximum wait, because estimates err. */
+const LATE_RATIO = 2
+/** Cache lifetime of the capacity, which is read on every call but changes less often. */
+const CAPACITY_TTL_MS = 100
+
+export interface QueuedJob {
+  readonly envelope: Work & { readonly pool: PoolName; readonly tenant: string }
+  /** Time at which the job was sent to its pool; undefined before. */
+  readonly sentAtMs: number | undefined
+}
+
+export interface WaitQueue<Job extends QueuedJob = QueuedJob> {
+  readonly waitEstimate: WaitEstimate<Job>
+  /** True for the queue of one model whose own concurrency limit is below the number of slots. */
+  readonly isBounded: boolean
+  servedSentAtMs: number
+  capacity: { readonly atMs: number; readonly count: number } | undefined
+}
+
+export interface LateJob<Job> {
+  readonly job: Job
+  readonly waitMs: number
+}
+
+interface PoolWorker {
+  readonly running: number
+  readonly draining: boolean
+  readonly isSuspected: boolean
+  readonly capacity: { readonly backlog: readonly Work[] } | undefined
+}
+
+/** Live workers, as their heartbeats describe them. */
+interface QueuesPresence {
+  capacityOf(pool: PoolName, work: Work): number | undefined
+  slots(pool: PoolName): number
+  workers(pool: PoolName): readonly PoolWorker[]
+}
+
+/** Wait estimates: one for each pool, and one for each model that has its own concurrency limit. */
+export class WaitQueues<Job extends QueuedJob = QueuedJob> {
+  readonly #presence: QueuesPresence
+  /**
+   * Queues by pool, or by pool and model if the model has its own limit. Durations of a fast model do not predict those of a slow
+   * one.
+   */
+  readonly #queues = new Map<string, WaitQueue<Job>>()
+  /**
+   * The queue in which each job was counted. The limit of a model may become known while jobs wait; those jobs stay in their
+   * queue.
+   */
+  readonly #queueOf = new WeakMap<Job, WaitQueue<Job>>()
+
+  constructor(presence: QueuesPresence) {
+    this.#presence = presence
+  }
+
+  of(work: QueuedJob['envelope'] | (Work & { readonly pool: PoolName })): WaitQueue<Job> {
+    const isBounded = this.#presence.capacityOf(work.pool, work) !== undefined
+    const key = isBounded ? `${work.pool} ${workKey(work)}` : work.pool
+    const known = this.#queues.get(key)
+    if (known) return known
+    const queue: WaitQueue<Job> = {
+      waitEstimate: new WaitEstimate(),
+      isBounded,
+      servedSentAtMs: 0,
+      capacity: undefined,
+    }
+    this.#queues.set(key, queue)
+    return queue
+  }
+
+  entered(job: Job): void {
+    this.#queueOf.get(job)?.waitEstimate.forget(job)
+    const queue = this.of(job.envelope)
+    this.#queueOf.set(job, queue)
+    queue.waitEstimate.entered(job, Date.now())
+  }
+
+  started(job: Job): void {
+    const queue = this.#queueOf.get(job)
+    queue?.waitEstimate.started(job, Date.now())
+    if (queue) queue.servedSentAtMs = Math.max(queue.servedSentAtMs, job.sentAtMs ?? 0)
+  }
+
+  left(job: Job): void {
+    this.#queueOf.get(job)?.waitEstimate.left(job, Date.now())
+    this.#queueOf.delete(job)
+  }
+
+  /** Estimated wait of a new job, in ms. @param ahead Jobs that would run before it */
+  estimateMs(work: Work & { readonly pool: PoolName }, ahead: number): number {
+    const queue = this.of(work)
+    return queue.waitEstimate.estimateMs(ahead, Date.now(), this.#capacityOf(queue, work))
+  }
+
+  /**
+   * True if the broker may have lost a job that was sent long ago. A job of a limited model may instead wait at a worker for its
+   * bulkhead. That is possible while some job runs and no later job has started.
+   */
+  mayBeLost(job: Job): boolean {
+    const queue = this.#queueOf.get(job)
+    if (!queue?.isBounded || (job.sentAtMs ?? 0) < queue.servedSentAtMs) return true
+    return this.#presence.workers(job.envelope.pool).every(({ running }) => running === 0)
+  }
+
+  /** Jobs whose total wait will exceed the maximum by far, by their position in the fair order. */
+  *late(waitMsMax: number): Generator<LateJob<Job>> {
+    const now = Date.now()
+    for (const queue of this.#queues.values()) {
+      const { waitEstimate } = queue
+      const [first] = waitEstimate.waiting.keys()
+      const everyMs = first && waitEstimate.everyMs(now, this.#capacityOf(queue, first.envelope))
+      if (!everyMs || waitEstimate.waiting.size * everyMs + waitedMs(waitEstimate, now) <= LATE_RATIO * waitMsMax)
+        continue
+      for (const [job, before] of inFairOrder([...waitEstimate.waiting.keys()])) {
+        const waitMs = before * everyMs
+        if (now - (waitEstimate.waiting.get(job) ?? now) + waitMs > LATE_RATIO * waitMsMax) yield { job, waitMs }
+      }
+    }
+  }
+
+  #capacityOf(queue: WaitQueue<Job>, work: Work & { readonly pool: PoolName }): number {
+    const now = Date.now()
+    if (!queue.capacity || now - queue.capacity.atMs >= CAPACITY_TTL_MS)
+      queue.capacity = { atMs: now, count: this.#readCapacity(work) }
+    return queue.capacity.count
+  }
+
+  /** Concurrent jobs that the pool can run; half of that while durable jobs wait for the same slots. */
+  #readCapacity(work: Work & { readonly pool: PoolName }): number {
+    const { pool, kind, model } = work
+    const bound = this.#presence.capacityOf(pool, work)
+    const isShared = this.#presence.workers(pool).some(({ draining, isSuspected, capacity }) => {
+      if (draining || isSuspected) return false
+      return capacity?.backlog.some((one) => bound === undefined || (one.kind === kind && one.model === model))
+    })
+    const places = bound ?? this.#presence.slots(pool)
+    return isShared ? Math.ceil(places / 2) : places
+  }
+}
+
+/** How long the oldest job has waited so far, in ms. */
+function waitedMs(waitEstimate: WaitEstimate<never> | WaitEstimate<QueuedJob>, now: number): number {
+  const [oldest = now] = waitEstimate.waiting.values()
+  return now - oldest
+}
+
+/** Jobs in fair order, with the number of jobs before each: one job of each tenant per round, in order of arrival. */
+function inFairOrder<Job extends QueuedJob>(jobs: readonly Job[]): [Job, number][] {
+  const counts = new Map<string, number>()
+  const rounds: Job[][] = []
+  for (const job of jobs) {
+    const { tenant } = job.envelope
+    const nth = counts.get(tenant) ?? 0
+    counts.set(tenant, nth + 1)
+    rounds[nth] ??= []
+    rounds[nth].push(job)
+  }
+  return rounds.flat().map((job, before) => [job, before])
+}

@@ -1,0 +1,408 @@
+import type { BudgetState } from '#schemas/usage.ts'
+import type { ApiKey } from '#shared/keys/keys.ts'
+import { type Limits, projectIdOf } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Spender, UsageLedger } from '#shared/store/usage.ts'
+import { type Month, monthOf } from '#shared/usage/month.ts'
+import { type Fleet, Running } from './fleet-counts.ts'
+import { refusal } from './rate-limits.ts'
+
+const NANOS_PER_USD = 1_000_000_000
+/** Interval at which the spending of a budget is read from the ledger while calls arrive. */
+const CACHE_TTL_MS = 1_000
+/**
+ * Maximum age of the last read of the ledger. If it is older, then a call waits for a new read, because calls that
+ * ended since may have spent the budget.
+ */
+const STALE_MS = 2_000
+/** Maximum time that a call waits for the ledger, in milliseconds. */
+const LEDGER_TIMEOUT_MS = 250
+/**
+ * Maximum cached budgets, which exceeds the number of active keys and projects. At the maximum, the cache is emptied.
+ */
+const CACHED_MAX = 20_000
+/** Part of the remaining budget that all ingresses together may reserve without synchronizing; see `rate-limits.ts`. */
+const UNASKED_SHARE = 1 / 4
+/** Retry-After of a call whose budget is reserved by other calls. Some of those calls have likely ended by then. */
+const RESERVED_RETRY_AFTER_MS = 2_000
+
+export interface BudgetOptions {
+  /** Undefined if costs are not recorded; then no budget applies. */
+  readonly ledger: UsageLedger | undefined
+  readonly log: Log
+  limitsOf(project: string): Limits
+  /** Undefined if this ingress is the only one. */
+  readonly fleet?: Fleet | undefined
+  /** Number of ingresses, including this one. */
+  ingresses?(): number
+  now?(): number
+  clock?(): number
+}
+
+type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
+
+interface Budget extends Spender {
+  readonly usd: number
+}
+
+interface ReservedPart {
+  readonly budget: Budget
+  readonly of: HeldBudget
+  readonly nanos: number
+}
+
+/**
+ * Reservation in the budgets of a key and its project. Exactly one of `settle`, `handOver` and `release` must be
+ * called, once.
+ */
+export interface BudgetReservation {
+  /** Amount that a durable job reserves in the store, in billionths of a US dollar. */
+  readonly nanos: number
+  /**
+   * Replaces the reservation by the cost of the ended call.
+   *
+   * @param entered Resolves when the cost is in the ledger
+   */
+  settle(costNanos: number, entered: Promise<unknown>): void
+  /** Releases the reservation here, because the stored durable job now contains {@link nanos}. */
+  handOver(): void
+  release(): void
+}
+
+/**
+ * Monthly (UTC) budgets of projects and keys, counted over the whole fleet by the ledger (docs/operate/usage.md,
+ * Budgets).
+ *
+ * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the budget minus
+ * all other reservations. A call is also admitted if no other call of that budget is in flight. At most one call can
+ * therefore exceed a budget.
+ *
+ * Reservations of attached calls are kept in memory and published to the other ingresses. Reservations of durable jobs
+ * are stored with the jobs and read together with the ledger.
+ *
+ * The first call of a month, and the first after a quiet period, wait up to {@link LEDGER_TIMEOUT_MS} for the ledger.
+ * Otherwise the ledger is read in the background once a second. While the ledger is unreachable, the last read values
+ * apply.
+ */
+export class Budgets {
+  readonly #options: BudgetOptions
+  readonly #now: () => number
+  readonly #clock: () => number
+  readonly #held = new Map<string, HeldBudget>()
+  #isFailing = false
+
+  constructor(options: BudgetOptions) {
+    this.#options = options
+    this.#now = options.now ?? Date.now
+    this.#clock = options.clock ?? (() => performance.now())
+  }
+
+  /**
+   * Refuses a call whose budget is spent, before its body is read.
+   *
+   * @throws ServiceError `insufficient_quota`
+   */
+  require(key: KeyOf): Promise<void> | undefined {
+    const budgets = this.#of(key)
+    return budgets.length === 0 ? undefined : this.#require(budgets)
+  }
+
+  bounds(key: KeyOf): boolean {
+    return this.#options.ledger !== undefined && this.#of(key).length > 0
+  }
+
+  /**
+   * Reserves the estimated cost in each budget of a key and its project.
+   *
+   * @throws ServiceError `insufficient_quota` if a budget is spent; `rate_limit_exceeded` if calls in flight may spend
+   * the rest
+   */
+  async reserve(key: KeyOf, nanos: number): Promise<BudgetReservation> {
+    const budgets = this.#options.ledger && nanos > 0 ? this.#of(key) : []
+    await this.#require(budgets)
+    const month = monthOf(this.#now())
+    const held = budgets.map((budget) => ({ budget, of: this.#known(budget, month), nanos: 0 }))
+    // No await between check and reservation: otherwise concurrent calls could all reserve the same remaining dollars.
+    for (const { budget, of } of held) this.#refuse(budget, of, month, nanos)
+    for (const one of held) {
+      one.nanos = Math.max(0, Math.min(nanos, this.#leftOf(one.budget, one.of)))
+      one.of.reserve(one.nanos)
+    }
+    const largest = Math.max(0, ...held.map((one) => one.nanos))
+    const release = () => {
+      for (const { of, nanos: own } of held) of.release(own)
+      this.#publish(held)
+    }
+    try {
+      await this.#synchronize(held)
+    } catch (error) {
+      release()
+      throw error
+    }
+    const settle: BudgetReservation['settle'] = (cost, entered) => this.#settle(held, cost, entered)
+    return { nanos: largest, settle, release, handOver: () => this.#handOver(held) }
+  }
+
+  async stateOf(key: KeyOf): Promise<BudgetState[]> {
+    const month = monthOf(this.#now())
+    const budgets = this.#of(key)
+    const spent = budgets.length === 0 ? [] : await this.#options.ledger?.spent(budgets, month.from, month.to)
+    return budgets.map(({ owner, id, usd }, i) => {
+      const spentUsd = (spent?.[i]?.costNanos ?? 0) / NANOS_PER_USD
+      const remaining_usd = Math.max(0, Math.round((usd - spentUsd) * NANOS_PER_USD) / NANOS_PER_USD)
+      const resets_at = month.endsAtMs / 1_000
+      return { owner, id, month: month.name, budget_usd: usd, spent_usd: spentUsd, remaining_usd, resets_at }
+    })
+  }
+
+  #of({ id, project, limits }: KeyOf): Budget[] {
+    const projectId = projectIdOf({ id, project })
+    const own = limits?.budget_usd_per_month
+    const shared = this.#options.limitsOf(projectId).budget_usd_per_month
+    return [
+      ...(own === undefined ? [] : [{ owner: 'key', id, usd: own } as const]),
+      ...(shared === undefined ? [] : [{ owner: 'project', id: projectId, usd: shared } as const]),
+    ]
+  }
+
+  async #require(budgets: readonly Budget[]): Promise<void> {
+    const month = monthOf(this.#now())
+    for (const budget of budgets) {
+      const known = this.#known(budget, month)
+      const nowMs = this.#clock()
+      if (nowMs - known.requestedAtMs > CACHE_TTL_MS) this.#startRead(budget, month, known)
+      if (nowMs - known.readAtMs > STALE_MS) {
+        await Promise.all([inTime(known.reading), this.#options.fleet?.synchronize([known.running])])
+        known.readAtMs = this.#clock()
+      } else this.#options.fleet?.refresh(known.running, nowMs)
+      if (known.known >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
+    }
+  }
+
+  #leftOf({ usd }: Budget, held: HeldBudget): number {
+    return Math.floor(usd * NANOS_PER_USD) - held.known - held.underWay(this.#clock())
+  }
+
+  #refuse(budget: Budget, held: HeldBudget, month: Month, nanos: number): void {
+    if (held.known >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
+    if (held.underWay(this.#clock()) > 0 && nanos > this.#leftOf(budget, held)) throw heldAll(budget, month)
+  }
+
+  /**
+   * Publishes reservations. If this ingress reserved more than its part of a remaining budget, then it first reads the
+   * reservations of the other ingresses.
+   *
+   * @throws ServiceError if the reservations of all ingresses exceed a budget
+   */
+  async #synchronize(all: readonly ReservedPart[]): Promise<void> {
+    const { fleet, ingresses } = this.#options
+    if (!fleet) return
+    const nowMs = this.#clock()
+    const share = UNASKED_SHARE / Math.max(1, ingresses?.() ?? 1)
+    const isSure = all.every(({ budget, of }) => {
+      const { local: here, published: told } = of.running
+      return nowMs - of.running.syncedAtMs <= STALE_MS && here - told <= this.#leftOf(budget, of) * share
+    })
+    if (isSure || !fleet.isReachable) return this.#publish(all)
+    await fleet.synchronize(all.map(({ of }) => of.running))
+    const month = monthOf(this.#now())
+    for (const { budget, of, nanos } of all) {
+      const isAlone = of.underWay(this.#clock()) <= nanos
+      if (this.#leftOf(budget, of) < 0 && !isAlone) throw heldAll(budget, month)
+    }
+  }
+
+  #settle(held: readonly ReservedPart[], cost: number, entered: Promise<unknown>): void {
+    for (const { of, nanos } of held) of.settle(nanos, cost)
+    this.#publish(held)
+    void entered.then(() => {
+      for (const { of } of held) of.enter(cost)
+      this.#readLater(held)
+    })
+  }
+
+  #handOver(held: readonly ReservedPart[]): void {
+    for (const { of, nanos } of held) of.handOver(nanos)
+    this.#publish(held)
+    this.#readLater(held)
+  }
+
+  #publish(all: readonly ReservedPart[]): void {
+    for (const { of } of all) this.#options.fleet?.markChanged(of.running)
+  }
+
+  /**
+   * Schedules a read of the ledger. The read ends the publication of amounts that the ledger now contains, even if no
+   * further call arrives.
+   */
+  #readLater(held: readonly ReservedPart[]): void {
+    if (!this.#options.fleet) return
+    for (const { budget, of } of held) {
+      setTimeout(() => {
+        const month = monthOf(this.#now())
+        if (of.isUnread && of.month === month.name) this.#startRead(budget, month, of)
+      }, CACHE_TTL_MS).unref()
+    }
+  }
+
+  #known({ owner, id }: Budget, { name: month }: Month): HeldBudget {
+    const budgetName = `${owner} ${id}`
+    const before = this.#held.get(budgetName)
+    if (before?.month === month) return before
+    if (this.#held.size >= CACHED_MAX) this.#held.clear()
+    const known = new HeldBudget(`budget ${month} ${budgetName}`, month)
+    this.#held.set(budgetName, known)
+    return known
+  }
+
+  /** Starts a read unless one is running, so that an older result cannot replace a newer one. */
+  #startRead(budget: Budget, month: Month, held: HeldBudget): void {
+    held.reading ??= this.#read(budget, month, held).finally(() => {
+      held.reading = undefined
+    })
+  }
+
+  /** Never rejects. */
+  async #read(budget: Budget, month: Month, held: HeldBudget): Promise<void> {
+    held.requestedAtMs = this.#clock()
+    const { ledger, log, fleet } = this.#options
+    const none = { costNanos: 0, reservedNanos: 0 }
+    const ask = async () => (await ledger?.spent([budget], month.from, month.to))?.[0] ?? none
+    try {
+      await held.read(ask, () => fleet?.markChanged(held.running))
+      if (this.#isFailing) log.info({}, 'budgets readable again')
+      this.#isFailing = false
+    } catch (error) {
+      // Logged once, because an outage may last for hours.
+      if (!this.#isFailing) log.warn({ err: error }, 'budgets not readable; using the last known values')
+      this.#isFailing = true
+    }
+    held.readAtMs = this.#clock()
+  }
+}
+
+async function inTime(reading: Promise<void> | undefined): Promise<void> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise((resolve) => {
+    timer = setTimeout(resolve, LEDGER_TIMEOUT_MS)
+  })
+  await Promise.race([reading, late])
+  clearTimeout(timer)
+}
+
+function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceError {
+  if (usd === 0) {
+    const none = `The budget of this ${owner} is $0, so no call is accepted. Only the operator of this service can raise it.`
+    return new ServiceError('insufficient_quota', none)
+  }
+  const resets = new Date(endsAtMs).toISOString().slice(0, 10)
+  const message = `The budget of this ${owner}, $${usd} for ${name}, is spent. The budget resets on ${resets} (UTC). To raise it earlier, ask the operator of this service.`
+  return new ServiceError('insufficient_quota', message)
+}
+
+function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
+  const message = `Running calls and jobs have reserved the rest of the budget of this ${owner}, $${usd} for ${name}. Try again later, or with a lower max_tokens, which reserves less.`
+  return refusal(message, RESERVED_RETRY_AFTER_MS)
+}
+
+/**
+ * Time for which an amount is still published after this ingress has read it from the ledger. The other ingresses read
+ * the ledger once a second, so after this time they have the amount, too.
+ */
+const PUBLISHED_MS = 3_000
+
+/** Amounts of one budget in the ledger, in billionths of a US dollar. */
+interface LedgerAnswer {
+  readonly costNanos: number
+  readonly reservedNanos: number
+}
+
+/**
+ * Amounts of one budget in one month that this ingress counts itself, in billionths of a US dollar. Included are
+ * reservations of running calls, and amounts in the store that the last read of the ledger did not contain. The next
+ * read contains the latter.
+ *
+ *     attached: reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent
+ *     durable:  reserved ──job created──▶ hold, unread ──next read──▶ ofJobs
+ */
+export class HeldBudget {
+  readonly month: string
+  requestedAtMs = Number.NEGATIVE_INFINITY
+  /** Time of the last read of the ledger, successful or failed. */
+  readAtMs = Number.NEGATIVE_INFINITY
+  reading: Promise<void> | undefined
+  /** Amounts that this ingress publishes, and the sum that the other ingresses published. */
+  readonly running: Running
+  /** Last read of the ledger: `#spent` are costs, `#ofJobs` reservations of unfinished durable jobs. */
+  #spent = 0
+  #ofJobs = 0
+  #reserved = 0
+  #costs = 0
+  readonly #unread = { costs: 0, holds: 0 }
+
+  constructor(name: string, month: string) {
+    this.month = month
+    this.running = new Running(name)
+  }
+
+  get known(): number {
+    return this.#spent + this.#costs + this.#unread.costs
+  }
+
+  /** Estimated cost of all calls and jobs in flight, in the whole fleet. */
+  underWay(nowMs: number): number {
+    return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
+  }
+
+  /** Whether amounts are in the store that no read has returned yet. */
+  get isUnread(): boolean {
+    return this.#unread.costs + this.#unread.holds > 0
+  }
+
+  reserve(nanos: number): void {
+    this.#reserved += nanos
+    this.running.local += nanos
+  }
+
+  release(nanos: number): void {
+    this.#reserved -= nanos
+    this.running.local -= nanos
+  }
+
+  settle(nanos: number, cost: number): void {
+    this.release(nanos)
+    this.#costs += cost
+    this.running.local += cost
+  }
+
+  enter(cost: number): void {
+    this.#costs -= cost
+    this.#unread.costs += cost
+  }
+
+  /** Moves a reservation to a durable job that is now stored. */
+  handOver(nanos: number): void {
+    this.#reserved -= nanos
+    this.#unread.holds += nanos
+  }
+
+  /**
+   * Reads the ledger. Amounts that were in the store before the read are then no longer counted separately.
+   *
+   * @param onLess Called when the published amount shrinks, once the other ingresses have had time to read the ledger
+   */
+  async read(ask: () => Promise<LedgerAnswer>, onLess: () => void): Promise<void> {
+    const { costs, holds } = this.#unread
+    const { costNanos, reservedNanos } = await ask()
+    this.#spent = costNanos
+    this.#ofJobs = reservedNanos
+    this.#unread.costs -= costs
+    this.#unread.holds -= holds
+    if (costs + holds === 0) return
+    setTimeout(() => {
+      this.running.local -= costs + holds
+      onLess()
+    }, PUBLISHED_MS).unref()
+  }
+}

@@ -1,0 +1,323 @@
+import type { Priority } from '#schemas/durable-job.ts'
+import type { ControlRecord } from '#schemas/event.ts'
+import { type Work, workKey } from './fair-queue.ts'
+import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
+
+/** Time after its last interactive job for which a model counts as busy with interactive work. */
+const BUSY_MS = 1_000
+/** Age at which an announcement of waiting jobs is forgotten if this worker does not have their model. */
+const ANNOUNCEMENT_TTL_MS = 10_000
+/**
+ * Age at which the last arrival of a job for an unknown model is forgotten. A later job starts a new measurement of {@link
+ * ModelBulkheads.unknownForMs}.
+ */
+const UNKNOWN_MODEL_TTL_MS = 900_000
+/** Maximum number of models with waiting jobs; further ones are found again by the scheduler. */
+const BULKHEADS_MAX = 1_000
+
+/** Models, limits and waiting jobs of a worker, as it publishes them. */
+export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
+
+/** Maximum concurrent jobs of one kind and model, if below the number of slots. */
+export interface ConcurrencyLimit extends Work {
+  readonly capacity: number
+  /** Current limit, if the engine's limit is adaptive; undefined: `capacity` is constant. */
+  readonly currentLimit?: () => number | undefined
+}
+
+const NO_SLOTS_HELD: SlotHolder = { held: 0, countOlder: () => 0 }
+
+export interface BulkheadsOptions {
+  readonly slots?: number
+  /** Ids and aliases of the worker's models; undefined: any requested model. */
+  readonly models?: Iterable<string> | undefined
+  readonly concurrencyLimits?: readonly ConcurrencyLimit[] | undefined
+  readonly modelCount?: number | undefined
+}
+
+/**
+ * Bulkhead: the limit on concurrent jobs of one model on one worker. The class also records whether durable jobs of the model
+ * wait in the store.
+ *
+ * The problem: without a limit per model, calls of one slow model occupy all slots of the worker, and no other model can run.
+ *
+ * How it works: a model has permits, at most its engine's concurrency. Attached calls and durable jobs share them; each sort
+ * keeps half of the permits if the other sort is busy. A quarter more durable jobs than permits may be claimed, so that the
+ * engine never waits for the store between two jobs.
+ *
+ * Example: capacity 8. Durable jobs alone may claim 10. With 8 attached calls running, durable jobs may still claim 4, which then
+ * wait briefly in the engine's queue.
+ */
+export class ModelBulkhead implements Work, SlotHolder {
+  readonly kind: string
+  readonly model: string
+  /** Concurrency limit; undefined: only the worker's slots limit the model. */
+  bound: ConcurrencyLimit | undefined
+  readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
+  readonly #waiting = new Map<Priority, number>()
+  readonly #pulling = new Set<Priority>()
+  /** Running jobs with their start times, oldest first. */
+  readonly #started = new Set<{ readonly atMs: number }>()
+  #attached = 0
+  #busyAtMs = 0
+
+  constructor({ kind, model }: Work, bound?: ConcurrencyLimit) {
+    this.kind = kind
+    this.model = model
+    this.bound = bound
+  }
+
+  /** True if nothing runs and no job is known to wait. */
+  get isIdle(): boolean {
+    return this.held + this.#pulling.size + this.#waiting.size === 0
+  }
+
+  get held(): number {
+    return this.#attached + this.#running.normal + this.#running.low
+  }
+
+  /** Current number of permits; 0 if a shared upstream limit gives all permits to other workers. */
+  get permitsMax(): number {
+    return this.#capacity ?? Number.POSITIVE_INFINITY
+  }
+
+  get #capacity(): number | undefined {
+    if (!this.bound) return undefined
+    const { capacity, currentLimit: now } = this.bound
+    return Math.max(0, Math.min(capacity, now?.() ?? capacity))
+  }
+
+  get hasFreePermit(): boolean {
+    const capacity = this.#capacity
+    if (capacity === undefined) return true
+    const durable = this.#running.normal + this.#running.low
+    return this.#attached < Math.max(Math.ceil(capacity / 2), capacity - durable)
+  }
+
+  free(lane: Priority): number {
+    const capacity = this.#capacity
+    if (capacity === undefined) return Number.POSITIVE_INFINITY
+    // Durable jobs always keep half of the capacity.
+    const most = Math.max(capacity + quarterOf(capacity) - this.#attached, Math.ceil(capacity / 2))
+    if (lane === 'normal') return most - this.#running.normal
+    const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
+    return (isBusy ? quarterOf(capacity) : most) - this.#running.low
+  }
+
+  /** Takes permits, for jobs that start or claims in progress. @param lane Undefined: an attached call */
+  enter(lane: Priority | undefined, count = 1): void {
+    if (lane === undefined) this.#attached += count
+    else this.#running[lane] += count
+    if (lane !== 'low') this.#busyAtMs = Date.now()
+  }
+
+  leave(lane: Priority | undefined, count = 1): void {
+    if (lane === undefined) this.#attached -= count
+    else this.#running[lane] -= count
+  }
+
+  /**
+   * Takes a permit for one job that starts now. Returns a function that releases the permit. @param lane Undefined: an attached
+   * call
+   */
+  begin(lane: Priority | undefined): () => void {
+    const start = { atMs: performance.now() }
+    this.#started.add(start)
+    this.enter(lane)
+    return () => {
+      if (this.#started.delete(start)) this.leave(lane)
+    }
+  }
+
+  countOlder(ms: number, max: number): number {
+    const before = performance.now() - ms
+    let count = 0
+    for (const { atMs } of this.#started) {
+      if (count >= max || atMs > before) break
+      count++
+    }
+    return count
+  }
+
+  /** Notes that jobs of a lane wait in the store without records in the queue. @returns True if that was unknown */
+  wait(lane: Priority): boolean {
+    const isNew = !this.#waiting.has(lane)
+    this.#waiting.set(lane, Date.now())
+    return isNew
+  }
+
+  isWaiting(lane: Priority): boolean {
+    return this.#waiting.has(lane)
+  }
+
+  get waiting(): ReadonlyMap<Priority, number> {
+    return this.#waiting
+  }
+
+  /** Lanes whose jobs wait, or may wait because a claim is in progress. */
+  get unsettled(): ReadonlySet<Priority> {
+    return new Set([...this.#waiting.keys(), ...this.#pulling])
+  }
+
+  /** Drops waiting jobs that no process has announced recently. */
+  forgetWaiting(): void {
+    for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > ANNOUNCEMENT_TTL_MS) this.#waiting.delete(lane)
+  }
+
+  isPulling(lane: Priority): boolean {
+    return this.#pulling.has(lane)
+  }
+
+  /** Marks a claim as in progress; at most one per lane. Jobs announced in the meantime count as waiting again. */
+  beginPull(lane: Priority): void {
+    this.#pulling.add(lane)
+    this.#waiting.delete(lane)
+  }
+
+  /** @param hasMore True if more jobs may wait */
+  endPull(lane: Priority, hasMore: boolean): void {
+    this.#pulling.delete(lane)
+    if (hasMore) this.wait(lane)
+  }
+}
+
+/** Bulkheads of all models of one worker, and of other models whose jobs arrived here. */
+export class ModelBulkheads {
+  readonly #bulkheads = new Map<string, ModelBulkhead>()
+  readonly #slots: number
+  #limits: readonly ConcurrencyLimit[] = []
+  #models: ReadonlySet<string> | undefined
+  #modelCount = 1
+  #publishedWaiting: readonly { readonly bulkhead: ModelBulkhead; readonly lane: Priority }[] = []
+  /** Bulkheads that have a limit, with the number of permits that was last published. */
+  #bounded: { readonly bulkhead: ModelBulkhead; published: number }[] = []
+  /** Times of the first and the last arrival of a job, for each model that this worker does not have. */
+  readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
+
+  constructor({ slots = Number.POSITIVE_INFINITY, ...own }: BulkheadsOptions) {
+    this.#slots = slots
+    this.change(own)
+  }
+
+  change({ models, concurrencyLimits = [], modelCount = 1 }: Omit<BulkheadsOptions, 'slots'>): void {
+    this.#models = models && new Set(models)
+    this.#limits = concurrencyLimits
+    this.#modelCount = modelCount
+    for (const bulkhead of this.#bulkheads.values()) bulkhead.bound = undefined
+    this.#bounded = concurrencyLimits.map((bound) => {
+      const bulkhead = this.of(bound)
+      bulkhead.bound = bound
+      return { bulkhead, published: Number.POSITIVE_INFINITY }
+    })
+  }
+
+  get isShared(): boolean {
+    return this.#modelCount > 1
+  }
+
+  /** True if a worker with these models can run every model of this worker. */
+  isCoveredBy(models: ReadonlySet<string> | undefined): boolean {
+    return !models || this.#models?.isSubsetOf(models) === true
+  }
+
+  /** Slots that jobs of a model may take (`slots.ts`). @param free Free slots; negative while extra slots are in use */
+  slotsFor(bulkhead: ModelBulkhead, free: number): number {
+    return free > 0 || !this.isShared
+      ? Math.max(0, free)
+      : extraOf(bulkhead, this.#holders(bulkhead), this.#slots, free)
+  }
+
+  extra(free: number): number {
+    return this.isShared ? extraOf(NO_SLOTS_HELD, this.#holders(), this.#slots, free) : 0
+  }
+
+  #holders(without?: ModelBulkhead): ModelBulkhead[] {
+    return [...this.#bulkheads.values()].filter((bulkhead) => bulkhead !== without && bulkhead.held > 0)
+  }
+
+  hasModel(model: string): boolean {
+    return this.#models?.has(model) !== false
+  }
+
+  /** Time in ms since the first job arrived for a model that this worker does not have. */
+  unknownForMs(model: string): number {
+    const lastMs = Date.now()
+    const known = this.#unknown.get(model)
+    const sinceMs = known && lastMs - known.lastMs < UNKNOWN_MODEL_TTL_MS ? known.sinceMs : lastMs
+    if (known || this.#unknown.size < BULKHEADS_MAX) this.#unknown.set(model, { sinceMs, lastMs })
+    return lastMs - sinceMs
+  }
+
+  of(work: Work): ModelBulkhead {
+    const key = workKey(work)
+    let bulkhead = this.#bulkheads.get(key)
+    if (!bulkhead) {
+      if (this.#bulkheads.size >= BULKHEADS_MAX) this.#forgetIdle()
+      bulkhead = new ModelBulkhead(work)
+      this.#bulkheads.set(key, bulkhead)
+    }
+    return bulkhead
+  }
+
+  /** Bulkheads with jobs that wait in the store and that this worker can run. */
+  *waiting(): Generator<ModelBulkhead> {
+    for (const bulkhead of this.#bulkheads.values())
+      if (bulkhead.waiting.size > 0 && this.hasModel(bulkhead.model)) yield bulkhead
+  }
+
+  /** Notes waiting jobs that another process announced. @returns True if this worker can run some of them */
+  addWaiting(waiting: Capacity['backlog']): boolean {
+    const own = waiting.filter(({ model }) => this.hasModel(model))
+    for (const { kind, model, priority } of own) this.of({ kind, model }).wait(priority)
+    return own.length > 0
+  }
+
+  capacityToPublish(): Capacity | undefined {
+    this.#forgetIdle()
+    const backlog: Capacity['backlog'] = []
+    const published: { bulkhead: ModelBulkhead; lane: Priority }[] = []
+    for (const bulkhead of this.#bulkheads.values())
+      for (const lane of bulkhead.unsettled) published.push({ bulkhead, lane })
+    for (const { bulkhead, lane } of published)
+      backlog.push({ kind: bulkhead.kind, model: bulkhead.model, priority: lane })
+    this.#publishedWaiting = published
+    const limits = this.#limitsToPublish()
+    if (this.#models === undefined && limits.length === 0 && backlog.length === 0) return undefined
+    return { models: this.#models ? [...this.#models] : null, concurrency_limits: limits, backlog }
+  }
+
+  /**
+   * True if the published capacity is outdated. Either the permits of some model changed by more than a quarter, or announced
+   * jobs no longer wait. As long as the published capacity lists waiting jobs, other processes publish no records for such jobs.
+   */
+  get isOutdated(): boolean {
+    if (this.#publishedWaiting.some(({ bulkhead, lane }) => !bulkhead.unsettled.has(lane))) return true
+    return this.#bounded.some(
+      ({ bulkhead, published }) => Math.abs(this.#permitsOf(bulkhead) - published) > published / 4,
+    )
+  }
+
+  /**
+   * Limits to publish: those below the slots. If several models share the slots, then all limits are published, because each
+   * model has its own queue.
+   */
+  #limitsToPublish(): Capacity['concurrency_limits'] {
+    for (const one of this.#bounded) one.published = this.#permitsOf(one.bulkhead)
+    const below = this.#bounded.filter(({ published }) => this.isShared || published < this.#slots)
+    // Published as at least 1, because older versions do not support a capacity of 0. A call that arrives without a permit is
+    // requeued.
+    return below.map(({ bulkhead: { kind, model }, published }) => ({ kind, model, capacity: Math.max(1, published) }))
+  }
+
+  #permitsOf({ permitsMax: most }: ModelBulkhead): number {
+    return Math.min(most, this.#slots)
+  }
+
+  #forgetIdle(): void {
+    const bounded = new Set(this.#limits.map(workKey))
+    for (const [key, bulkhead] of this.#bulkheads) {
+      if (!this.hasModel(bulkhead.model)) bulkhead.forgetWaiting()
+      if (bulkhead.isIdle && !bounded.has(key)) this.#bulkheads.delete(key)
+    }
+  }
+}

@@ -1,0 +1,396 @@
+import { statfs } from 'node:fs/promises'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { StoredBytes } from '#shared/store/stored-bytes.ts'
+
+/**
+ * Measured memory per byte of a request body. The sum covers the received bytes, the parsed strings (two bytes per character if
+ * one needs them), and garbage not yet collected.
+ */
+export const HELD_PER_BYTE = 3
+/** Additional memory per JSON value, in bytes. Needed because, for example, an empty object has only two bytes of text. */
+export const HELD_PER_VALUE = 64
+
+const MEMORY_RETRY_AFTER_MS = 2_000
+
+export interface ByteBudgetOptions {
+  readonly bytesMax: number
+  /** Maximum bytes of one key, so that one key cannot use up the whole budget. */
+  readonly keyBytesMax: number
+}
+
+/**
+ * Memory budget for the request bodies of one process, from the first byte until the body is in a blob or the call has ended.
+ * Never waits: a request beyond the budget is refused.
+ */
+export class ByteBudget {
+  readonly #options: ByteBudgetOptions
+  readonly #heldByKey = new Map<string, number>()
+  #held = 0
+
+  constructor(options: ByteBudgetOptions) {
+    this.#options = options
+  }
+
+  get held(): number {
+    return this.#held
+  }
+
+  get bytesMax(): number {
+    return this.#options.bytesMax
+  }
+
+  /** Opens an empty account for one body. The caller releases it. */
+  open(keyId: string): HeldBytes {
+    return new HeldBytes(this, keyId)
+  }
+
+  /**
+   * Changes the bytes of one body. A single body is always admitted, because otherwise the largest one would be refused forever.
+   *
+   * @throws ServiceError `overloaded` if the budget is exceeded; nothing is changed then
+   */
+  move(keyId: string, before: number, after: number): void {
+    const { bytesMax, keyBytesMax } = this.#options
+    const ofKey = (this.#heldByKey.get(keyId) ?? 0) - before
+    const others = this.#held - before
+    if (after > before && others > 0 && others + after > bytesMax) throw refusal('')
+    if (after > before && ofKey > 0 && ofKey + after > keyBytesMax) throw refusal(' of this key')
+    this.#held = others + after
+    if (ofKey + after > 0) this.#heldByKey.set(keyId, ofKey + after)
+    else this.#heldByKey.delete(keyId)
+  }
+}
+
+/** Account of one body in a {@link ByteBudget}. */
+export class HeldBytes {
+  readonly #budget: ByteBudget
+  readonly #keyId: string
+  #bytes = 0
+
+  constructor(budget: ByteBudget, keyId: string) {
+    this.#budget = budget
+    this.#keyId = keyId
+  }
+
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  /** Replaces the charged bytes. @throws ServiceError `overloaded` */
+  hold(bytes: number): void {
+    this.#budget.move(this.#keyId, this.#bytes, bytes)
+    this.#bytes = bytes
+  }
+
+  /** Reduces the charged bytes to at most `bytes`. */
+  shrink(bytes: number): void {
+    this.hold(Math.min(bytes, this.#bytes))
+  }
+
+  release(): void {
+    this.hold(0)
+  }
+}
+
+function refusal(whose: string): ServiceError {
+  const message = `The memory for request bodies${whose} is used up. Try again shortly.`
+  return new ServiceError('overloaded', message, { retryAfterMs: MEMORY_RETRY_AFTER_MS })
+}
+
+/** Cache lifetime of the measured free space. Even a fast disk needs longer than this to fill the space of the smallest floor. */
+const CACHE_TTL_MS = 250
+/** Fraction of the disk that stays free by default, but at most 1 GiB. */
+const FREE_SHARE = 1 / 20
+const FREE_BYTES_MAX = 1024 ** 3
+/** Retry-After in ms. By then, a purge may have freed space. */
+const DISK_RETRY_AFTER_MS = 60_000
+
+export interface DiskSpace {
+  readonly free: number
+  readonly size: number
+}
+
+/** Rejects new data when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database. */
+export class DiskFloor {
+  readonly #read: () => Promise<DiskSpace[]>
+  readonly #freeMin: number | undefined
+  #problem: ServiceError | undefined
+  #readAtMs = Number.NEGATIVE_INFINITY
+  #reading: Promise<void> | undefined
+
+  /** @param freeMin Bytes that stay free; undefined: 5 % of the disk, at most 1 GiB. */
+  constructor(directories: readonly string[], freeMin: number | undefined, read = spaceOf) {
+    this.#read = () => Promise.all(directories.map(read))
+    this.#freeMin = freeMin
+  }
+
+  /** Checks the free space, cached for 250 ms. @throws ServiceError `overloaded` if it is below the floor */
+  require(): Promise<void> | undefined {
+    if (performance.now() - this.#readAtMs > CACHE_TTL_MS) {
+      this.#reading ??= this.#readFree().finally(() => {
+        this.#reading = undefined
+      })
+      return this.#reading.then(() => this.#throw())
+    }
+    return this.#problem && Promise.reject(this.#problem)
+  }
+
+  #throw(): void {
+    if (this.#problem) throw this.#problem
+  }
+
+  async #readFree(): Promise<void> {
+    // If a directory is unreadable, then data is not refused here: the write itself fails with the reason.
+    const spaces = await this.#read().catch(() => [])
+    this.#readAtMs = performance.now()
+    const low = spaces.find((space) => space.free < this.#minOf(space))
+    this.#problem = low && diskFull(low, this.#minOf(low))
+  }
+
+  #minOf({ size }: DiskSpace): number {
+    return this.#freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
+  }
+}
+
+async function spaceOf(directory: string): Promise<DiskSpace> {
+  const { bavail, blocks, bsize } = await statfs(directory)
+  return { free: bavail * bsize, size: blocks * bsize }
+}
+
+function diskFull({ free }: DiskSpace, min: number): ServiceError {
+  const message = `The disk of the service has ${mebibytes(free)} free, and nothing new is stored below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only the operator of this service can free space.`
+  return new ServiceError('overloaded', message, { retryAfterMs: DISK_RETRY_AFTER_MS, isUndone: true })
+}
+
+function mebibytes(bytes: number): string {
+  return `${Math.floor(bytes / 1024 ** 2)} MiB`
+}
+
+/*
+ * One quota of stored bytes per project, over files, bodies and results of jobs, and conversations.
+ *
+ * The store counts committed rows (`shared/store/stored-bytes.ts`). Bytes are reserved before they are written: a stream reserves in steps as it
+ * arrives, anything else reserves its whole size. An ingress reserves 1 MiB more than it needs, so that small jobs ask the store once per mebibyte
+ * rather than once each. When a row commits, its reservation is consumed: from then on the row counts.
+ *
+ * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once: two are admitted, and ten are refused at their
+ * first bytes.
+ *
+ * Results and events of jobs are counted but never refused, because the caller has paid for them. If a process dies, then its reservations expire.
+ */
+
+/** Bytes that a process reserves for a project in addition to its present need. */
+const SPARE_BYTES = 1024 ** 2
+/** Time after which an unused reservation is released. */
+const IDLE_TIMEOUT_MS = 2_000
+
+export interface StoredQuotaOptions {
+  /** Store of the byte counts; undefined if this deployment stores only the blobs of running calls. */
+  readonly bytes: StoredBytes | undefined
+  readonly boot: string
+  readonly most: number
+  readonly floor: Pick<DiskFloor, 'require'>
+}
+
+interface Project {
+  readonly tenant: string
+  /** Bytes of all {@link Holding holdings} of the project. */
+  held: number
+  /** Bytes that the store granted and that no committed row has consumed. */
+  granted: number
+  /** Bytes that the store counts for this process: `granted` plus the bytes consumed since the last request. */
+  reported: number
+  last: Promise<unknown>
+  timer: NodeJS.Timeout | undefined
+}
+
+/** Reserved bytes of one call or job. `dispose` releases them. */
+export interface Holding extends Disposable {
+  readonly bytes: number
+  /** Reserves a known size in advance, so that of many concurrent uploads only those that fit are admitted. @throws ServiceError as {@link grow} */
+  expect(bytes: number): Promise<void> | undefined
+  /**
+   * Reserves bytes before they are written.
+   *
+   * @returns Undefined if the reservation needed no request to the store
+   * @throws ServiceError `insufficient_quota` if the quota of the project is exceeded; `overloaded` if the disk is nearly full
+   */
+  grow(bytes: number): Promise<void> | undefined
+  /** Call when a committed row counts the bytes: the holding becomes empty. */
+  stored(): void
+  /** Wraps a blob store: each write first reserves its bytes in this holding. */
+  over(blobs: Blobs): Blobs
+}
+
+/** Reserves bytes for the projects of one process. */
+export class StoredQuota {
+  readonly #options: StoredQuotaOptions
+  readonly #projects = new Map<string, Project>()
+  #isClosed = false
+
+  constructor(options: StoredQuotaOptions) {
+    this.#options = options
+  }
+
+  open(tenant: string): Holding {
+    return new ProjectHolding(this, tenant)
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    for (const project of this.#projects.values()) {
+      clearTimeout(project.timer)
+      // If this fails, then the reservations expire.
+      if (project.reported > 0) await this.#requestGrant(project, 0).catch(() => {})
+    }
+  }
+
+  /** Called only by {@link Holding} objects. */
+  take(tenant: string, bytes: number): Promise<void> | undefined {
+    const low = this.#options.floor.require()
+    low?.catch(() => {})
+    const project = this.#projectOf(tenant)
+    if (!low && project.held + bytes <= project.granted) {
+      project.held += bytes
+      return undefined
+    }
+    const taken = project.last.then(() => low).then(() => this.#take(project, bytes))
+    // Serialized: each request takes the grants of the earlier ones into account.
+    project.last = taken.catch(() => {})
+    return taken
+  }
+
+  /** Called only by {@link Holding} objects. @param stored The part of `bytes` that a committed row counts. */
+  giveBack(tenant: string, bytes: number, stored: number): void {
+    const project = this.#projectOf(tenant)
+    project.held -= bytes
+    project.granted -= stored
+    this.#tidyLater(project)
+  }
+
+  async #take(project: Project, bytes: number): Promise<void> {
+    const wanted = project.held + bytes
+    if (wanted > project.granted) {
+      const { isGranted } = await this.#requestGrant(project, wanted + SPARE_BYTES)
+      if (!isGranted) {
+        const exact = await this.#requestGrant(project, wanted)
+        if (!exact.isGranted) throw quotaExceeded(exact.used + project.held, this.#options.most)
+      }
+    }
+    project.held += bytes
+    this.#tidyLater(project)
+  }
+
+  async #requestGrant(project: Project, wanted: number) {
+    const { bytes, boot, most } = this.#options
+    const before = project.granted
+    const answer = (await bytes?.hold(project.tenant, boot, wanted, most)) ?? { isGranted: wanted <= most, used: 0 }
+    if (!answer.isGranted) return answer
+    // Rows committed during the request have consumed part of the grant.
+    project.granted = wanted - Math.max(0, before - project.granted)
+    project.reported = wanted
+    return answer
+  }
+
+  #projectOf(tenant: string): Project {
+    let project = this.#projects.get(tenant)
+    if (!project) {
+      project = { tenant, held: 0, granted: 0, reported: 0, last: Promise.resolve(), timer: undefined }
+      this.#projects.set(tenant, project)
+    }
+    return project
+  }
+
+  #tidyLater(project: Project): void {
+    if (project.timer || this.#isClosed) return
+    const delayMs = project.held > 0 ? (this.#options.bytes?.keepMs ?? IDLE_TIMEOUT_MS) / 3 : IDLE_TIMEOUT_MS
+    project.timer = setTimeout(() => {
+      project.timer = undefined
+      project.last = project.last.then(() => this.#tidy(project)).catch(() => this.#tidyLater(project))
+    }, delayMs).unref()
+  }
+
+  async #tidy(project: Project): Promise<void> {
+    if (project.reported > 0 || project.held > 0) await this.#requestGrant(project, project.held)
+    if (project.held > 0) this.#tidyLater(project)
+    else if (project.reported === 0) this.#projects.delete(project.tenant)
+  }
+}
+
+class ProjectHolding implements Holding {
+  readonly #quota: StoredQuota
+  readonly #tenant: string
+  #reserved = 0
+  bytes = 0
+
+  constructor(quota: StoredQuota, tenant: string) {
+    this.#quota = quota
+    this.#tenant = tenant
+  }
+
+  expect(bytes: number): Promise<void> | undefined {
+    const more = bytes - this.#reserved
+    if (more <= 0) return undefined
+    const taking = this.#quota.take(this.#tenant, more)
+    if (!taking) this.#reserved += more
+    return taking?.then(() => {
+      this.#reserved += more
+    })
+  }
+
+  grow(bytes: number): Promise<void> | undefined {
+    const expecting = this.expect(this.bytes + bytes)
+    if (!expecting) this.bytes += bytes
+    return expecting?.then(() => {
+      this.bytes += bytes
+    })
+  }
+
+  stored(): void {
+    this.#giveBack(true)
+  }
+
+  over(blobs: Blobs): Blobs {
+    const grow = (bytes: number) => this.grow(bytes)
+    async function* reserved(value: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+      for await (const piece of value) {
+        await grow(piece.length)
+        yield piece
+      }
+    }
+    return {
+      put: async (key, value) => {
+        if (!Buffer.isBuffer(value)) return await blobs.put(key, reserved(value))
+        await grow(value.length)
+        await blobs.put(key, value)
+      },
+      copy: async (from, to) => {
+        await grow(await blobs.size(from))
+        await blobs.copy(from, to)
+      },
+      open: (...of) => blobs.open(...of),
+      size: (key) => blobs.size(key),
+      get: (key) => blobs.get(key),
+      delete: (key) => blobs.delete(key),
+      sweep: (...of) => blobs.sweep(...of),
+    }
+  }
+
+  [Symbol.dispose](): void {
+    this.#giveBack(false)
+  }
+
+  #giveBack(isStored: boolean): void {
+    const reserved = this.#reserved
+    const stored = isStored ? Math.min(this.bytes, reserved) : 0
+    this.bytes = 0
+    this.#reserved = 0
+    if (reserved > 0) this.#quota.giveBack(this.#tenant, reserved, stored)
+  }
+}
+
+function quotaExceeded(used: number, most: number): ServiceError {
+  const message = `This project uses ${used} of its ${most} bytes (FILES_BYTES_MAX_PER_PROJECT), including uploads in progress. Delete files, batches, responses, conversations or finished jobs, or wait until their retention ends.`
+  return new ServiceError('insufficient_quota', message, { isUndone: true })
+}

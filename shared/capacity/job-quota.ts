@@ -1,0 +1,331 @@
+import type { Limits } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
+import type { TenantDepth, TenantReads } from '#shared/store/tenants.ts'
+
+/** Maximum age of the counts by which jobs are admitted. Not shorter, because each count is a query of the store. */
+const COUNT_AGE_MS = 1_000
+/** If the counts are overdue by this time, then a new job waits for them; until then the old counts are used. */
+const OVERDUE_MS = 4_000
+/** The next count starts after this multiple of the duration of the last one, because counting many jobs is slow. */
+const COUNT_PAUSE_FACTOR = 50
+const RETRY_AFTER_MS = 10_000
+
+/**
+ * Limits on the number of durable jobs. Scheduled jobs (`run_at` in the future) are counted separately from queued and running
+ * ones.
+ */
+export interface JobBounds {
+  readonly jobsMax: number
+  readonly scheduledMax: number
+  /** Limits per tenant. Default: a tenant may have as many jobs as the quota has left (see {@link JobQuota}). */
+  readonly jobsMaxPerProject?: number | undefined
+  readonly scheduledMaxPerProject?: number | undefined
+  /** Configured limits of a tenant, which replace the default. `queued` limits jobs that wait to be started. */
+  readonly limitsOf?: (tenant: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
+  readonly limitsOfKey?: (keyId: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
+}
+
+/** Numbers of queued jobs, of queued and running jobs, and of scheduled jobs. */
+type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
+
+type QuotaRequest = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
+
+/** One unit of the quota, held by a job until its row is committed or refused. */
+interface PendingCreate {
+  readonly tenant: string
+  readonly isScheduled: boolean
+}
+
+interface Bound {
+  readonly count: number
+  /** Configured limit of the tenant; undefined: as many jobs as are left of `most`. */
+  readonly own: number | undefined
+  readonly total: number
+  readonly most: number
+  readonly what: string
+}
+
+/**
+ * Quota of durable jobs, checked before anything of a job is stored.
+ *
+ * No tenant can use up the whole quota. Without an own limit, a tenant may have as many jobs as the quota has left. Thus one
+ * tenant alone gets half of it, two tenants get a third each, and a new tenant always finds some left.
+ *
+ * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250
+ * and 250 are left.
+ *
+ * Jobs beyond a tenant's limit, such as scheduled jobs that all became due at once, count only against that tenant.
+ */
+export class JobQuota {
+  readonly #store: StoreView
+  readonly #bounds: JobBounds
+  #countedAtMs = 0
+  #countMs = 0
+  #counting: Promise<void> | undefined
+  #tally: Tally
+  /** Jobs admitted since the current count began, or in progress at that time. The count may not include them. */
+  #since: Tally
+  readonly #pendingCreates = new Set<PendingCreate>()
+  readonly #ofKeys: KeyQuota
+
+  constructor(store: StoreView, bounds: JobBounds) {
+    this.#store = store
+    this.#bounds = bounds
+    this.#tally = new Tally(bounds)
+    this.#since = new Tally(bounds)
+    this.#ofKeys = new KeyQuota(store.tenants, bounds.limitsOfKey ?? (() => undefined))
+  }
+
+  /**
+   * Checks the quota without admitting a job.
+   *
+   * @throws ServiceError `rate_limit_exceeded` at the tenant's own limit; `overloaded` at the limit of the service, or if the
+   * store is down
+   */
+  async require({ tenant }: QuotaRequest): Promise<void> {
+    const place = { tenant, isScheduled: false }
+    await this.#ready(place)
+    this.#refuse(place)
+  }
+
+  /** Creates a job if the quota allows it. The job counts from the first moment on. @throws ServiceError As {@link require} */
+  async enter({ tenant, keyId, runAtMs = 0 }: QuotaRequest, create: () => Promise<Created>): Promise<Created> {
+    const place = { tenant, isScheduled: runAtMs > Date.now() }
+    await this.#ready(place)
+    return await this.#ofKeys.enter(keyId, place.isScheduled, () => this.#enter(place, create))
+  }
+
+  async #enter(place: PendingCreate, create: () => Promise<Created>): Promise<Created> {
+    // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
+    this.#refuse(place)
+    this.#pendingCreates.add(place)
+    this.#add(place, 1)
+    try {
+      const created = await create()
+      if (created.outcome !== 'created') this.#add(place, -1)
+      return created
+    } catch (error) {
+      // If the outcome is unknown, then the next count decides.
+      if (ServiceError.from(error).isUndone) this.#add(place, -1)
+      throw error
+    } finally {
+      this.#pendingCreates.delete(place)
+    }
+  }
+
+  async #ready(place: PendingCreate): Promise<void> {
+    if (!this.#store.isReachable) {
+      const message = 'The job store cannot be reached now.'
+      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
+    }
+    await this.#count()
+    // Outdated counts never refuse a job: wait for the count in progress.
+    if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
+  }
+
+  #hasCapacity(place: PendingCreate): boolean {
+    try {
+      this.#refuse(place)
+      return true
+    } catch {
+      return false
+    }
+  }
+
+  #refuse({ tenant, isScheduled }: PendingCreate): void {
+    limitError(isScheduled ? this.#scheduledOf(tenant) : this.#underWayOf(tenant), isScheduled)
+  }
+
+  #add(place: PendingCreate, count: number): void {
+    for (const tally of [this.#tally, this.#since]) tally.add(place, count)
+  }
+
+  /** Starts a count if one is due. Until the result arrives, the previous counts are used, unless they are too old. */
+  async #count(): Promise<void> {
+    const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_PAUSE_FACTOR * this.#countMs)
+    if (overdueMs <= 0) return
+    this.#counting ??= this.#read().finally(() => {
+      this.#counting = undefined
+    })
+    // If the count fails, then the next job repeats it. Only jobs that wait for the count receive the error.
+    if (overdueMs < OVERDUE_MS) this.#counting.catch(() => {})
+    else await this.#counting
+  }
+
+  async #read(): Promise<void> {
+    const startedAtMs = Date.now()
+    this.#since = new Tally(this.#bounds)
+    for (const place of this.#pendingCreates) this.#since.add(place, 1)
+    const depth = await this.#store.tenants.depth()
+    this.#tally = new Tally(this.#bounds)
+    for (const row of depth) this.#tally.addStored(row)
+    this.#tally.addAll(this.#since)
+    this.#countedAtMs = Date.now()
+    this.#countMs = this.#countedAtMs - startedAtMs
+  }
+
+  #underWayOf(tenant: string): Bound {
+    const { jobsMax: most, jobsMaxPerProject, limitsOf } = this.#bounds
+    const { underWay: total } = this.#tally.totals
+    const { queued, underWay } = this.#tally.of(tenant)
+    const queuedMax = limitsOf?.(tenant)?.queued
+    if (queuedMax !== undefined) return { count: queued, own: queuedMax, total, most, what: 'queued jobs' }
+    return { count: underWay, own: jobsMaxPerProject, total, most, what: 'queued or running jobs' }
+  }
+
+  #scheduledOf(tenant: string): Bound {
+    const { scheduledMax: most, scheduledMaxPerProject, limitsOf } = this.#bounds
+    const own = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
+    const { scheduled: total } = this.#tally.totals
+    return { count: this.#tally.of(tenant).scheduled, own, total, most, what: 'scheduled jobs' }
+  }
+}
+
+/** Counts per tenant and in total. In the total, a tenant counts at most up to its limit. */
+class Tally {
+  readonly #bounds: JobBounds
+  readonly #counts = new Map<string, Counts>()
+  readonly totals = { underWay: 0, scheduled: 0 }
+
+  constructor(bounds: JobBounds) {
+    this.#bounds = bounds
+  }
+
+  of(tenant: string): Counts {
+    return this.#counts.get(tenant) ?? NONE
+  }
+
+  add({ tenant, isScheduled }: PendingCreate, count: number): void {
+    if (isScheduled) this.#add(tenant, { ...NONE, scheduled: count })
+    else this.#add(tenant, { ...NONE, queued: count, underWay: count })
+  }
+
+  addStored({ tenant, state, count }: TenantDepth): void {
+    if (state === 'scheduled') this.#add(tenant, { ...NONE, scheduled: count })
+    else this.#add(tenant, { ...NONE, queued: state === 'queued' ? count : 0, underWay: count })
+  }
+
+  addAll(other: Tally): void {
+    for (const [tenant, counts] of other.#counts) this.#add(tenant, counts)
+  }
+
+  #add(tenant: string, { queued, underWay, scheduled }: Counts): void {
+    const before = this.of(tenant)
+    const after = {
+      queued: Math.max(0, before.queued + queued),
+      underWay: Math.max(0, before.underWay + underWay),
+      scheduled: Math.max(0, before.scheduled + scheduled),
+    }
+    this.#counts.set(tenant, after)
+    const most = this.#mostOf(tenant)
+    for (const kind of ['underWay', 'scheduled'] as const) {
+      this.totals[kind] += Math.min(after[kind], most[kind]) - Math.min(before[kind], most[kind])
+    }
+  }
+
+  #mostOf(tenant: string): Record<'underWay' | 'scheduled', number> {
+    const { jobsMax, scheduledMax, jobsMaxPerProject, scheduledMaxPerProject, limitsOf } = this.#bounds
+    const scheduled = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
+    return {
+      underWay: jobsMaxPerProject ?? Math.ceil(jobsMax / 2),
+      scheduled: scheduled ?? Math.ceil(scheduledMax / 2),
+    }
+  }
+}
+
+const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
+
+function limitError({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
+  const refusal = { retryAfterMs: RETRY_AFTER_MS, isUndone: true }
+  if (own === 0) {
+    const message = `This project cannot have ${what}: its limit is 0. Only the operator of this service can raise it.`
+    throw new ServiceError('permission_denied', message, { isUndone: true })
+  }
+  if (own !== undefined && count >= own) {
+    const message = `This project has ${count} ${what}; its limit is ${own}. Try again later.`
+    throw new ServiceError('rate_limit_exceeded', message, refusal)
+  }
+  if (total >= most) {
+    const many = isScheduled ? 'Too many jobs are scheduled.' : 'Too many jobs are in progress.'
+    throw new ServiceError('overloaded', `${many} Try again later.`, refusal)
+  }
+  if (own !== undefined || count < most - total) return
+  const message = `This project has ${count} ${what}; the remaining capacity is reserved for other projects. Try again later.`
+  throw new ServiceError('rate_limit_exceeded', message, refusal)
+}
+
+/** Waiting state of a job: queued for a worker, or scheduled. */
+type Waiting = 'queued' | 'scheduled'
+
+/** Jobs of one key and state that this process has begun to create. A concurrent count may not include them. */
+interface Begun {
+  /** Number of creations begun since the last count started. */
+  total: number
+  underWay: number
+  readers: number
+}
+
+/**
+ * Limits of a key on its waiting jobs, in addition to those of its project (docs/operate/keys.md). Only keys with such a limit are
+ * counted, by an index, once per job. Concurrent ingresses may each admit the last job.
+ */
+export class KeyQuota {
+  readonly #tenants: Pick<TenantReads, 'waitingOfKey'>
+  readonly #limitsOf: (keyId: string) => Pick<Limits, Waiting> | undefined
+  readonly #begun = new Map<string, Begun>()
+
+  constructor(
+    tenants: Pick<TenantReads, 'waitingOfKey'>,
+    limitsOf: (keyId: string) => Pick<Limits, Waiting> | undefined,
+  ) {
+    this.#tenants = tenants
+    this.#limitsOf = limitsOf
+  }
+
+  /**
+   * Creates a job of a key if the limits of the key allow it.
+   *
+   * @throws ServiceError `rate_limit_exceeded`; `permission_denied` if the limit is 0; all errors of `create`
+   */
+  async enter<T>(keyId: string | undefined, isScheduled: boolean, create: () => Promise<T>): Promise<T> {
+    const state = isScheduled ? 'scheduled' : 'queued'
+    const most = keyId === undefined ? undefined : this.#limitsOf(keyId)?.[state]
+    return keyId === undefined || most === undefined ? await create() : await this.#enter(keyId, state, most, create)
+  }
+
+  async #enter<T>(keyId: string, state: Waiting, most: number, create: () => Promise<T>): Promise<T> {
+    const name = `${state} ${keyId}`
+    const begun = this.#begun.get(name) ?? { total: 0, underWay: 0, readers: 0 }
+    this.#begun.set(name, begun)
+    begun.readers++
+    try {
+      // Jobs whose creation is in progress may be missing in the count, so they are added.
+      const unseen = begun.underWay - begun.total
+      const waiting = (await this.#tenants.waitingOfKey(keyId))[state]
+      // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
+      if (waiting + unseen + begun.total >= most) throw full(state, most)
+      begun.total++
+      begun.underWay++
+    } finally {
+      begun.readers--
+      if (begun.underWay + begun.readers === 0) this.#begun.delete(name)
+    }
+    try {
+      return await create()
+    } finally {
+      begun.underWay--
+      if (begun.underWay + begun.readers === 0) this.#begun.delete(name)
+    }
+  }
+}
+
+function full(state: Waiting, most: number): ServiceError {
+  const what = state === 'queued' ? 'queued jobs' : 'scheduled jobs'
+  if (most === 0) {
+    const message = `This key may have no ${what}: its limit is 0. Only the operator of this service can raise it.`
+    return new ServiceError('permission_denied', message, { isUndone: true })
+  }
+  const message = `This key has reached its limit of ${most} ${what}. Try again later.`
+  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: RETRY_AFTER_MS, isUndone: true })
+}

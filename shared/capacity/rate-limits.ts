@@ -1,0 +1,474 @@
+import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible'
+import type { ErrorCode } from '#schemas/error.ts'
+import type { ApiKey } from '#shared/keys/keys.ts'
+import { type LimitSettings, limitsOfKey, type Owner } from '#shared/keys/limits.ts'
+import { type Limits, projectIdOf } from '#shared/keys/project.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { RunningLimits, TenantReads } from '#shared/store/tenants.ts'
+import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet-counts.ts'
+
+/**
+ * Part of a limit's remainder that all ingresses together may grant without synchronizing. As long as their counts are
+ * equal, they exceed the limit by at most this part. Example: of 400 remaining requests, four ingresses may grant 25
+ * each.
+ */
+const UNASKED_SHARE = 1 / 4
+
+/** Default limits of every key without limits of its own or of its project. 0 means no limit. */
+export interface RateLimitConfig extends LimitSettings {
+  readonly followsMaxPerKey: number
+  /** Maximum code runs per minute of one end user of a key, in one ingress. */
+  readonly codeRunsPerUser: number
+}
+
+export interface RateLimitOptions {
+  limitsOf?(project: string): Limits | undefined
+  /** Undefined if this ingress is the only one, or has no store to share counts. */
+  readonly fleet?: Fleet | undefined
+  /** Number of ingresses, including this one. */
+  ingresses?(): number
+  clock?(): number
+}
+
+type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
+
+export interface RemainingLimit {
+  readonly kind: 'requests' | 'tokens'
+  readonly limit: number
+  readonly remaining: number
+  readonly resetMs: number
+}
+
+/** Receives the remaining limits of a call, for its response headers (docs/internals/protocol.md, Headers). */
+type ShowRemaining = (left: readonly RemainingLimit[]) => void
+
+interface Use {
+  readonly kind: 'requests' | 'tokens'
+  readonly owner: Owner
+  readonly limit: number
+  readonly window: MinuteWindow
+}
+
+interface SlotUse {
+  readonly owner: Owner
+  readonly limit: number
+  readonly running: Running
+  readonly countsJobs: boolean
+}
+
+/**
+ * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md,
+ * Limits).
+ *
+ * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a
+ * synchronization only if the call might exceed a limit (docs/operate/reliability.md, How exact limits are).
+ *
+ * Only requests that create work are counted. Reads, polls, event streams and cancels are never refused because of
+ * running calls. Long polls and event streams have a limit of their own, because they stay open.
+ */
+export class RateLimits {
+  readonly #config: RateLimitConfig
+  readonly #limitsOf: (project: string) => Limits | undefined
+  readonly #fleet: Fleet | undefined
+  readonly #ingresses: () => number
+  readonly #clock: () => number
+  readonly #counts = new Counts()
+  readonly #following = new Map<string, number>()
+  readonly #users: RateLimiterMemory | undefined
+
+  constructor(config: RateLimitConfig, options: RateLimitOptions = {}) {
+    this.#config = config
+    this.#limitsOf = (project) => options.limitsOf?.(project)
+    this.#fleet = options.fleet
+    this.#ingresses = () => Math.max(1, options.ingresses?.() ?? 1)
+    this.#clock = options.clock ?? (() => performance.now())
+    const { codeRunsPerUser: points } = config
+    this.#users = points > 0 ? new RateLimiterMemory({ points, duration: WINDOW_MS / 1_000 }) : undefined
+  }
+
+  /**
+   * Counts a call of a key, or refuses it. No await separates check and count: otherwise concurrent calls could all
+   * take the last slot. `show` is called in both cases.
+   *
+   * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the
+   * store ({@link ConcurrencyLimits})
+   * @returns function to call when the call has ended
+   * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
+   * `permission_denied` if the limit is 0
+   */
+  async enter(key: KeyOf, show: ShowRemaining, isJob = false): Promise<() => void> {
+    const uses = this.#usesOf(key)
+    const slots = this.#slotsOf(key).filter(({ countsJobs }) => !(isJob && countsJobs))
+    const leave = () => {
+      for (const { running } of slots) running.local--
+      for (const { running } of slots) this.#fleet?.markChanged(running)
+    }
+    try {
+      this.#refuse(uses, slots, 1)
+      for (const { kind, window } of uses) if (kind === 'requests') window.add(1, this.#clock())
+      for (const { running } of slots) running.local++
+      if (this.#fleet && uses.length + slots.length > 0) {
+        await this.#settle(this.#fleet, uses, slots)
+        this.#recheck(uses, slots, leave)
+      }
+      return leave
+    } finally {
+      show(this.#remainingOf(uses))
+    }
+  }
+
+  /**
+   * Counts an open long poll or event stream.
+   *
+   * @returns function to call when the poll or stream has ended
+   * @throws ServiceError `rate_limit_exceeded` if the maximum number is open
+   */
+  beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
+    const count = this.#following.get(id) ?? 0
+    const most = this.#config.followsMaxPerKey
+    if (count >= (most || Infinity)) throw concurrencyExceeded('key', most, 'open waits and event streams')
+    this.#following.set(id, count + 1)
+    return () => {
+      const left = (this.#following.get(id) ?? 1) - 1
+      if (left > 0) this.#following.set(id, left)
+      else this.#following.delete(id)
+    }
+  }
+
+  hasTokenLimit(key: KeyOf): boolean {
+    return this.#usesOf(key).some(({ kind }) => kind === 'tokens')
+  }
+
+  /** Remaining requests and tokens of a key, without counting a call. */
+  remaining(key: KeyOf): RemainingLimit[] {
+    return this.#remainingOf(this.#usesOf(key))
+  }
+
+  /**
+   * Counts one call of an end user of a key, or refuses the call. Calls without a user id are not counted.
+   *
+   * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
+   */
+  async countUser({ id }: Pick<ApiKey, 'id'>, userId: string | undefined): Promise<void> {
+    if (!this.#users || userId === undefined) return
+    const { points } = this.#users
+    await this.#users.consume(`${id} ${userId}`).catch((refused: RateLimiterRes) => {
+      throw refusal(
+        `Rate limit reached: at most ${points} code runs per minute for one end user.`,
+        refused.msBeforeNext,
+      )
+    })
+  }
+
+  /**
+   * Counts a line of a batch as a request, before the line becomes a job. Lines take no slot of the concurrency limit.
+   *
+   * @throws ServiceError as {@link enter}
+   */
+  async enterLine(key: KeyOf): Promise<void> {
+    const uses = this.#usesOf(key).filter(({ kind }) => kind === 'requests')
+    this.#refuse(uses, [], 1)
+    for (const { window } of uses) window.add(1, this.#clock())
+    if (!this.#fleet || uses.length === 0) return
+    await this.#settle(this.#fleet, uses, [])
+    this.#recheck(uses, [], () => {})
+  }
+
+  /** Undoes {@link enterLine} for a line that did not become a job. */
+  leaveLine(key: KeyOf): void {
+    for (const { kind, window } of this.#usesOf(key)) if (kind === 'requests') this.#add(window, -1)
+  }
+
+  /**
+   * Reserves the estimated tokens of a call. The call is admitted if the estimate fits into the rest of the minute, or
+   * if this ingress runs no other call of the key. At most one call per ingress can therefore exceed the limit.
+   *
+   * @returns function to call once, with the tokens used; 0 if the call did not run
+   * @throws ServiceError `token_limit_exceeded`
+   */
+  async reserveTokens(key: KeyOf, tokens: number): Promise<(used: number) => void> {
+    const uses = this.#usesOf(key).filter(({ kind }) => kind === 'tokens')
+    const refuse = (more: number, others: number) => {
+      const now = this.#clock()
+      const full = uses.find(({ window, limit }) => window.used(now) + more > limit && window.reservations > others)
+      if (full) throw exceeded('tokens', full.limit, full.owner, full.window.remainingMs(now) || WINDOW_MS)
+    }
+    this.#refuse(uses, [], 1)
+    refuse(tokens, 0)
+    const minutes = uses.map(({ window }) => {
+      window.reservations++
+      window.add(tokens, this.#clock())
+      return window.minute(this.#clock())
+    })
+    const settle = (used: number) => {
+      for (const [i, { window }] of uses.entries()) {
+        window.reservations--
+        this.#add(window, window.minute(this.#clock()) === minutes[i] ? used - tokens : used)
+      }
+    }
+    try {
+      if (this.#fleet) await this.#settle(this.#fleet, uses, [])
+      refuse(0, 1)
+    } catch (refused) {
+      settle(0)
+      throw refused
+    }
+    return settle
+  }
+
+  #add(window: MinuteWindow, amount: number): void {
+    window.add(amount, this.#clock())
+    this.#fleet?.markChanged(window)
+  }
+
+  /**
+   * @param more Number of calls that are not counted yet
+   *
+   * @throws ServiceError if a limit does not allow them
+   */
+  #refuse(uses: readonly Use[], slots: readonly SlotUse[], more: number): void {
+    const now = this.#clock()
+    const full = slots.find(({ running, limit }) => this.#runningOf(running, now) + more > limit)
+    if (full?.limit === 0) throw limitIsZero(full.owner, 'calls at once')
+    if (full) {
+      this.#fleet?.refresh(full.running, now)
+      throw concurrencyExceeded(full.owner, full.limit, 'concurrent requests')
+    }
+    for (const { kind, limit, owner, window } of uses) {
+      const used = window.used(now)
+      const isOver = kind === 'tokens' ? used >= limit : used + more > limit
+      if (!isOver) continue
+      if (limit === 0) throw limitIsZero(owner, `${kind} per minute`)
+      this.#fleet?.refresh(window, now)
+      throw exceeded(kind, limit, owner, window.remainingMs(now) || WINDOW_MS)
+    }
+  }
+
+  /** Checks the limits again after a synchronization. If the call is refused, then its counts are undone. */
+  #recheck(uses: readonly Use[], slots: readonly SlotUse[], leave: () => void): void {
+    try {
+      this.#refuse(uses, slots, 0)
+    } catch (refused) {
+      for (const { kind, window } of uses) if (kind === 'requests') window.add(-1, this.#clock())
+      leave()
+      throw refused
+    }
+  }
+
+  /** Publishes the counts of a call, and waits for the fleet's counts if the call might exceed a limit. */
+  async #settle(fleet: Fleet, uses: readonly Use[], slots: readonly SlotUse[]): Promise<void> {
+    const now = this.#clock()
+    const isSure = uses.every((use) => this.#isSure(use, now)) && slots.every((slot) => this.#isSlotSure(slot, now))
+    if (!isSure && fleet.isReachable) {
+      return await fleet.synchronize([...uses.map(({ window }) => window), ...slots.map(({ running }) => running)])
+    }
+    for (const { window } of uses) {
+      if (window.unsettled === 0) fleet.refresh(window, now)
+      else fleet.markChanged(window)
+    }
+    for (const { running } of slots) fleet.markChanged(running)
+  }
+
+  #isSure({ limit, window }: Use, nowMs: number): boolean {
+    if (!window.isKnown(nowMs)) return false
+    const { unsettled } = window
+    if (unsettled === 0) return true
+    return unsettled <= this.#unsynced(limit - (window.used(nowMs) - unsettled))
+  }
+
+  #isSlotSure({ limit, running }: SlotUse, nowMs: number): boolean {
+    const { local: here, published: told } = running
+    return running.isFresh(nowMs) && here - told <= this.#unsynced(limit - told - running.elsewhere(nowMs))
+  }
+
+  /**
+   * Number of running calls. Stale counts of other ingresses are ignored while the store is reachable, because current
+   * ones will be read.
+   */
+  #runningOf(running: Running, nowMs: number): number {
+    return this.#fleet?.isReachable && !running.isFresh(nowMs) ? running.local : running.all(nowMs)
+  }
+
+  #unsynced(left: number): number {
+    return Math.floor((left * UNASKED_SHARE) / this.#ingresses())
+  }
+
+  #usesOf(key: KeyOf): Use[] {
+    const uses: Use[] = []
+    for (const { owner, id, tokens, requests } of limitsOfKey(key, this.#config, this.#limitsOf)) {
+      if (tokens !== undefined) uses.push(this.#use('tokens', owner, id, tokens))
+      if (requests !== undefined) uses.push(this.#use('requests', owner, id, requests))
+    }
+    return uses
+  }
+
+  #use(kind: Use['kind'], owner: Owner, id: string, limit: number): Use {
+    return { kind, owner, limit, window: this.#counts.window(`${kind} ${owner} ${id}`) }
+  }
+
+  #slotsOf(key: KeyOf): SlotUse[] {
+    return limitsOfKey(key, this.#config, this.#limitsOf).flatMap(({ owner, id, running: limit, countsJobs }) =>
+      limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#counts.running(`${owner} ${id}`) }],
+    )
+  }
+
+  #remainingOf(uses: readonly Use[]): RemainingLimit[] {
+    const now = this.#clock()
+    return uses.map(({ kind, limit, window }) => {
+      const remaining = Math.max(0, limit - window.used(now))
+      return { kind, limit, remaining, resetMs: window.remainingMs(now) }
+    })
+  }
+}
+
+export interface ConcurrencyOptions {
+  /** Maximum concurrent calls and durable jobs of a project; undefined: no limit. */
+  mostOf(project: string): number | undefined
+  /** Undefined if the deployment has no durable jobs. */
+  readonly tenants: Pick<TenantReads, 'running'> | undefined
+  /** Undefined if this ingress is the only one. */
+  readonly fleet: Fleet | undefined
+  readonly clock: () => number
+}
+
+export interface ConcurrencyUse {
+  readonly most: number
+  readonly calls: number
+  readonly jobs: number
+}
+
+/**
+ * Concurrency limit per project, for attached calls and durable jobs together, over the whole fleet
+ * (docs/operate/keys.md, What runs at once).
+ *
+ * A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable job reads
+ * both under a lock of the tenant. The last slot is therefore never taken twice. If a call and a claim compete for it,
+ * then both may fail.
+ *
+ * Only attached calls are counted here. A durable job that exceeds the limit waits in the store.
+ */
+export class ConcurrencyLimits implements RunningLimits {
+  readonly #options: ConcurrencyOptions
+  readonly #running = new Map<string, Running>()
+
+  constructor(options: ConcurrencyOptions) {
+    this.#options = options
+  }
+
+  /**
+   * Counts an attached call. Returns undefined if no limit applies.
+   *
+   * @returns function to call when the call has ended
+   * @throws ServiceError `rate_limit_exceeded` if the limit is reached; `permission_denied` if the limit is 0
+   */
+  enter(key: Pick<ApiKey, 'id' | 'project'>): Promise<() => void> | undefined {
+    const project = projectIdOf(key)
+    const most = this.#options.mostOf(project)
+    return most === undefined ? undefined : this.#enter(project, most)
+  }
+
+  mostOf(project: string): number | undefined {
+    return this.#options.mostOf(project)
+  }
+
+  callsOf(project: string): number {
+    return this.#running.get(project)?.local ?? 0
+  }
+
+  /** Running calls and jobs of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
+  async useOf(project: string): Promise<ConcurrencyUse | undefined> {
+    const most = this.#options.mostOf(project)
+    return most === undefined ? undefined : { most, ...(await this.#synchronize(this.#runningOf(project), project)) }
+  }
+
+  async #enter(project: string, most: number): Promise<() => void> {
+    if (most === 0) throw limitIsZero('project', 'concurrent calls and jobs')
+    const running = this.#runningOf(project)
+    running.local++
+    const leave = () => {
+      running.local--
+      this.#options.fleet?.markChanged(running)
+    }
+    try {
+      const { calls, jobs } = await this.#synchronize(running, project)
+      if (calls + jobs > most) throw full({ most, calls: calls - 1, jobs })
+      return leave
+    } catch (error) {
+      leave()
+      throw error
+    }
+  }
+
+  async #synchronize(running: Running, project: string): Promise<{ calls: number; jobs: number }> {
+    const { clock, fleet, tenants } = this.#options
+    if (!fleet) return { jobs: (await tenants?.running(project)) ?? 0, calls: running.local }
+    if (fleet.isReachable) await fleet.synchronize([running])
+    else fleet.markChanged(running)
+    return { calls: running.all(clock()), jobs: running.jobs(clock()) }
+  }
+
+  #runningOf(project: string): Running {
+    let running = this.#running.get(project)
+    if (!running) {
+      running = new Running(callsName(project))
+      this.#running.set(project, running)
+    }
+    return running
+  }
+}
+
+function full({ most, calls, jobs }: ConcurrencyUse) {
+  return refusal(
+    `This project is at its limit of ${most} concurrent calls and jobs: ${calls} calls and ${jobs} jobs are running.`,
+    1_000,
+  )
+}
+
+/** Maximum counters, which exceeds the number of keys with limits. At the maximum, all counters are dropped. */
+const KEPT_MAX = 50_000
+
+export class Counts {
+  readonly #windows = new Map<string, MinuteWindow>()
+  readonly #running = new Map<string, Running>()
+
+  window(name: string): MinuteWindow {
+    let window = this.#windows.get(name)
+    if (!window) {
+      if (this.#windows.size >= KEPT_MAX) this.#windows.clear()
+      window = new MinuteWindow(name)
+      this.#windows.set(name, window)
+    }
+    return window
+  }
+
+  running(name: string): Running {
+    let running = this.#running.get(name)
+    if (!running) {
+      // Running calls stay counted: each has a reference to its counter.
+      if (this.#running.size >= KEPT_MAX) this.#running.clear()
+      running = new Running(name)
+      this.#running.set(name, running)
+    }
+    return running
+  }
+}
+
+export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owner, leftMs: number): ServiceError {
+  const whose = owner === 'project' ? ' of this project' : ''
+  const code = kind === 'tokens' ? 'token_limit_exceeded' : 'rate_limit_exceeded'
+  return refusal(`Rate limit reached: ${limit} ${kind} per minute${whose}.`, leftMs, code)
+}
+
+export function concurrencyExceeded(owner: Owner, limit: number, what: string): ServiceError {
+  return refusal(`This ${owner} is at its limit of ${limit} ${what}.`, 1_000)
+}
+
+export function limitIsZero(owner: Owner, what: string): ServiceError {
+  const message = `Such calls are disabled for this ${owner}: its limit of ${what} is 0. Only the operator of this service can raise it.`
+  return new ServiceError('permission_denied', message)
+}
+
+export function refusal(message: string, retryAfterMs: number, code: ErrorCode = 'rate_limit_exceeded'): ServiceError {
+  const seconds = Math.max(1, Math.ceil(retryAfterMs / 1_000))
+  return new ServiceError(code, `${message} Try again in ${seconds} s.`, { retryAfterMs })
+}

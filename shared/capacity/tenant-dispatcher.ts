@@ -1,0 +1,339 @@
+import { FairQueue, type FairQueueItem, type Work, workKey } from './fair-queue.ts'
+
+/**
+ * Length of one interval in which job starts are counted. In a shorter one, a few simultaneous starts would look like a high
+ * rate.
+ */
+const SPAN_MS = 250
+
+/** A job that was sent this long ago and has not started counts as lost if workers are idle. */
+const LOST_AFTER_MS = 2_000
+/** Usual time in ms from a free slot to the start of the next job. Jobs that start within it must already be in the queue. */
+const DISPATCH_LATENCY_MS = 50
+/** Minimum prefetch per model: jobs sent to the workers in addition to those that run. */
+const PREFETCH_MIN = 2
+
+/** Burst for a tenant without jobs at the workers: it may use up to twice the prefetch. */
+const IDLE_TENANT_BURST = 2
+/**
+ * Maximum number of tenants without jobs at the workers that are examined per call, because the first ones may wait for models
+ * without capacity.
+ */
+const IDLE_TENANTS_PER_DISPATCH = 32
+/** Maximum number of rounds that a tenant skips, regardless of the number of ingresses at which it waits. */
+const SKIPPED_ROUNDS_MAX = 15
+
+export interface WaitingElsewhere {
+  readonly work: Work
+  readonly calls: number
+}
+
+export interface DispatcherView {
+  /**
+   * Prefetch of this ingress: jobs that may be sent before a slot is free, possibly fractional. Undefined if nothing can be sent.
+   */
+  prefetch(): number | undefined
+  slots(): number
+  /** Maximum concurrent jobs of one kind and model in the pool; undefined if only slots limit them. */
+  capacityOf(work: Work): number | undefined
+  waitingElsewhere(): ReadonlyMap<string, WaitingElsewhere>
+  partOf(work: Work): number
+  /** Number of ingresses at which jobs of a tenant wait, including this one. */
+  ingressesOf(tenant: string): number
+  isIdle(): boolean
+}
+
+interface Model {
+  readonly work: Work
+  waiting: number
+  /** Jobs that were sent to the workers and have not ended. */
+  inFlight: number
+  readonly ends: RateMeter
+}
+
+/**
+ * Dispatcher of one pool: decides which waiting job is sent next (docs/internals/design.md, Fairness).
+ *
+ * The problem: a pool's topic is a plain FIFO. If every call went there at once, then one tenant with 1,000 calls would delay all
+ * others.
+ *
+ * The invariant: only as many jobs are in the topic as keep its workers busy (the prefetch). Each model has only as many sent jobs
+ * as its workers can start soon. All others wait here in a {@link FairQueue}.
+ *
+ * How it works:
+ * 1. A job is sent if the prefetch is not used up and its model has capacity.
+ * 2. The next tenant in the round is served. A tenant that waits at n ingresses skips n − 1 rounds here.
+ * 3. A tenant without any job at the workers may exceed the prefetch by a factor of two. Thus long jobs of others do not block
+ *   it.
+ * 4. If several models compete for the slots, then each gets its max-min fair part ({@link maxMinPart}); alone, a model may use
+ *   all slots.
+ *
+ * Example: 40 slots, prefetch 10. A new tenant waits behind at most 10 sent jobs and one job of each other tenant. A call of a
+ * fast model never waits behind calls of a busy one.
+ */
+export class TenantDispatcher<Job extends FairQueueItem> {
+  readonly #view: DispatcherView
+  /** Sent jobs that no worker has started, with the time of sending; oldest first. */
+  readonly #sent = new Map<Job, number>()
+  readonly #inFlight = new Set<Job>()
+  readonly #inFlightBy = new Map<string, number>()
+  /** Waiting tenants without a sent job; longest waiting first. */
+  readonly #idleTenants = new Set<string>()
+  readonly #queue = new FairQueue<Job>()
+  /** Rounds that a tenant still skips here, because it is served at other ingresses too. */
+  readonly #skippedRounds = new Map<string, number>()
+  readonly #models = new Map<string, Model>()
+  readonly #starts = new RateMeter()
+
+  constructor(view: DispatcherView) {
+    this.#view = view
+  }
+
+  get hasWaiting(): boolean {
+    return this.#queue.size > 0
+  }
+
+  /** Jobs at the workers: running, or waiting there for the bulkhead of their model. */
+  get running(): number {
+    return this.#inFlight.size - this.#sent.size
+  }
+
+  get waiting(): number {
+    let count = 0
+    for (const { waiting } of this.#models.values()) count += waiting
+    return count
+  }
+
+  enter(job: Job): void {
+    this.#queue.add(job)
+    this.#noteIdleTenant(job.envelope.tenant)
+    this.#modelOf(job.envelope).waiting++
+  }
+
+  enterFirst(job: Job): void {
+    this.#queue.addFirst(job)
+    this.#skippedRounds.delete(job.envelope.tenant)
+    this.#noteIdleTenant(job.envelope.tenant)
+    this.#modelOf(job.envelope).waiting++
+  }
+
+  start(job: Job): boolean {
+    if (!this.#sent.delete(job)) return false
+    this.#starts.add()
+    return true
+  }
+
+  /** Removes a job that ended or whose attempt ended. @returns True if another job may be sent */
+  leave(job: Job): boolean {
+    this.start(job)
+    if (this.#release(job)) return true
+    if (!this.#queue.delete(job)) return false
+    const { tenant } = job.envelope
+    if (!this.#queue.has(tenant)) {
+      this.#skippedRounds.delete(tenant)
+      this.#idleTenants.delete(tenant)
+    }
+    const model = this.#modelOf(job.envelope)
+    model.waiting--
+    if (model.waiting + model.inFlight === 0) this.#models.delete(workKey(job.envelope))
+    return false
+  }
+
+  /** Removes and returns the job to send now; undefined if none may be sent. */
+  next(): Job | undefined {
+    if (this.#queue.size === 0) return undefined
+    const room = this.#prefetch()
+    if (this.#sent.size < room) {
+      const open = this.#openModels(1)
+      // A skipped tenant moves to the end of the round. If no other tenant has a sendable job, then it is served after all.
+      let job = open.size > 0 ? this.#queue.next(open) : undefined
+      while (job && this.#skipsRound(job.envelope.tenant)) job = this.#queue.next(open)
+      if (job) return this.#send(job)
+    }
+    return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfIdleTenant() : undefined
+  }
+
+  /** Next job of a tenant without jobs at the workers, so that the tenant need not wait for the end of others' jobs. */
+  #nextOfIdleTenant(): Job | undefined {
+    if (this.#idleTenants.size === 0) return undefined
+    const open = this.#openModels(IDLE_TENANT_BURST)
+    if (open.size === 0) return undefined
+    let seen = 0
+    for (const tenant of this.#idleTenants) {
+      if (++seen > IDLE_TENANTS_PER_DISPATCH) return undefined
+      const job = this.#skippedRounds.has(tenant) ? undefined : this.#queue.nextOf(tenant, open)
+      if (job) return this.#send(job)
+    }
+    return undefined
+  }
+
+  #noteIdleTenant(tenant: string): void {
+    if (!this.#inFlightBy.has(tenant) && this.#queue.has(tenant)) this.#idleTenants.add(tenant)
+  }
+
+  *calls(): Generator<{ work: Work; calls: number; tenants: ReadonlySet<string> }> {
+    for (const [key, { work, waiting }] of this.#models) {
+      if (waiting > 0) yield { work, calls: waiting, tenants: new Set(this.#queue.countsOf(key).tenants()) }
+    }
+  }
+
+  /**
+   * Number of jobs that would run before a new job of a tenant. If its model has a capacity, then jobs of that model count;
+   * otherwise jobs of all models without one.
+   */
+  ahead(tenant: string, work: Work): number {
+    const isBounded = this.#view.capacityOf(work) !== undefined
+    const ahead = isBounded ? (this.#models.get(workKey(work))?.inFlight ?? 0) : this.#sent.size
+    if (this.#queue.size === 0) return ahead
+    const counts = isBounded ? this.#queue.countsOf(workKey(work)) : this.#queue.countsWithout(this.#bounded())
+    // Round robin: while k jobs of this tenant are served, each other tenant gets at most k + 1.
+    return ahead + counts.sum(counts.of(tenant) + 1)
+  }
+
+  waitingOf(model: string): number {
+    let count = 0
+    for (const { work, waiting } of this.#models.values()) if (work.model === model) count += waiting
+    return count
+  }
+
+  #bounded(): ReadonlySet<string> {
+    const keys = new Set<string>()
+    for (const [key, { work }] of this.#models) if (this.#view.capacityOf(work) !== undefined) keys.add(key)
+    return keys
+  }
+
+  #modelOf({ kind, model }: Work): Model {
+    const key = workKey({ kind, model })
+    let known = this.#models.get(key)
+    if (!known) {
+      known = { work: { kind, model }, waiting: 0, inFlight: 0, ends: new RateMeter() }
+      this.#models.set(key, known)
+    }
+    return known
+  }
+
+  /** Work keys of models that have waiting jobs and capacity to start one soon. @param times Factor on that capacity */
+  #openModels(times: number): ReadonlySet<string> {
+    const open = new Set<string>()
+    const most = this.#mostOfEach()
+    for (const [key, { work, waiting, inFlight: held, ends }] of this.#models) {
+      if (waiting === 0) continue
+      const capacity = this.#view.capacityOf(work)
+      const share = capacity === undefined ? Infinity : Math.ceil(Math.min(capacity, most) * this.#view.partOf(work))
+      if (held < times * (share + Math.max(PREFETCH_MIN, ends.in(DISPATCH_LATENCY_MS)))) open.add(key)
+    }
+    return open
+  }
+
+  /** Maximum jobs of one model at the workers while several models compete for the slots; Infinity without competition. */
+  #mostOfEach(): number {
+    const elsewhere = this.#view.waitingElsewhere()
+    if (this.#models.size + elsewhere.size < 2) return Number.POSITIVE_INFINITY
+    const wanted: number[] = []
+    const add = (work: Work, jobs: number) => {
+      const capacity = this.#view.capacityOf(work)
+      if (capacity !== undefined) wanted.push(Math.min(capacity, jobs))
+    }
+    for (const [key, { work, waiting, inFlight: held }] of this.#models) {
+      add(work, held + waiting + (elsewhere.get(key)?.calls ?? 0))
+    }
+    for (const [key, { work, calls }] of elsewhere) if (!this.#models.has(key)) add(work, calls)
+    return maxMinPart(wanted, this.#view.slots())
+  }
+
+  /** True if the tenant skips this round. If so, then the tenant moves to the end. */
+  #skipsRound(tenant: string): boolean {
+    const rounds = this.#skippedRounds.get(tenant) ?? 0
+    if (rounds === 0) return false
+    this.#queue.toEnd(tenant)
+    if (rounds > 1) this.#skippedRounds.set(tenant, rounds - 1)
+    else this.#skippedRounds.delete(tenant)
+    return true
+  }
+
+  #send(job: Job): Job {
+    const { tenant } = job.envelope
+    this.#queue.delete(job)
+    this.#queue.toEnd(tenant)
+    const rounds = this.#queue.has(tenant) ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.ingressesOf(tenant) - 1) : 0
+    if (rounds > 0) this.#skippedRounds.set(tenant, rounds)
+    else this.#skippedRounds.delete(tenant)
+    const model = this.#modelOf(job.envelope)
+    model.waiting--
+    model.inFlight++
+    this.#inFlight.add(job)
+    this.#inFlightBy.set(tenant, (this.#inFlightBy.get(tenant) ?? 0) + 1)
+    this.#idleTenants.delete(tenant)
+    this.#sent.set(job, Date.now())
+    return job
+  }
+
+  #release(job: Job): boolean {
+    if (!this.#inFlight.delete(job)) return false
+    const { tenant } = job.envelope
+    const left = (this.#inFlightBy.get(tenant) ?? 0) - 1
+    if (left > 0) this.#inFlightBy.set(tenant, left)
+    else this.#inFlightBy.delete(tenant)
+    this.#noteIdleTenant(tenant)
+    const model = this.#modelOf(job.envelope)
+    model.inFlight--
+    model.ends.add()
+    if (model.waiting + model.inFlight === 0) this.#models.delete(workKey(job.envelope))
+    return true
+  }
+
+  /** Maximum number of sent jobs that have not started. */
+  #prefetch(): number {
+    const least = this.#view.prefetch()
+    if (least === undefined) return 0
+    // The broker may lose every record. A lost job fails at its own timeout, but must not block the others until then.
+    for (const [job, sentAtMs] of this.#sent) {
+      if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break
+      this.#sent.delete(job)
+      this.#release(job)
+    }
+    // Rounded to nearest: if several ingresses rounded up, then their sum would exceed the pool.
+    return Math.max(1, Math.round(least + this.#starts.in(DISPATCH_LATENCY_MS)))
+  }
+}
+
+/**
+ * Max-min fairness: the largest part that each consumer may have, so that no consumer takes from one that has less. Infinity if
+ * there is enough for all.
+ *
+ * @example maxMinPart([256, 10], 256) // 246: the consumer that wants 10 gets 10, the other one the rest
+ */
+export function maxMinPart(wanted: readonly number[], slots: number): number {
+  let left = slots
+  const rising = [...wanted].sort((a, b) => a - b)
+  for (const [index, most] of rising.entries()) {
+    const part = left / (rising.length - index)
+    if (most > part) return part
+    left -= most
+  }
+  return Number.POSITIVE_INFINITY
+}
+
+class RateMeter {
+  #fromMs = 0
+  #before = 0
+  #now = 0
+
+  add(): void {
+    this.#roll()
+    this.#now++
+  }
+
+  in(ms: number): number {
+    this.#roll()
+    return (Math.max(this.#before, this.#now) * ms) / SPAN_MS
+  }
+
+  #roll(): void {
+    const sinceMs = Date.now() - this.#fromMs
+    if (sinceMs < SPAN_MS) return
+    this.#before = sinceMs < 2 * SPAN_MS ? this.#now : 0
+    this.#now = 0
+    this.#fromMs = Date.now()
+  }
+}

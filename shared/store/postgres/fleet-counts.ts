@@ -1,0 +1,97 @@
+import { type FleetCounts, type FleetWindow, RUNNING_MS, WINDOW_MS } from '#shared/capacity/fleet-counts.ts'
+import { type Compiled, valuesOf } from '#shared/store/sql/compile.ts'
+import type { Params } from '#shared/store/sql/sql.ts'
+import type { Statement } from '#shared/store/sql/statements.ts'
+import { PostgresConnection } from './connection.ts'
+
+/** One connection for each of the two statements, because an ingress runs each of them at most once at a time. */
+const CONNECTIONS_MAX = 2
+/** Time limit of a statement, reached only if the database hangs. Callers wait much less. */
+const STATEMENT_TIMEOUT_MS = 2_000
+
+/**
+ * Clock tolerance: a statement that waited for a row lock has an older `now_ms()` than the row it then reads, by less than this.
+ */
+const WAIT_MS = 5_000
+/** SQL condition: the window is over, or its end is too far ahead because the clock of the database was set back. */
+const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`
+/** Rows are ordered by name: two writers that lock the same rows in different orders would deadlock. */
+const ADD: Statement = {
+  name: 'limits_add',
+  sql: `INSERT INTO rate_windows AS held (name, used, ends_at_ms)
+    SELECT name, amount, now_ms() + ${WINDOW_MS}
+    FROM json_to_recordset(CAST(:rows AS json)) AS given(name text, amount bigint) ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET
+      used = greatest(CASE WHEN ${IS_OVER} THEN excluded.used ELSE held.used + excluded.used END, 0),
+      ends_at_ms = CASE WHEN ${IS_OVER} THEN excluded.ends_at_ms ELSE held.ends_at_ms END
+    RETURNING name, used, ends_at_ms - now_ms() AS left_ms`,
+}
+
+const UNTIL = `CAST(said.value->>'until_ms' AS bigint)`
+const IS_VALID = `${UNTIL} > now_ms() AND ${UNTIL} <= now_ms() + ${RUNNING_MS + WAIT_MS}`
+/** One row holds the reports of all processes for a name. The row lock makes the second of two concurrent reports see the first. */
+const SET_RUNNING: Statement = {
+  name: 'limits_running',
+  sql: `INSERT INTO running_calls AS held (name, said)
+    SELECT name, jsonb_build_object(CAST(:boot AS text), jsonb_build_object('count', count, 'until_ms', now_ms() + ${RUNNING_MS}))
+    FROM json_to_recordset(CAST(:rows AS json)) AS given(name text, count bigint) ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET
+      said = coalesce((SELECT jsonb_object_agg(said.key, said.value) FROM jsonb_each(held.said) AS said WHERE ${IS_VALID}), '{}')
+        || excluded.said
+    RETURNING name, (SELECT coalesce(sum(CAST(said.value->>'count' AS bigint)), 0)::bigint FROM jsonb_each(held.said) AS said
+                     WHERE said.key <> CAST(:boot AS text) AND ${IS_VALID}) AS elsewhere,
+      jobs_beside(name) AS jobs`,
+}
+
+/**
+ * Fleet counts in the tables `rate_windows` and `running_calls` of Postgres, whose schema the job store creates. The connections are separate, so
+ * that a busy store does not delay calls.
+ *
+ * @param url `postgres://user:password@host:port/database`
+ * @param onProblem Called once when an outage begins and once when it ends.
+ */
+export function openPostgresCounts(
+  url: string,
+  onProblem: (message: string, fields: Record<string, unknown>) => void,
+): FleetCounts {
+  const options = { url, connectionsMax: CONNECTIONS_MAX, statementTimeoutMs: STATEMENT_TIMEOUT_MS, onProblem }
+  return new PostgresCounts(new PostgresConnection(options))
+}
+
+class PostgresCounts implements FleetCounts {
+  readonly #connection: PostgresConnection
+
+  constructor(connection: PostgresConnection) {
+    this.#connection = connection
+  }
+
+  get isReachable(): boolean {
+    return this.#connection.isReachable
+  }
+
+  async add(used: readonly { readonly name: string; readonly amount: number }[]): Promise<FleetWindow[]> {
+    const rows = await this.#run(ADD, { rows: JSON.stringify(used) })
+    return rows.map(({ name, used, left_ms }) => ({
+      name: String(name),
+      used: Number(used),
+      remainingMs: Number(left_ms),
+    }))
+  }
+
+  async setRunning(boot: string, running: readonly { readonly name: string; readonly count: number }[]) {
+    const rows = await this.#run(SET_RUNNING, { boot, rows: JSON.stringify(running) })
+    return rows.map(({ name, elsewhere, jobs }) => ({
+      name: String(name),
+      elsewhere: Number(elsewhere),
+      jobs: Number(jobs),
+    }))
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close()
+  }
+
+  async #run(statement: Statement, params: Params) {
+    return await this.#connection.run(statement, (compiled: Compiled) => valuesOf(compiled, params))
+  }
+}

@@ -1,0 +1,74 @@
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
+import { BatchThrottle } from '#shared/capacity/submit-queue.ts'
+
+/** Rate at which lines of batches become jobs (docs/internals/design.md, Composed jobs). */
+
+beforeEach(() => {
+  vi.useFakeTimers()
+})
+afterEach(() => {
+  vi.useRealTimers()
+})
+
+const never = new AbortController().signal
+const taking = (ms: number) => async () => {
+  await vi.advanceTimersByTimeAsync(ms)
+  return ms
+}
+/** Milliseconds until a line starts. */
+async function waited(pace: BatchThrottle): Promise<number> {
+  const from = performance.now()
+  let at = Number.NaN
+  const line = pace.line(async () => {
+    at = performance.now()
+  }, never)
+  await vi.advanceTimersByTimeAsync(60_000)
+  await line
+  return Math.round(at - from)
+}
+
+it('lines do not wait while no calls arrive, whatever their duration', async () => {
+  const pace = new BatchThrottle()
+  expect(await pace.line(taking(200), never)).toBe(200)
+  expect(await waited(pace)).toBe(0)
+})
+
+it('a slow line next to calls is followed by a bounded pause', async () => {
+  const pace = new BatchThrottle()
+  pace.recordCall()
+  await pace.line(taking(2), never)
+  expect(await waited(pace)).toBe(0)
+  pace.recordCall()
+  await pace.line(taking(12), never)
+  expect(await waited(pace)).toBe(20)
+  pace.recordCall()
+  for (let nth = 0; nth < 5; nth++) void pace.line(taking(1_000), never)
+  await vi.advanceTimersByTimeAsync(1_000)
+  pace.recordCall()
+  expect(await waited(pace)).toBeLessThanOrEqual(500)
+})
+
+it('earlier calls do not delay a line', async () => {
+  const pace = new BatchThrottle()
+  pace.recordCall()
+  await pace.line(taking(300), never)
+  await vi.advanceTimersByTimeAsync(10_001)
+  await pace.line(taking(300), never)
+  expect(await waited(pace)).toBe(0)
+})
+
+it('a failing line is followed by a pause as well, and a waiting line ends with its signal', async () => {
+  const pace = new BatchThrottle()
+  pace.recordCall()
+  const failing = async () => {
+    await vi.advanceTimersByTimeAsync(102)
+    throw new Error('full')
+  }
+  await expect(pace.line(failing, never)).rejects.toThrow('full')
+  const aborts = new AbortController()
+  const waiting = pace.line(taking(1), aborts.signal)
+  const ended = expect(waiting).rejects.toThrow('over')
+  aborts.abort(new Error('over'))
+  await ended
+  expect(await waited(pace)).toBe(200)
+})

@@ -1,0 +1,174 @@
+import fc from 'fast-check'
+import { afterEach, expect, test, vi } from 'vitest'
+import { type ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
+import { BORROWED_MS } from '#shared/capacity/slots.ts'
+
+const models = ['a', 'b', 'c', 'd', 'e']
+const roomOf = (rooms: ModelBulkheads, model: string) => rooms.of({ kind: 'say', model })
+
+afterEach(() => {
+  vi.useRealTimers()
+})
+
+/** Takes as many slots for a model as allowed, one after the other. @returns Remaining slots, below 0 for extra ones */
+function fill(rooms: ModelBulkheads, room: ModelBulkhead, free: number): number {
+  let left = free
+  while (rooms.slotsFor(room, left) > 0) {
+    room.begin(undefined)
+    left--
+  }
+  return left
+}
+
+test.each([
+  [1, [1, 1, 0]],
+  [4, [4, 1, 0]],
+  [8, [8, 1, 1, 0]],
+  [256, [256, 48, 12, 3, 1]],
+])('models that hang one after the other in %i slots hold %j', (slots, held) => {
+  vi.useFakeTimers({ toFake: ['performance'] })
+  const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
+  let free: number = slots
+  for (const model of models.slice(0, held.length)) {
+    free = fill(rooms, roomOf(rooms, model), free)
+    vi.advanceTimersByTime(BORROWED_MS)
+  }
+  expect(models.slice(0, held.length).map((model) => roomOf(rooms, model).held)).toEqual(held)
+})
+
+test('a worker with one model gives it every slot, and no more', () => {
+  vi.useFakeTimers({ toFake: ['performance'] })
+  const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
+  expect(fill(rooms, roomOf(rooms, 'a'), 4)).toBe(0)
+  vi.advanceTimersByTime(60_000)
+  expect(rooms.extra(0)).toBe(0)
+})
+
+test('borrowed slots are replaced only after a delay, and never for the model that borrowed them', () => {
+  vi.useFakeTimers({ toFake: ['performance'] })
+  const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
+  const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
+  expect(fill(rooms, a, 8)).toBe(0)
+  vi.advanceTimersByTime(BORROWED_MS - 1)
+  expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 0, 0])
+  vi.advanceTimersByTime(1)
+  expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
+})
+
+test('models that hold no more than an equal share have borrowed none', () => {
+  vi.useFakeTimers({ toFake: ['performance'] })
+  const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
+  const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
+  for (let i = 0; i < 4; i++) {
+    a.begin(undefined)
+    b.begin(undefined)
+  }
+  vi.advanceTimersByTime(60_000)
+  expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0)]).toEqual([0, 0])
+})
+
+test('at most a quarter more jobs than slots run, and extra ones only for models below an equal share', () => {
+  const step = fc.record({
+    model: fc.constantFrom(...models),
+    count: fc.integer({ min: 1, max: 9 }),
+    does: fc.constantFrom('begin', 'begin', 'end', 'wait'),
+  })
+  vi.useFakeTimers({ toFake: ['performance'] })
+  fc.assert(
+    fc.property(fc.integer({ min: 1, max: 300 }), fc.array(step, { maxLength: 200 }), (slots, steps) => {
+      const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
+      const ends = new Map(models.map((model) => [model, [] as (() => void)[]]))
+      let free: number = slots
+      for (const { model, count, does } of steps) {
+        const [room, own] = [roomOf(rooms, model), ends.get(model) ?? []]
+        if (does === 'wait') vi.advanceTimersByTime(100 * count)
+        const ended = own.splice(0, does === 'end' ? count : 0)
+        for (const end of ended) end()
+        free += ended.length
+        const taken = Math.min(does === 'begin' ? count : 0, rooms.slotsFor(room, free))
+        expect(taken === 0 || free > 0 || room.held < slots / 2, 'below an equal share').toBe(true)
+        for (let i = 0; i < taken; i++) own.push(room.begin(undefined))
+        free -= taken
+        expect(free, 'free slots').toBeGreaterThanOrEqual(-Math.ceil(slots / 4))
+        expect(rooms.slotsFor(room, Math.max(1, free)), 'for a single model').toBe(Math.max(1, free))
+      }
+    }),
+  )
+})
+
+test('attached calls get half of the slots of a model that durable jobs fill, and all without durable jobs', () => {
+  const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
+  const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
+  const attached = () => {
+    let count = 0
+    for (; room.hasFreePermit; count++) room.enter(undefined)
+    room.leave(undefined, count)
+    return count
+  }
+  expect(attached()).toBe(4)
+  room.enter('normal', 1)
+  expect(attached()).toBe(3)
+  room.enter('low', 4)
+  expect(attached()).toBe(2)
+})
+
+test('a model has as many slots as its servers sustain now, at least one, and listeners are notified', () => {
+  let places: number | undefined
+  const bounds = [{ kind: 'say', model: 'a', capacity: 64, currentLimit: () => places }]
+  const rooms = new ModelBulkheads({ slots: 8, models: ['a'], concurrencyLimits: bounds })
+  const told = () => rooms.capacityToPublish()?.concurrency_limits.map(({ capacity }) => capacity)
+  expect(told()).toEqual([])
+  places = 5
+  expect(rooms.isOutdated).toBe(true)
+  expect(told()).toEqual([5])
+  expect(rooms.isOutdated).toBe(false)
+  places = 0
+  expect(told()).toEqual([1])
+  const room = roomOf(rooms, 'a')
+  room.enter(undefined)
+  expect(room.hasFreePermit).toBe(false)
+  places = 2
+  expect(room.hasFreePermit).toBe(true)
+})
+
+test('a worker whose models change applies the new ones, and counts running jobs of the old ones', () => {
+  const rooms = new ModelBulkheads({
+    slots: 4,
+    models: ['a'],
+    concurrencyLimits: [{ kind: 'say', model: 'a', capacity: 1 }],
+  })
+  roomOf(rooms, 'a').enter(undefined)
+  rooms.change({ models: ['b', 'c'], concurrencyLimits: [{ kind: 'say', model: 'b', capacity: 2 }], modelCount: 2 })
+  expect([rooms.hasModel('a'), rooms.hasModel('b')]).toEqual([false, true])
+  expect(rooms.capacityToPublish()).toEqual({
+    models: ['b', 'c'],
+    concurrency_limits: [{ kind: 'say', model: 'b', capacity: 2 }],
+    backlog: [],
+  })
+  expect(roomOf(rooms, 'a').held).toBe(1)
+})
+
+test('the limits of models that share the slots are reported, though each may fill them', () => {
+  const bounds = ['a', 'b'].map((model) => ({ kind: 'say', model, capacity: 4 }))
+  expect(
+    new ModelBulkheads({ slots: 4, models: ['a', 'b'], concurrencyLimits: bounds, modelCount: 2 }).capacityToPublish()
+      ?.concurrency_limits,
+  ).toEqual(bounds)
+  expect(
+    new ModelBulkheads({ slots: 4, models: ['a'], concurrencyLimits: bounds.slice(0, 1) }).capacityToPublish()
+      ?.concurrency_limits,
+  ).toEqual([])
+})
+
+test('the end of a backlog of jobs is reported once', () => {
+  const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
+  const room = roomOf(rooms, 'a')
+  room.wait('normal')
+  expect(rooms.capacityToPublish()?.backlog).toEqual([{ kind: 'say', model: 'a', priority: 'normal' }])
+  room.beginPull('normal')
+  expect(rooms.isOutdated).toBe(false)
+  room.endPull('normal', false)
+  expect(rooms.isOutdated).toBe(true)
+  expect(rooms.capacityToPublish()?.backlog).toEqual([])
+  expect(rooms.isOutdated).toBe(false)
+})

@@ -1,0 +1,65 @@
+import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import { RUNNING_MS, WINDOW_MS } from '#shared/capacity/fleet-counts.ts'
+import { openPostgresCounts } from '#shared/store/postgres/fleet-counts.ts'
+import { openPostgresDatabase } from '../../support/jobs/stores.ts'
+
+/** Counts over all ingresses, on Postgres: the promises of shared/capacity/fleet-counts.ts. */
+
+const postgres = inject('postgres')
+
+describe.skipIf(!postgres)('the counts of a fleet', () => {
+  async function openCounts() {
+    const database = await openPostgresDatabase(postgres ?? '')
+    onTestFinished(() => database[Symbol.asyncDispose]())
+    await database.open()
+    const counts = openPostgresCounts(database.url, () => undefined)
+    onTestFinished(() => counts.close())
+    const add = async (amount: number) => (await counts.add([{ name: 'requests key k', amount }]))[0]
+    const run = async (boot: string, count: number) =>
+      (await counts.setRunning(boot, [{ name: 'key k', count }]))[0]?.elsewhere
+    return { database, counts, add, run }
+  }
+
+  it('are exact with any number of concurrent writers', async () => {
+    const { add, run } = await openCounts()
+    const seen = await Promise.all(Array.from({ length: 20 }, () => add(3)))
+    expect(seen.map((window) => window?.used).toSorted((a = 0, b = 0) => a - b)).toEqual(
+      Array.from({ length: 20 }, (_, i) => 3 * (i + 1)),
+    )
+    const elsewhere = await Promise.all(Array.from({ length: 10 }, (_, i) => run(`boot_${i}`, 1)))
+    expect(elsewhere.toSorted()).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+  })
+
+  it('start a minute at its first use and another when it is over; released amounts are available again', async () => {
+    const { database, add } = await openCounts()
+    expect(await add(5)).toEqual({ name: 'requests key k', used: 5, remainingMs: WINDOW_MS })
+    await database.advance(WINDOW_MS - 1_000)
+    const late = await add(-2)
+    expect(late?.used).toBe(3)
+    expect(late?.remainingMs).toBeLessThanOrEqual(1_000)
+    await database.advance(1_000)
+    expect(await add(1)).toMatchObject({ used: 1, remainingMs: WINDOW_MS })
+    expect((await add(-7))?.used).toBe(0)
+  })
+
+  it('start a new minute when the clock is set back, instead of waiting until it has caught up', async () => {
+    const { database, add, run } = await openCounts()
+    await add(100)
+    await run('a', 4)
+    await database.advance(-3_600_000)
+    expect(await add(1)).toMatchObject({ used: 1, remainingMs: WINDOW_MS })
+    expect(await run('b', 1)).toBe(0)
+  })
+
+  it('drop the calls of a silent process', async () => {
+    const { database, run } = await openCounts()
+    await run('dead', 7)
+    expect(await run('alive', 1)).toBe(7)
+    await database.advance(RUNNING_MS)
+    expect(await run('alive', 1)).toBe(0)
+    await run('other', 0)
+    expect(await database.query('SELECT said FROM running_calls')).toEqual([
+      { said: { alive: expect.anything(), other: expect.anything() } },
+    ])
+  })
+})

@@ -1,0 +1,64 @@
+import { expect, it } from 'vitest'
+import { SubmitQueue } from '#shared/capacity/submit-queue.ts'
+import { until } from '../../support/stack.ts'
+
+/** Fair queueing of durable submissions while other projects make calls (docs/guides/jobs.md, Limits). */
+
+const never = new AbortController().signal
+
+/** Submissions that run until they are released. */
+function openSubmits(turns: SubmitQueue) {
+  const begun: string[] = []
+  const ends: (() => void)[] = []
+  const submit = (project: string, signal = never) =>
+    turns.run(
+      project,
+      async () => {
+        begun.push(project)
+        await new Promise<void>((resolve) => ends.push(resolve))
+      },
+      signal,
+    )
+  return { begun, submit, end: () => ends.shift()?.() }
+}
+
+it('submissions pass directly while no other project makes calls', async () => {
+  const turns = new SubmitQueue()
+  turns.recordCall('a')
+  const { begun, submit } = openSubmits(turns)
+  for (let nth = 0; nth < 50; nth++) void submit('a')
+  await until(() => begun.length === 50)
+})
+
+it('submissions run few at once next to calls of others, and round robin over projects whatever their backlog', async () => {
+  const turns = new SubmitQueue()
+  turns.recordCall('caller')
+  const { begun, submit, end } = openSubmits(turns)
+  for (let nth = 0; nth < 20; nth++) void submit('many')
+  void submit('few')
+  void submit('few')
+  await new Promise((resolve) => setImmediate(resolve))
+  expect(begun).toEqual(['many', 'many'])
+  for (let nth = 3; nth <= 8; nth++) {
+    end()
+    await until(() => begun.length === nth)
+  }
+  expect(begun).toEqual(['many', 'many', 'many', 'few', 'many', 'few', 'many', 'many'])
+})
+
+it('submissions are refused beyond a bound, and pass on their slot when their caller disconnects', async () => {
+  const turns = new SubmitQueue()
+  turns.recordCall('caller')
+  const { begun, submit, end } = openSubmits(turns)
+  const leaving = new AbortController()
+  const left = submit('a').then(() => submit('b'))
+  void submit('a')
+  const gone = submit('a', leaving.signal)
+  for (let nth = 0; nth < 999; nth++) void submit('a').catch(() => {})
+  await expect(submit('a')).rejects.toMatchObject({ code: 'rate_limit_exceeded', retryAfterMs: 2_000 })
+  leaving.abort(new Error('left'))
+  await expect(gone).rejects.toThrow('left')
+  end()
+  await until(() => begun.length === 3)
+  void left
+})

@@ -1,0 +1,299 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { maxMinPart, TenantDispatcher, type WaitingElsewhere } from '#shared/capacity/tenant-dispatcher.ts'
+
+interface Waiter {
+  readonly envelope: { readonly tenant: string; readonly kind: string; readonly model: string }
+  readonly name: string
+}
+
+let turns: TenantDispatcher<Waiter>
+let room: number | undefined
+let isIdle: boolean
+/** By model. */
+let capacities: Map<string, number>
+let slots: number
+/** Waiting calls in other ingresses. */
+let elsewhere: Map<string, WaitingElsewhere>
+/** Shares of this ingress, by model. */
+let shares: Map<string, number>
+/** By tenant. */
+let spread: Map<string, number>
+beforeEach(() => {
+  vi.useFakeTimers()
+  room = 2
+  isIdle = false
+  capacities = new Map()
+  slots = 256
+  elsewhere = new Map()
+  shares = new Map()
+  spread = new Map()
+  turns = new TenantDispatcher<Waiter>({
+    prefetch: () => room,
+    slots: () => slots,
+    capacityOf: ({ model }) => capacities.get(model),
+    waitingElsewhere: () => elsewhere,
+    partOf: ({ model }) => shares.get(model) ?? 1,
+    ingressesOf: (tenant) => spread.get(tenant) ?? 1,
+    isIdle: () => isIdle,
+  })
+})
+afterEach(() => {
+  vi.useRealTimers()
+})
+
+const WORK = { kind: 'say', model: 'm' }
+
+function enter(tenant: string, ...names: string[]): Waiter[] {
+  return enterFor('m', tenant, ...names)
+}
+
+function enterFor(model: string, tenant: string, ...names: string[]): Waiter[] {
+  return names.map((name) => {
+    const job = { envelope: { ...WORK, tenant, model }, name: `${tenant}${name}` }
+    turns.enter(job)
+    return job
+  })
+}
+
+/** Sends calls until there is no capacity. */
+function sent(): Waiter[] {
+  const jobs: Waiter[] = []
+  for (let job = turns.next(); job; job = turns.next()) jobs.push(job)
+  return jobs
+}
+
+/** Names in order of sending, if each job ends before the next starts. @param held Sent before */
+function order(held: readonly Waiter[] = []): string[] {
+  const names: string[] = []
+  const left = [...held]
+  for (left.push(...sent()); left.length > 0; left.push(...sent())) {
+    const job = left.shift() as Waiter
+    if (!held.includes(job)) names.push(job.name)
+    turns.leave(job)
+    vi.advanceTimersByTime(1_000)
+  }
+  return names
+}
+
+describe('the fair queue of an ingress', () => {
+  it('sends jobs at once while there is capacity, and then none', () => {
+    enter('a', '1', '2', '3')
+    expect(sent().map(({ name }) => name)).toEqual(['a1', 'a2'])
+    expect(turns.hasWaiting).toBe(true)
+    room = 3
+    expect(sent().map(({ name }) => name)).toEqual(['a3'])
+    expect(turns.hasWaiting).toBe(false)
+  })
+
+  it('alternates between tenants, each in its own order', () => {
+    enter('a', '1', '2', '3', '4')
+    enter('b', '1', '2')
+    enter('c', '1')
+    expect(order()).toEqual(['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
+  })
+
+  it('gives a tenant that returns no second job in a round', () => {
+    room = 1
+    enter('a', '1', '2')
+    enter('b', '1', '2')
+    const first = sent()
+    enter('a', '3')
+    expect(order(first)).toEqual(['a2', 'b2', 'a3'])
+  })
+
+  it('skips a tenant that is served elsewhere, unless no other waits', () => {
+    room = 1
+    spread.set('a', 3)
+    enter('a', '1', '2', '3', '4')
+    enter('b', '1', '2', '3', '4')
+    // Both have running jobs before a is skipped.
+    const first = sent()
+    expect(first.map(({ name }) => name)).toEqual(['a1', 'b1'])
+    expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
+  })
+
+  it('sends a retried job first', () => {
+    room = 1
+    enter('a', '1', '2')
+    enter('b', '1', '2')
+    const first = sent()
+    const [again] = enter('c', '3')
+    turns.leave(again as Waiter)
+    turns.enterFirst(again as Waiter)
+    expect(order(first)).toEqual(['c3', 'a2', 'b2'])
+  })
+
+  it('sends one job of each tenant without running ones, up to the capacity again', () => {
+    enter('a', '1', '2', '3', '4')
+    for (const tenant of ['b', 'c', 'd']) enter(tenant, '1', '2')
+    const names = sent().map(({ name }) => name)
+    expect(names).toEqual(['a1', 'b1', 'c1', 'd1'])
+    expect([turns.waiting, turns.running]).toEqual([6, 0])
+  })
+
+  it('sends one job of a tenant without running ones to a model that others fill', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4')
+    for (const job of sent()) turns.start(job)
+    expect(turns.running).toBe(3)
+    enter('b', '1', '2')
+    expect(sent().map(({ name }) => name)).toEqual(['b1'])
+  })
+
+  it('sends more jobs to fast workers: as many as start during the transport of the next', () => {
+    room = 1
+    enter('a', ...Array.from({ length: 200 }, (_, i) => `${i}`))
+    const rounds: number[] = []
+    for (let i = 0; i < 8; i++) {
+      const jobs = sent()
+      rounds.push(jobs.length)
+      vi.advanceTimersByTime(5)
+      for (const job of jobs) turns.leave(job)
+    }
+    expect(rounds).toEqual([1, 1, 1, 2, 2, 2, 3, 3])
+  })
+
+  it('sends no more jobs for many that started together', () => {
+    room = 10
+    enter('a', ...Array.from({ length: 100 }, (_, i) => `${i}`))
+    const first = sent()
+    vi.advanceTimersByTime(1_000)
+    for (const job of first) turns.start(job)
+    room = 1
+    expect(sent()).toHaveLength(3)
+  })
+
+  it('sends none during an outage', () => {
+    room = undefined
+    enter('a', '1')
+    expect(sent()).toEqual([])
+    room = 1
+    expect(sent().map(({ name }) => name)).toEqual(['a1'])
+  })
+
+  it('skips jobs that were cancelled before', () => {
+    const [, second] = enter('a', '1', '2', '3')
+    const [only] = enter('b', '1')
+    turns.leave(second as Waiter)
+    turns.leave(only as Waiter)
+    turns.leave(only as Waiter)
+    expect(order()).toEqual(['a1', 'a3'])
+  })
+
+  it('reports how many jobs run before a new one of a tenant', () => {
+    enter('a', '1', '2', '3', '4', '5')
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 1])
+    sent()
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 3])
+    enter('b', '1')
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([6, 5])
+  })
+
+  it('does not wait for jobs that the queue must have lost: old ones, while workers are idle', () => {
+    enter('a', '1', '2', '3')
+    sent()
+    vi.advanceTimersByTime(60_000)
+    expect(sent()).toEqual([])
+    isIdle = true
+    expect(sent().map(({ name }) => name)).toEqual(['a3'])
+    enter('a', '4', '5')
+    vi.advanceTimersByTime(500)
+    expect(sent().map(({ name }) => name)).toEqual(['a4'])
+    expect(turns.hasWaiting).toBe(true)
+  })
+
+  it('sends no more jobs of a model than its workers can start soon, until one of them has ended', () => {
+    room = 100
+    capacities.set('m', 3)
+    const names = Array.from({ length: 12 }, (_, i) => `${i}`)
+    enter('a', ...names)
+    const first = sent()
+    expect(first.map(({ name }) => name)).toEqual(['a0', 'a1', 'a2', 'a3', 'a4'])
+    for (const job of first) turns.start(job)
+    expect(sent()).toEqual([])
+    vi.advanceTimersByTime(1_000)
+    expect(turns.leave(first[1] as Waiter)).toBe(true)
+    expect(sent().map(({ name }) => name)).toEqual(['a5'])
+  })
+
+  it('lets jobs of another model pass those of a full one, of the same tenant too', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4', '5')
+    enter('b', '1', '2')
+    expect(sent().map(({ name }) => name)).toEqual(['a1', 'b1', 'a2'])
+    enterFor('quick', 'a', '6')
+    enterFor('quick', 'b', '3')
+    expect(sent().map(({ name }) => name)).toEqual(['b3', 'a6'])
+    expect(turns.waitingOf('m')).toBe(4)
+  })
+
+  it('reports how many jobs run before a new one of a model with a limit: of its model alone, including running ones', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4', '5')
+    enterFor('quick', 'a', '6', '7')
+    for (const job of sent()) turns.start(job)
+    expect(turns.ahead('a', WORK)).toBe(5)
+    expect(turns.ahead('b', WORK)).toBe(4)
+    expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
+  })
+
+  it('gives one model every slot while no other waits, and max-min fair shares otherwise', () => {
+    room = 100
+    slots = 8
+    for (const model of ['m', 'quick', 'rare']) capacities.set(model, 8)
+    enter('a', ...Array.from({ length: 40 }, (_, i) => `${i}`))
+    const first = sent()
+    expect(first).toHaveLength(8 + 2)
+    for (const job of first) turns.start(job)
+    enterFor('rare', 'a', 'r')
+    enterFor('quick', 'a', ...Array.from({ length: 40 }, (_, i) => `q${i}`))
+    // 1 for the rare model, 3.5 for each of the others, and 2 prefetched for each.
+    expect(sent().map(({ envelope }) => envelope.model)).toEqual(['rare', ...Array(6).fill('quick')])
+    vi.advanceTimersByTime(1_000)
+    for (const job of first.slice(0, 4)) turns.leave(job)
+    expect(sent()).toEqual([])
+    turns.leave(first[4] as Waiter)
+    expect(sent().map(({ envelope }) => envelope.model)).toEqual(['m'])
+  })
+
+  it('counts jobs that wait for another model in other ingresses', () => {
+    room = 100
+    slots = 8
+    for (const model of ['m', 'quick']) capacities.set(model, 8)
+    const work = { kind: 'say', model: 'quick' }
+    elsewhere.set('say quick', { work, calls: 3 })
+    enter('a', ...Array.from({ length: 40 }, (_, i) => `${i}`))
+    expect(sent()).toHaveLength(5 + 2)
+    elsewhere.set('say quick', { work, calls: 300 })
+    expect(sent()).toEqual([])
+    elsewhere.clear()
+    expect(sent()).toHaveLength(3)
+  })
+
+  it('does not count lost jobs against the slots of their model', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4')
+    expect(sent()).toHaveLength(3)
+    isIdle = true
+    vi.advanceTimersByTime(3_000)
+    expect(sent().map(({ name }) => name)).toEqual(['a4'])
+  })
+})
+
+describe('the max-min fair share', () => {
+  it.each([
+    [[], 8, Number.POSITIVE_INFINITY],
+    [[300], 256, 256],
+    [[256, 10], 256, 246],
+    [[256, 256], 256, 128],
+    [[256, 10, 200], 256, 123],
+    [[4, 4], 8, Number.POSITIVE_INFINITY],
+    [[1, 1], 0, 0],
+  ])('of the demands %j and %i slots is %d', (wanted, of, part) => {
+    expect(maxMinPart(wanted, of)).toBe(part)
+  })
+})

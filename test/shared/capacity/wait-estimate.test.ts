@@ -1,0 +1,124 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { WaitEstimate } from '#shared/capacity/wait-estimate.ts'
+
+it('a job waits as long as the jobs before it take at the measured rate', () => {
+  const admission = new WaitEstimate()
+  for (let now = 0; now <= 10_000; now += 100) admission.completed(now)
+  // 101 completions in ten seconds: fifty jobs take five.
+  expect(admission.estimateMs(50, 10_000)).toBeCloseTo(4_950, -2)
+  expect(admission.estimateMs(0, 10_000)).toBe(0)
+})
+
+it('has no estimate before a measurement, nor long after', () => {
+  const admission = new WaitEstimate()
+  for (let i = 0; i < 19; i++) admission.completed(i)
+  expect(admission.estimateMs(1_000, 100)).toBe(0)
+  admission.completed(20)
+  expect(admission.estimateMs(1_000, 100)).toBeGreaterThan(0)
+  expect(admission.estimateMs(1_000, 60_000)).toBe(0)
+})
+
+it('the estimate for a stopped pool grows', () => {
+  const admission = new WaitEstimate()
+  for (let i = 0; i < 100; i++) admission.completed(i * 10)
+  const estimates = [1_000, 5_000, 20_000].map((now) => admission.estimateMs(100, now))
+  expect(estimates).toEqual([...estimates].sort((a, b) => a - b))
+})
+
+it('an estimate is finite and grows with the queue, for any completions', () => {
+  fc.assert(
+    fc.property(fc.array(fc.nat(2_000), { maxLength: 300 }), fc.integer({ min: 1, max: 10_000 }), (gaps, queued) => {
+      const admission = new WaitEstimate()
+      let now = 1_790_000_000_000
+      for (const gap of gaps) {
+        now += gap
+        admission.completed(now)
+      }
+      const [one, two] = [admission.estimateMs(queued, now), admission.estimateMs(queued * 2, now)]
+      return Number.isFinite(one) && one >= 0 && two >= one
+    }),
+  )
+})
+
+it('a busy ingress counts a completion in constant time', () => {
+  const admission = new WaitEstimate()
+  // Thirty thousand per second over the whole window: quadratic time would take minutes.
+  for (let i = 0; i < 900_000; i++) admission.completed(Math.floor(i / 30))
+  expect(admission.estimateMs(30_000, 30_000)).toBeCloseTo(1_000, -2)
+})
+
+const PLACES = 2
+const TAKES_MS = 5_000
+
+/** Jobs that ran one after the other, before any wait. */
+function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0): number {
+  let now = fromMs
+  for (let i = 0; i < count; i++) {
+    const job = {}
+    admission.entered(job, now)
+    admission.started(job, now)
+    now += takesMs
+    admission.left(job, now)
+    admission.completed(now)
+  }
+  return now
+}
+
+it('a job waits as long as those before it take, divided by the slots, if few have ended', () => {
+  const admission = new WaitEstimate()
+  const now = ran(admission, 3, TAKES_MS)
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+  // An idle time does not change the estimate.
+  expect(admission.estimateMs(10, now + 3_600_000, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})
+
+it('few concurrent calls are not mistaken for few slots', () => {
+  const admission = new WaitEstimate()
+  const now = ran(admission, 25, 1_000)
+  expect(admission.estimateMs(50, now, 100)).toBe(500)
+})
+
+it('before any completion, the age of the oldest running job is the minimum duration', () => {
+  const admission = new WaitEstimate()
+  for (const startedAtMs of [0, 1_000]) admission.started({}, startedAtMs)
+  expect(admission.estimateMs(10, 4_000, PLACES)).toBe(20_000)
+  expect(admission.estimateMs(10, 8_000, PLACES)).toBe(40_000)
+  expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
+})
+
+it('the first of a few does not represent all: its model was loading', () => {
+  const admission = new WaitEstimate()
+  const now = ran(admission, 2, TAKES_MS, ran(admission, 1, 60_000))
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})
+
+it('hanging jobs increase the estimate, however fast those before them were', () => {
+  const admission = new WaitEstimate()
+  const now = ran(admission, 10, 1_000)
+  for (let i = 0; i < PLACES; i++) admission.started({}, now)
+  const estimates = [1_000, 30_000, 300_000].map((ms) => admission.estimateMs(10, now + ms, PLACES))
+  expect(estimates[0]).toBe(5_000)
+  expect(estimates[1]).toBeGreaterThan(20_000)
+  expect(estimates[2]).toBeGreaterThan(200_000)
+})
+
+it('slots used by other ingresses are not counted, once calls have waited for them', () => {
+  const admission = new WaitEstimate()
+  const now = ran(admission, 3, TAKES_MS)
+  admission.started({}, now)
+  admission.entered({}, now)
+  expect(admission.estimateMs(10, now + 1_000, PLACES)).toBe(25_000)
+  expect(admission.estimateMs(10, now + 3 * TAKES_MS, PLACES)).toBeGreaterThanOrEqual(50_000)
+})
+
+it('requeued attempts do not count as durations', () => {
+  const admission = new WaitEstimate()
+  const now = ran(admission, 5, TAKES_MS)
+  const job = {}
+  for (let i = 0; i < 40; i++) {
+    admission.started(job, now)
+    admission.entered(job, now)
+  }
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})

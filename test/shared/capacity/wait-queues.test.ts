@@ -1,0 +1,202 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { AdmissionControl, type QueuedJob, WaitQueues } from '#shared/capacity/admission-control.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+
+const START_MS = 60_000
+const TAKES_MS = 5_000
+const STEP_MS = 100
+const WORK = { pool: 'inference', kind: 'say', model: 'm' } as const
+
+beforeEach(() => {
+  vi.useFakeTimers({ now: 1_790_000_000_000, toFake: ['Date'] })
+})
+afterEach(() => {
+  vi.useRealTimers()
+})
+
+interface Call extends QueuedJob {
+  readonly nth: number
+  readonly cameAtMs: number
+  readonly toldMs: number[]
+  endsAtMs: number
+  sentAtMs: number | undefined
+}
+
+/** Slots that run calls and durable jobs one after the other, and the ingress's view of them. */
+class SlowPool {
+  readonly lines: WaitQueues<Call>
+  readonly gate: AdmissionControl
+  readonly waiting: Call[] = []
+  readonly running = new Set<Call>()
+  readonly started: { readonly call: Call; readonly atMs: number }[] = []
+  readonly refused: Call[] = []
+  readonly #slots: number
+  #durable = 0
+  #calls = 0
+
+  constructor(slots: number, { durable = 0, bound }: { durable?: number; bound?: number } = {}) {
+    this.#slots = slots
+    this.#durable = durable
+    const waiting = () => (this.#durable > 0 ? [{ ...WORK, priority: 'normal' as const }] : [])
+    const worker = () => ({ running: this.running.size, capacity: { backlog: waiting() } }) as unknown as Peer
+    this.lines = new WaitQueues({ capacityOf: () => bound, slots: () => slots, workers: () => [worker()] })
+    this.gate = new AdmissionControl({
+      waitQueues: this.lines,
+      startTimeoutMs: START_MS,
+      ahead: this.#ahead.bind(this),
+    })
+  }
+
+  call(tenant: string, call = this.#newCall(tenant)): Call {
+    try {
+      this.gate.admit({ ...WORK, tenant })
+      this.lines.entered(call)
+      this.waiting.push(call)
+    } catch (error) {
+      call.toldMs.push(Math.ceil((ServiceError.from(error).retryAfterMs ?? 0) / 1_000) * 1_000)
+      if (call.toldMs.length === 1) this.refused.push(call)
+    }
+    this.#start()
+    return call
+  }
+
+  /** Advances time; callers return after Retry-After, at most `returns` times. */
+  run(ms: number, returns = 2): void {
+    for (let passed = 0; passed < ms; passed += STEP_MS) {
+      vi.setSystemTime(Date.now() + STEP_MS)
+      for (const call of this.running) if (call.endsAtMs <= Date.now()) this.#end(call)
+      this.#start()
+      for (const call of this.refused) {
+        const sinceMs = Date.now() - call.cameAtMs
+        if (call.toldMs.length > returns || this.lines.of(WORK).waitEstimate.waiting.has(call)) continue
+        if (sinceMs === sumOf(call.toldMs)) this.call(call.envelope.tenant, call)
+      }
+    }
+  }
+
+  #newCall(tenant: string): Call {
+    const nth = ++this.#calls
+    return { envelope: { ...WORK, tenant }, nth, cameAtMs: Date.now(), toldMs: [], endsAtMs: 0, sentAtMs: Date.now() }
+  }
+
+  /** Calls have all slots, and one of two while durable jobs wait. */
+  #start(): void {
+    const places = this.#durable > 0 ? Math.ceil(this.#slots / 2) : this.#slots
+    while (this.running.size < places) {
+      const call = this.waiting.shift()
+      if (!call) return
+      call.endsAtMs = Date.now() + TAKES_MS
+      this.running.add(call)
+      this.lines.started(call)
+      this.started.push({ call, atMs: Date.now() })
+    }
+  }
+
+  #end(call: Call): void {
+    this.running.delete(call)
+    this.lines.left(call)
+    this.gate.completed(call.envelope)
+    if (this.#durable > 0) this.#durable--
+  }
+
+  #ahead({ tenant }: { tenant: string }): number {
+    const counts = new Map<string, number>()
+    for (const { envelope } of this.waiting) counts.set(envelope.tenant, (counts.get(envelope.tenant) ?? 0) + 1)
+    const own = counts.get(tenant) ?? 0
+    return sumOf([...counts.values()].map((count) => Math.min(count, own + 1)))
+  }
+}
+
+describe('admission control before few slots for slow calls', () => {
+  it('rejects at once a call that will not start in time, and admits it after its Retry-After', () => {
+    const pool = new SlowPool(2)
+    pool.call('a')
+    pool.run(TAKES_MS * 2)
+    for (let i = 0; i < 33; i++) pool.call('a')
+    // Two run, and twenty-four start within a minute.
+    expect(pool.waiting.length).toBeGreaterThanOrEqual(22)
+    expect(pool.waiting.length).toBeLessThanOrEqual(26)
+    expect(pool.refused.length).toBeGreaterThan(3)
+    expect(new Set(pool.refused.map(({ toldMs: [told] }) => told)).size, 'different Retry-After').toBe(
+      pool.refused.length,
+    )
+    pool.run(150_000)
+    for (const call of pool.refused) {
+      const start = pool.started.find((one) => one.call === call)
+      // Retry-After leaves 80 % of the maximum wait for the queue.
+      const expectedMs = (call.toldMs[0] ?? 0) + START_MS * 0.8
+      expect(call.toldMs).toHaveLength(1)
+      expect(((start?.atMs ?? 0) - call.cameAtMs) / expectedMs).toBeGreaterThan(1 / 1.5)
+      expect(((start?.atMs ?? 0) - call.cameAtMs) / expectedMs).toBeLessThan(1.5)
+    }
+  })
+
+  it('sends no Retry-After above a minute, and keeps the slots busy', () => {
+    const pool = new SlowPool(2)
+    pool.call('a')
+    pool.run(TAKES_MS * 2)
+    for (let i = 0; i < 1_000; i++) pool.call('a')
+    expect(pool.refused.every(({ toldMs: [told = 0] }) => told <= 60_000)).toBe(true)
+    pool.run(200_000, 10)
+    expect(pool.started.length).toBeGreaterThan((200_000 / TAKES_MS) * 2 * 0.95)
+  })
+
+  it('refuses none of the first calls of a tenant next to a large durable backlog, with any measurements', () => {
+    for (const isKnown of [false, true]) {
+      const pool = new SlowPool(50, { durable: 5_000 })
+      if (isKnown) pool.call('b')
+      pool.run(300_000)
+      for (let i = 0; i < 50; i++) pool.call('b')
+      expect(pool.refused).toHaveLength(0)
+      pool.run(TAKES_MS * 2)
+      expect(pool.started.length).toBe(isKnown ? 51 : 50)
+    }
+  })
+
+  it('counts half of the slots next to durable jobs: as many calls wait as start there in time', () => {
+    const pool = new SlowPool(2, { durable: 5_000 })
+    pool.call('b')
+    pool.run(TAKES_MS * 2)
+    for (let i = 0; i < 100; i++) pool.call('b')
+    expect(pool.waiting.length).toBeGreaterThanOrEqual(11)
+    expect(pool.waiting.length).toBeLessThanOrEqual(14)
+    const admitted = pool.started.length + pool.waiting.length
+    pool.run(START_MS + TAKES_MS, 0)
+    expect(pool.started.length).toBe(admitted)
+  })
+})
+
+describe('waiting calls', () => {
+  it('are late if those before them, in fair order, take twice the maximum wait', () => {
+    const pool = new SlowPool(2)
+    for (let i = 0; i < 60; i++) pool.call('a')
+    pool.call('b')
+    // Nothing has ended, so there is no measurement.
+    expect(pool.refused).toHaveLength(0)
+    expect([...pool.lines.late(START_MS)]).toHaveLength(0)
+    vi.setSystemTime(Date.now() + 10_000)
+    const late = [...pool.lines.late(START_MS)]
+    // Ten seconds each over two slots: the twenty-third starts after 120 s at the earliest.
+    expect(late.length).toBeGreaterThan(30)
+    expect(late.every(({ job }) => job.envelope.tenant === 'a' && job.nth > 20)).toBe(true)
+    expect(late.map(({ job }) => job.nth)).toEqual(late.map(({ job }) => job.nth).toSorted((a, b) => a - b))
+    expect(late.at(-1)?.waitMs).toBeGreaterThan(250_000)
+    expect(late.every(({ waitMs }) => waitMs > 2 * START_MS - 10_000)).toBe(true)
+  })
+
+  it('are not treated as lost while their model is busy, unless later ones have started', () => {
+    const pool = new SlowPool(2, { bound: 2 })
+    const calls = Array.from({ length: 4 }, () => pool.call('a'))
+    const [, , third, fourth] = calls
+    if (!third || !fourth) throw new Error('no calls')
+    expect(pool.lines.mayBeLost(third)).toBe(false)
+    fourth.sentAtMs = Date.now() + 1
+    pool.lines.started(fourth)
+    expect(pool.lines.mayBeLost(third)).toBe(true)
+  })
+})
+
+function sumOf(numbers: readonly number[]): number {
+  return numbers.reduce((sum, one) => sum + one, 0)
+}
