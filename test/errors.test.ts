@@ -30,8 +30,8 @@ function nested(levels: number): unknown {
   return JSON.parse(`${'['.repeat(levels)}${']'.repeat(levels)}`)
 }
 
-describe('the OpenAI format', () => {
-  test('an error has all four keys, and null for an absent value', () => {
+describe('errors in the OpenAI format', () => {
+  test('have the keys message, type, param and code, with null for an absent value', () => {
     const error = new ServiceError('missing_api_key', 'You did not provide an API key.')
     expect(openaiErrorBody(error)).toEqual({
       error: {
@@ -52,14 +52,14 @@ describe('the OpenAI format', () => {
     ['internal_error', 500, 'server_error', 'internal_error'],
     ['overloaded', 503, 'server_error', 'overloaded'],
     ['timeout', 504, 'server_error', 'timeout'],
-  ] as const)('%s: %i %s with the code %s', (code, status, type, shown) => {
+  ] as const)('%s: have the status %i, the type %s and the code %s', (code, status, type, shown) => {
     const error = new ServiceError(code, 'x')
     expect(openaiStatus(error)).toBe(status)
     expect(openaiErrorBody(error).error).toMatchObject({ type, code: shown })
   })
 })
 
-describe('the Anthropic format', () => {
+describe('errors in the Anthropic format', () => {
   test.each([
     ['invalid_value', 400, 'invalid_request_error'],
     ['invalid_api_key', 401, 'authentication_error'],
@@ -74,7 +74,7 @@ describe('the Anthropic format', () => {
     ['upstream_error', 502, 'api_error'],
     ['overloaded', 529, 'overloaded_error'],
     ['timeout', 504, 'timeout_error'],
-  ] as const)('%s: %i %s', (code, status, type) => {
+  ] as const)('%s: have the status %i and the type %s', (code, status, type) => {
     const error = new ServiceError(code, 'x')
     expect(messagesStatus(error)).toBe(status)
     expect(messagesErrorBody(error, 'req_1')).toEqual({
@@ -84,14 +84,14 @@ describe('the Anthropic format', () => {
     })
   })
 
-  test('a problem of one field begins with its path, once', () => {
+  test('have a message that begins with the path of the field, once', () => {
     const bare = new ServiceError('missing_required_parameter', 'Field required', { param: 'max_tokens' })
     const said = new ServiceError('invalid_value', 'model: no', { param: 'model' })
     expect(messagesErrorBody(bare, 'r').error.message).toBe('max_tokens: Field required')
     expect(messagesErrorBody(said, 'r').error.message).toBe('model: no')
   })
 
-  test('array indexes are written as Anthropic writes them', () => {
+  test('have array indexes in dotted form, such as messages.2.content', () => {
     const param = 'messages[2].content[10].text'
     const bare = new ServiceError('missing_required_parameter', 'Field required', { param })
     const said = new ServiceError('invalid_value', `${param}: no such [3]`, { param })
@@ -107,12 +107,12 @@ describe('error headers', () => {
     [1_001, '2'],
     [60_000, '60'],
     [900_000, '60'],
-  ])('an error with retryAfterMs %s has Retry-After: %s', (retryAfterMs, seconds) => {
+  ])('with a retryAfterMs of %s include Retry-After: %s', (retryAfterMs, seconds) => {
     const options = retryAfterMs === undefined ? {} : { retryAfterMs }
     expect(errorHeaders(new ServiceError('overloaded', 'x', options))['retry-after']).toBe(seconds)
   })
 
-  test('only errors that a later retry may fix (429, 503) carry Retry-After, and only 401 carries WWW-Authenticate', () => {
+  test('include Retry-After only for 429 and 503 that a retry may fix, and WWW-Authenticate only for 401', () => {
     for (const code of codes) {
       const headers = errorHeaders(new ServiceError(code, 'x'))
       const status = ERRORS[code].status as number
@@ -136,13 +136,13 @@ describe('error headers', () => {
     ...{ insufficient_quota: 'false' },
   }
 
-  test.each(codes)('%s sets x-should-retry for the SDKs', (code) => {
+  test.each(codes)('of %s include x-should-retry for the SDKs', (code) => {
     expect(errorHeaders(new ServiceError(code, 'x'))['x-should-retry']).toBe(SHOULD_RETRY[code])
     // An error stored with a job has constant headers.
     expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
   })
 
-  test('every 502, 504 and 409 sets x-should-retry, and a job result that is not ready yet may be retried', () => {
+  test('include x-should-retry for every 409, 502 and 504, and allow a retry if a job has not finished', () => {
     const conflicts = codes.filter((code) => [409, 502, 504].includes(ERRORS[code].status))
     for (const code of conflicts) expect(errorHeaders(new ServiceError(code, 'x'))).toHaveProperty('x-should-retry')
     const early = errorHeaders(new ServiceError('job_not_finished', 'x', { retryAfterMs: 2_000 }))
@@ -279,7 +279,7 @@ describe('the first problem of a request body', () => {
       'name',
       "Invalid 'name': string does not match pattern. Expected a string that matches the pattern '^[a-z]+$'.",
     ],
-  ])('%j is reported as %s at %s', (body, code, param, message) => {
+  ])('of %j is reported as %s at %s', (body, code, param, message) => {
     const whole = code === 'missing_required_parameter' && param === 'model' ? body : withModel(body)
     expect(problem(Body, whole)).toEqual([code, param, message])
   })
@@ -294,22 +294,22 @@ describe('the first problem of a request body', () => {
     [{}, 'model', 'Field required'],
     [{ model: 'm', stop: ['', '', '', '', ''] }, 'stop', 'List should have at most 4 items, not 5'],
     [{ model: 'm', effort: 'x' }, 'effort', "Input should be 'low' or 'high', not 'x'"],
-  ])('%j in the Anthropic format: %s, %s', (body, param, message) => {
+  ])('of %j is reported in the Anthropic format at %s: %s', (body, param, message) => {
     expect(problem(Body, body, 'messages')?.slice(1)).toEqual([param, message])
   })
 
-  test('a value in a message is shortened', () => {
+  test('is reported with a shortened value if the value has 10,000 characters', () => {
     const message = problem(Body, { model: 'm', effort: 'x'.repeat(10_000) })?.[2]
     expect(message?.length).toBeLessThan(200)
   })
 
-  test('nesting beyond the bound is refused, even nesting deep enough to exhaust the stack', () => {
+  test('is nesting beyond the limit, even if it is deep enough to exhaust the stack', () => {
     expect(problem(z.unknown(), nested(DEPTH_MAX))).toBeUndefined()
     expect(problem(z.unknown(), nested(DEPTH_MAX + 1))?.[0]).toBe('invalid_value')
     expect(problem(z.unknown(), nested(200_000))?.[0]).toBe('invalid_value')
   })
 
-  test('lone surrogates become U+FFFD, also in keys; the body of the caller is not changed', () => {
+  test('is no lone surrogate: values and keys get U+FFFD in a copy of the body', () => {
     const body = { a: ['\ud800x', { '\udc00': '😀' }], b: { c: 1 } }
     const sound = parseBody(z.unknown(), body, 'openai') as typeof body
     expect(sound).toEqual({ a: ['\ufffdx', { '\ufffd': '😀' }], b: { c: 1 } })

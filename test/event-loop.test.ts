@@ -126,14 +126,14 @@ async function checkRow({ name, make, send, holds }: HostileInput): Promise<void
   expect(waitedMs).toBeLessThan((HEALTH_MS_MAX + (holds?.ms ?? 0)) * crowd)
 }
 
-describe('no input holds the event loop:', () => {
+describe('the event loop is held at most 50 ms by the request', () => {
   it.each([...HOSTILE_INPUTS, ...HOSTILE_STORED])('$name', checkRow)
 })
 
-describe('no answer of an upstream holds the event loop', () => {
+describe('the event loop is held at most 50 ms by the upstream response', () => {
   it.each(hostileAnswers((script) => hostile.upstream.script(script)))('$name', checkRow)
 })
 
-describe.skipIf(!hasWeights)('no input for an in-process model holds the event loop:', () => {
+describe.skipIf(!hasWeights)('the event loop is held at most 50 ms by the call of an in-process model', () => {
   it.each(modelInputs('llama-1'))('$name', checkRow)
 })

@@ -41,7 +41,7 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
     return await running
   }
 
-  it('submit a job, subscribe over a connection that breaks, receive each event once, and print the result', async () => {
+  it('submit a job, reconnect to its stream, receive each event once, and print the result', async () => {
     const breaking = await startBreakingProxy(stack.url)
     const { stdout, stderr } = await run('job', ['!echo tokens=12 delay_ms=50'], sdk(breaking.url))
     const events = stderr.trim().split('\n')
@@ -52,14 +52,14 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
     expect(JSON.parse(stdout)).toMatchObject({ object: 'chat.completion' })
   })
 
-  it('exit with the error message of the service for a refused key and for a failed job', async () => {
+  it("exit with code 1 and the service's error message for a refused key or a failed job", async () => {
     const refused = run('job', ['x'], sdk(stack.url, 'sk-wrong-0123456789'))
     await expect(refused).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/401/) })
     const failed = run('job', ['!echo fail=invalid_value'], sdk(stack.url))
     await expect(failed).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/job\.failed/) })
   })
 
-  it('receive a webhook, and refuse foreign signatures, old deliveries and repeated ones', async () => {
+  it('accept a signed webhook once, and refuse wrong signatures, old timestamps and repeated deliveries', async () => {
     const { data } = (await (await stack.get('/v1/webhook-secrets')).json()) as { data: { secret: string }[] }
     const secret = String(data[0]?.secret)
     const port = await freePort()
@@ -96,7 +96,7 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
     expect(said().match(/job_forged/g)).toHaveLength(1)
   })
 
-  it('run a batch, print its id at once, and poll again after the service was down', async () => {
+  it('run a batch, print its id at once, and continue polling after the service was unavailable', async () => {
     const breaking = await startBreakingProxy(stack.url)
     const prompts = Array.from({ length: 12 }, (_, i) => `Prompt ${i + 1}`)
     const batchOf = extension === 'ts' ? batchOfLines : batchOfPrompts
@@ -106,7 +106,7 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
     expect(breaking.polls.length).toBeGreaterThan(1)
   })
 
-  it('exit with the error message of the service for a refused batch', async () => {
+  it("exit with code 1 and the service's error message for a refused batch", async () => {
     const batchOf = extension === 'ts' ? batchOfLines : batchOfPrompts
     const refused = batchOf(['x'], { SLUICE_API_KEY: 'sk-wrong-0123456789' })
     await expect(refused).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/Incorrect API key/) })

@@ -24,7 +24,7 @@ interface Ending {
 
 // Each test starts about three processes, which takes up to a minute on a busy machine.
 describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, () => {
-  it('retries each call without output of a killed worker, and ends the others with an error frame', async () => {
+  it('retries calls without output of a killed worker, and ends calls with output with an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     // Fewer slots than calls, so that both workers run calls of both sorts.
@@ -79,7 +79,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(await ingress.exited).toBe(0)
   })
 
-  it('requeues a job to another worker when the drain times out', async () => {
+  it("requeues a job to another worker when the worker's drain times out", async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const leaving = await fleet.start('inference', { DRAIN_MS: '300' })
@@ -93,7 +93,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(ingress.log.filter((line) => line.reason === 'handed_back')).toHaveLength(5)
   })
 
-  it('exits at once with code 1 at a second signal after the first', async () => {
+  it('exits with code 1 immediately at a second signal during a drain', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const worker = await fleet.start('inference')
@@ -108,7 +108,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
 })
 
 describe('a process of all roles', () => {
-  it('drains at two simultaneous signals, as sent by Ctrl-C under npm', async () => {
+  it('drains once at two simultaneous signals, as sent by Ctrl-C under npm', async () => {
     const { child, output } = await startMain([], { SLUICE_API_KEY: TEST_KEY })
     const url = await until(() => /http:\/\/[\d.:]+/.exec(output())?.[0], { withinMs: 50_000 })
     const answer = await fetch(`${url}/v1/chat/completions`, {
@@ -149,7 +149,7 @@ describe('a process of all roles', () => {
     expect(second.output()).toContain('sluice keys create')
   })
 
-  it('generates no key or file while its port is taken', async () => {
+  it('creates no key and no file if its port is in use', async () => {
     const taken = createServer().listen(0, '127.0.0.1')
     onTestFinished(() => void taken.close())
     await once(taken, 'listening')
@@ -164,13 +164,13 @@ describe('a process of all roles', () => {
   it.each([
     { name: 'KAFKA_BROKERS', address: '127.0.0.1:1', remediation: 'deploy/kafka-local.sh start' },
     { name: 'DATABASE_URL', address: 'postgres://127.0.0.1:1/x', remediation: 'in DATABASE_URL' },
-  ])('prints a remedy if nothing answers at $name', async ({ name, address, remediation }) => {
+  ])('prints a remedy if no server listens at the address in $name', async ({ name, address, remediation }) => {
     const { output } = await startMain([], { [name]: address })
     await until(() => output().includes(remediation), { withinMs: 50_000 })
   })
 })
 
-describe('the log at a terminal', () => {
+describe('log output on a terminal', () => {
   const line = (more: object) =>
     logText(JSON.stringify({ level: 30, time: '2026-11-21T14:39:43Z', service: 's', ...more }))
 
@@ -179,7 +179,7 @@ describe('the log at a terminal', () => {
     expect(text).toMatch(/\d\d:39:43.* service ready role=ingress step="two words" count=2\n$/)
   })
 
-  it('marks warnings, and prints the stack of an error', () => {
+  it('labels warnings and errors with their level, and includes the stack of an error', () => {
     const err = { message: 'No.', stack: 'Error: No.\n    at here' }
     expect(line({ level: 40, msg: 'cut', err })).toMatch(/WARN .*cut: No\.\n$/)
     expect(line({ level: 50, msg: 'broken', err })).toMatch(/ERROR .*broken: No\.\n {4}Error: No\.\n {8}at here\n$/)

@@ -163,8 +163,8 @@ async function heapBytes(): Promise<number> {
   return process.memoryUsage().heapUsed
 }
 
-describe('calls with every kind of outcome', () => {
-  it('leave no job, attempt, blob, socket or timer', async () => {
+describe('calls that succeed, fail or are cancelled', () => {
+  it('leave no job, attempt, blob, socket or timer after their end', async () => {
     const agent = new Agent()
     await send(() => say('hello'))(CHAT, seeded(0), agent)
     await agent.destroy()
@@ -177,7 +177,7 @@ describe('calls with every kind of outcome', () => {
     }
   })
 
-  it('leave no memory, round after round', async () => {
+  it('leave no heap memory after repeated rounds', async () => {
     for (const seed of [11, 12, 13]) await round(seed)
     // Refused uploads may linger for two seconds.
     await new Promise((resolve) => setTimeout(resolve, 2_200))

@@ -8,8 +8,8 @@ import { until } from './support/stack.ts'
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
-describe.skipIf(missing)('while Kafka is down', () => {
-  it('an ingress refuses new calls at once, finishes those in flight when Kafka is back, and accepts calls again', {
+describe.skipIf(missing)('an ingress while Kafka is down', () => {
+  it('refuses new calls immediately, completes running calls after Kafka restarts, and accepts calls again', {
     timeout: 180_000,
   }, async () => {
     await using kafka = await startLocalKafka()
@@ -52,8 +52,8 @@ describe.skipIf(missing)('while Kafka is down', () => {
 /** Kafka's own defaults, which kafka-local.sh shortens for other tests. */
 const FAILOVER_AS_SHIPPED = 'broker.session.timeout.ms=9000\nbroker.heartbeat.interval.ms=2000\n'
 
-describe.skipIf(missing)('when one of three brokers dies', () => {
-  it('a fleet answers every call, stays ready, and does not report Kafka as unreachable', {
+describe.skipIf(missing)('a fleet after the failure of one of three Kafka brokers', () => {
+  it('answers every call, stays ready, and does not report Kafka as unreachable', {
     timeout: 300_000,
   }, async () => {
     await using kafka = await startLocalKafka(3, FAILOVER_AS_SHIPPED)

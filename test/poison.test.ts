@@ -83,8 +83,8 @@ async function poison(prefix: string): Promise<void> {
   await producer.disconnect()
 }
 
-describe.skipIf(!kafka || !postgres).each(['share', 'classic'])('a fleet with %s groups', (client) => {
-  it('keeps working with malformed records in its topics', { timeout: 240_000 }, async () => {
+describe.skipIf(!kafka || !postgres).each(['share', 'classic'])('a fleet with %s groups of Kafka', (client) => {
+  it('continues to run jobs if its topics contain malformed records', { timeout: 240_000 }, async () => {
     await using fleet = await openFleet(kafka ?? '')
     await using database = await openPostgresDatabase(postgres ?? '')
     const keys = await openPostgresKeys(database.url)

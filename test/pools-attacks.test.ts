@@ -66,15 +66,15 @@ async function embedAtOnce(texts: readonly string[], spoil: (entries: Entry[], p
   return { calls, ends }
 }
 
-describe('a text that corrupts an upstream response fails only its own job:', () => {
+describe('a text whose vector in a shared upstream response is invalid fails only its own job', () => {
   it.each<[string, string, (entries: Entry[], place: number) => object[]]>([
     [
-      'when its vector holds no numbers, as models in half precision give',
+      'if the vector has no numbers, as returned by models in half precision',
       'input[0]',
       (entries, place) => entries.map((entry) => (entry.index === place ? { ...entry, embedding: [null, 1] } : entry)),
     ],
     [
-      'when its vector is not finite',
+      'if the vector contains a number that is not finite',
       'input[0]',
       (entries, place) =>
         entries.map((entry) => ({
@@ -84,7 +84,7 @@ describe('a text that corrupts an upstream response fails only its own job:', ()
           ).toString('base64'),
         })),
     ],
-    ['when its vector is missing', 'input', (entries, place) => entries.filter(({ index }) => index !== place)],
+    ['if the vector is missing', 'input', (entries, place) => entries.filter(({ index }) => index !== place)],
   ])('%s', async (_, param, spoil) => {
     const { calls, ends } = await embedAtOnce(['a', 'POISON', 'ccc'], spoil as never)
     expect(calls[0]).toEqual(['a', 'POISON', 'ccc'])
@@ -94,8 +94,8 @@ describe('a text that corrupts an upstream response fails only its own job:', ()
   })
 })
 
-describe('a token that is not a safe integer', () => {
-  it('is refused with its path, and does not count as a server error', async () => {
+describe('an input token that is not a safe integer', () => {
+  it('is refused with 400 and its path, and does not count as a server error', async () => {
     open = new AsyncDisposableStack()
     const engine = { type: 'openai', base_url: 'http://127.0.0.1:9/v1' }
     const stack = open.use(await startStack({ models: [{ id: 'embed-1', pool: 'embeddings', engine }] }))
@@ -107,8 +107,8 @@ describe('a token that is not a safe integer', () => {
   })
 })
 
-describe('a short text next to many long ones', () => {
-  it('shares a call of the local model with few of them, because the duration of a call grows with its tokens', async () => {
+describe('a short text in a queue of many long texts', () => {
+  it('shares an upstream call with few long texts, because the duration grows with the tokens', async () => {
     open = new AsyncDisposableStack()
     const embedder = open.use(await startEmbedder())
     const catalogue = loadModels(pathOf('../models.yaml'))
@@ -126,7 +126,7 @@ describe('a short text next to many long ones', () => {
   })
 })
 
-describe('the tokens of a transcription prompt', () => {
+describe('the prompt tokens of a transcription', () => {
   const usage = { input_tokens: 33, output_tokens: 4, total_tokens: 37 }
   const input_token_details = { audio_tokens: 30, text_tokens: 3 }
   const frames = [
@@ -138,7 +138,7 @@ describe('the tokens of a transcription prompt', () => {
     },
   ]
 
-  it.each(['json', 'stream'])('are not counted as audio tokens: %s', async (form) => {
+  it.each(['json', 'stream'])('are not counted as audio tokens in the format %s', async (form) => {
     open = new AsyncDisposableStack()
     const server = open.use(
       await startSpeechServer({
@@ -167,8 +167,8 @@ describe('the tokens of a transcription prompt', () => {
   }
 })
 
-describe('an upstream that returns an invalid duration', () => {
-  it.each([-1, 1e308, 'NaN'])('%j: the transcript counts as audio of length 0', async (duration) => {
+describe('a transcript from an upstream with an invalid duration', () => {
+  it.each([-1, 1e308, 'NaN'])('counts as zero seconds of audio if the duration is %j', async (duration) => {
     open = new AsyncDisposableStack()
     const answer = { text: 'Hello.', duration }
     const server = open.use(await startSpeechServer({ '/v1/audio/transcriptions': (_, to) => to.json(answer) }))
@@ -181,7 +181,7 @@ describe('an upstream that returns an invalid duration', () => {
 })
 
 describe.skipIf(!environment || !existsSync('/dev/full'))('a full disk during audio decoding', () => {
-  it('is not reported as an error of the audio file', async () => {
+  it('is reported as a server error, not as an error of the audio file', async () => {
     open = new AsyncDisposableStack()
     const directory = await mkdtemp(join(tmpdir(), 'sluice-attack-'))
     open.defer(() => rm(directory, { recursive: true, force: true }))

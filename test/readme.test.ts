@@ -28,7 +28,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('README.md', { timeout: CALL_MS }
     return (await execute('sh', ['-c', here.replaceAll(/^curl /gm, 'curl -s ')], { timeout: CALL_MS })).stdout
   }
 
-  test('contains three working calls: chat, code in the sandbox, and a durable job that is read back', async () => {
+  test('contains three calls that succeed: chat, code in the sandbox, and a durable job that is read back', async () => {
     const [chat = '', code = '', job = ''] = CALLS
     expect(CALLS).toHaveLength(3)
     expect(JSON.parse(await run(chat))).toMatchObject({ object: 'chat.completion', model: 'smollm2-135m-instruct' })

@@ -34,7 +34,7 @@ const HEADINGS = new Map(DOCUMENTS.map((file) => [file, headingsOf(textOf(file))
 describe('references in comments', () => {
   const comments = CODE.flatMap((file) => commentsOf(file).map((text) => ({ file, text })))
 
-  test('name existing source files', () => {
+  test('name only existing source files', () => {
     const lost = comments.flatMap(({ file, text }) =>
       namesIn(text).flatMap((name) => (isThere(name, file) ? [] : [`${file}: ${name}`])),
     )
@@ -42,21 +42,21 @@ describe('references in comments', () => {
     expect(comments.length).toBeGreaterThan(1_000)
   })
 
-  test('name existing headings of documents', () => {
+  test('name only existing headings of documents', () => {
     const cited = comments.flatMap(({ file, text }) => citationsIn(text).map((citation) => ({ file, ...citation })))
     const lost = cited.filter(({ document, rest }) => !HEADINGS.get(document)?.some((heading) => begins(rest, heading)))
     expect(lost).toEqual([])
     expect(cited.length).toBeGreaterThan(100)
   })
 
-  test('cite nothing outside the repository, such as a design document by number', () => {
+  test('contain no number of a design document outside the repository', () => {
     const byNumber = /\b(contract|spec|design|style)( section)? §?[0-9A-M](\.\d+)?\b|\brules? 0\.\d|\(([A-M]\.\d+)\)/i
     expect(comments.filter(({ text }) => byNumber.test(text))).toEqual([])
   })
 })
 
 describe('references in documents', () => {
-  test('link to existing files and headings', () => {
+  test('link only to existing files and headings', () => {
     const lost = DOCUMENTS.flatMap((document) =>
       linksOf(textOf(document)).flatMap(({ path, anchor }) => {
         const target = path === '' ? document : normalize(join(dirname(document), path))
@@ -67,14 +67,14 @@ describe('references in documents', () => {
     expect(lost).toEqual([])
   })
 
-  test('name existing files and folders of the repository, also in tables', () => {
+  test('name only existing files and folders of the repository, including those in tables', () => {
     const lost = DOCUMENTS.flatMap((document) =>
       pathsIn(textOf(document)).flatMap((path) => (isThere(path, document) ? [] : [`${document}: ${path}`])),
     )
     expect(lost).toEqual([])
   })
 
-  test('name files of the folder that a row of the code map describes', () => {
+  test('name only files of the folder that the row of the code map describes', () => {
     const rows = rowsOf('ARCHITECTURE.md', 'Code map').flatMap(([folders = '', holds = '']) =>
       ticked(holds)
         .filter(isPart)
@@ -85,7 +85,7 @@ describe('references in documents', () => {
     expect(rows.length).toBeGreaterThan(20)
   })
 
-  test('name declared constants', () => {
+  test('name only constants that the code declares', () => {
     const rows = rowsOf('docs/internals/design.md', 'Bounds')
     const lost = rows.flatMap(([, , names = '', folders = '']) =>
       ticked(names).flatMap((name) => (isDeclared(name, ticked(folders)) ? [] : [`${name} in ${folders}`])),
@@ -94,7 +94,7 @@ describe('references in documents', () => {
     expect(rows.length).toBeGreaterThan(10)
   })
 
-  test('define each term of the glossary once, in alphabetical order', () => {
+  test('define each glossary term once, in alphabetical order', () => {
     const terms = [...textOf('docs/reference/glossary.md').matchAll(/^- \*\*(.+?)\*\*/gm)].map(([, term]) => term)
     expect(terms).toEqual([...new Set(terms)].toSorted())
     expect(terms.length).toBeGreaterThan(40)

@@ -19,7 +19,7 @@ const OUTAGE_MS = Number(process.env.CHAOS_OUTAGE_SECONDS ?? 15) * 1_000
 const REFUSED_MS = 1_000
 const TIMEOUT_MS = 240_000
 
-describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_MS }, () => {
+describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_MS }, () => {
   // One fleet for all tests, because it starts slowly; a failed test discards it.
   let opened: Fleet | undefined
   let fleet: Fleet
@@ -41,7 +41,7 @@ describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_
   })
   afterAll(close)
 
-  it('of Kafka that loses all data, 1,000 queued jobs finish', async () => {
+  it('completes 1,000 queued jobs after Kafka lost all records', async () => {
     const { cluster } = fleet
     const workers = [1, 2, 3].map((i) => cluster.actor(`inference-${i}`))
     for (const worker of workers) await worker.down('SIGTERM')
@@ -52,7 +52,7 @@ describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: ids.length }])
   })
 
-  it('in which topics are deleted one by one, no job is lost, and every call is answered', async () => {
+  it('loses no job and answers every call while its topics are deleted one by one', async () => {
     const { cluster } = fleet
     const topics = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
     const [jobs, calls]: [Answer[], Answer[]] = [[], []]
@@ -74,7 +74,7 @@ describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: jobs.length }])
   })
 
-  it('of Kafka, durable jobs are accepted, and other calls are refused within a second', async () => {
+  it('accepts durable jobs and refuses other calls within a second while Kafka is down', async () => {
     const { cluster } = fleet
     await cluster.broker.down('SIGKILL')
     const [accepted, refused] = await during(OUTAGE_MS, async (i) => [
@@ -94,7 +94,7 @@ describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: accepted.length }])
   })
 
-  it('of Postgres, other calls are answered, and durable jobs are refused until it is back', async () => {
+  it('answers calls and refuses durable jobs while Postgres is down', async () => {
     const { cluster } = fleet
     expect((await submit(fleet.url(0), '!echo first_ms=2000\nhalfway')).status).toBe(202)
     await cluster.actor('database').down('SIGKILL')
@@ -112,7 +112,7 @@ describe.skipIf(missing)('during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: 2 }])
   })
 
-  it('of Kafka and Postgres, starting processes wait for both', async () => {
+  it('waits at the start while Kafka and Postgres are down, and is ready when both are back', async () => {
     const { cluster } = fleet
     const names = ['ingress-1', 'inference-1', 'scheduler-1']
     await Promise.all([cluster.broker.down('SIGKILL'), cluster.actor('database').down('SIGKILL')])

@@ -10,7 +10,7 @@ import { RoleActor } from './load/actor.ts'
 import { readJob, submitMany } from './load/calls.ts'
 
 describe('a service in a single process', { timeout: 120_000 }, () => {
-  it('that is killed with 100 slow jobs finishes all of them after a restart', async () => {
+  it('completes 100 running and queued jobs after it is killed and restarted', async () => {
     await using single = await startSingle()
     const { process } = single
     const ids = await submitMany(process.url, 100, '!echo first_ms=3000\nslow and sure')
@@ -28,7 +28,7 @@ describe('a service in a single process', { timeout: 120_000 }, () => {
     }
   })
 
-  it('refuses a second process on its data directory, with the pid of the first', async () => {
+  it('refuses a second process on its data directory with exit code 2 and the pid of the first', async () => {
     await using single = await startSingle()
     const second = single.another()
     await second.actor.up()

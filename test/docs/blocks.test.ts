@@ -22,34 +22,34 @@ const ofLanguage = (language: string) =>
   BLOCKS.filter((block) => block.language === language && block.notRun === undefined)
 
 describe('code blocks of the documentation', () => {
-  it('have a language that a test checks, or none for diagrams and output', () => {
+  it('have a language that a test checks, or no language if they are diagrams or output', () => {
     const known = ['', ...DATA, ...PROGRAMS]
     expect(BLOCKS.filter(({ language }) => !known.includes(language)).map(({ place }) => place)).toEqual([])
     expect(BLOCKS.length).toBeGreaterThan(90)
   })
 
-  it('state a reason if they are not run', () => {
+  it('state a reason if no test runs them', () => {
     const marked = BLOCKS.filter(({ notRun }) => notRun !== undefined)
     expect(marked.filter(({ notRun = '' }) => notRun.length < REASON_LENGTH_MIN).map(({ place }) => place)).toEqual([])
     expect(marked.filter(({ language }) => !PROGRAMS.includes(language)).map(({ place }) => place)).toEqual([])
     expect(marked.length).toBeLessThan(20)
   })
 
-  it('equal the program in examples/ that they show', async () => {
+  it('are equal to the program in examples/ that they show', async () => {
     const shown = BLOCKS.filter(({ file }) => file !== undefined && existsSync(join('examples', file)))
     expect(shown.map(({ file }) => file).sort()).toEqual(['job.py', 'job.ts'])
     for (const { file = '', code } of shown) expect(`${code}\n`).toBe(await readFile(join('examples', file), 'utf8'))
   })
 
-  it('belong to a client only in docs/get-started/clients.md, which test/clients runs', () => {
+  it('have a client name in docs/get-started/clients.md only, which test/clients runs', () => {
     expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/get-started/clients.md')).toBe(
       true,
     )
   })
 })
 
-describe('JSON of the documentation', () => {
-  it.each(ofLanguage('json'))('$place is valid JSON, and a valid request if it has a body', ({ code }) => {
+describe('JSON blocks of the documentation', () => {
+  it.each(ofLanguage('json'))('contain valid JSON and a valid request body: $place', ({ code }) => {
     for (const value of valuesOf(code)) {
       const { endpoint, url, body } = value as { endpoint?: string; url?: string; body?: unknown }
       if (body === undefined) continue
@@ -76,8 +76,8 @@ describe('JSON of the documentation', () => {
   }
 })
 
-describe('models.yaml of the documentation', () => {
-  it.each(ofLanguage('yaml'))('$place is a catalogue, or a part of one, that loads', async ({ code }) => {
+describe('models.yaml blocks of the documentation', () => {
+  it.each(ofLanguage('yaml'))('load as a model catalogue or as a part of one: $place', async ({ code }) => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     onTestFinished(() => rm(directory, { recursive: true }))
     const path = join(directory, 'models.yaml')

@@ -39,7 +39,7 @@ if (missing.length > 0) {
   process.stderr.write(`skipped: ${reason}\n`)
 }
 
-describe.skipIf(missing.length > 0)('commands of', () => {
+describe.skipIf(missing.length > 0)('commands in the documentation', () => {
   const cleanups: (() => PromiseLike<unknown>)[] = []
   let stack: Stack
   let world: World
@@ -86,7 +86,7 @@ describe.skipIf(missing.length > 0)('commands of', () => {
     for (const cleanup of cleanups.reverse()) await cleanup()
   })
 
-  it.each(PAGES)('%s run unchanged', { timeout: SERVICE_MS }, async (page) => {
+  it.each(PAGES)('succeed as written on the page %s', { timeout: SERVICE_MS }, async (page) => {
     const blocks = blocksOf(page).filter(
       ({ language, name, notRun }) => PROGRAMS.includes(language) && name === '' && notRun === undefined,
     )

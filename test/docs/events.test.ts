@@ -30,13 +30,13 @@ const ticked = (text: string) => [...text.matchAll(/`([^`]+)`/g)].map(([, word =
 const typesOf = (frames: z.ZodDiscriminatedUnion) =>
   frames.options.map((option) => (option as unknown as z.ZodObject<{ type: z.ZodLiteral<string> }>).shape.type.value)
 
-describe('docs/reference/events.md', () => {
-  it('names every event of a job', () => {
+describe('the tables in docs/reference/events.md', () => {
+  it('list every event type of a job', () => {
     const named = rows(part('Events of a job')).flatMap(([cell = '']) => ticked(cell))
     expect(named.toSorted()).toEqual(DurableEventType.options.toSorted())
   })
 
-  it('names every frame of a WebSocket, each close code and its bounds', () => {
+  it('list every WebSocket frame, each close code and each limit', () => {
     const text = part('WebSocket')
     const [sent = [], got = []] = rows(text).map(([, cell = '']) => ticked(cell))
     expect(sent.toSorted()).toEqual(typesOf(ClientFrame).toSorted())
@@ -50,7 +50,7 @@ describe('docs/reference/events.md', () => {
     expect(text).toContain(`\`${WS_PROTOCOL}\``)
   })
 
-  it('names every event of a webhook, and the delays of its retries', () => {
+  it('list every webhook event, and the delay before each retry', () => {
     const text = part('Webhooks')
     expect(ticked(text.split('\n')[1] ?? '').filter((word) => word.startsWith('job.'))).toEqual(WebhookEvent.options)
     const delays = text.replaceAll('\n', ' ').match(/again after (.*), each/)?.[1] ?? ''
@@ -78,7 +78,7 @@ async function framesOf(response: Response): Promise<Frame[]> {
   }))
 }
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('the streams of docs/reference/events.md', () => {
+describe.skipIf(SANDBOX_MISSING !== undefined)('the documented event streams', () => {
   const STREAMS = rows(part('Streams over HTTP'))
   const messages = [{ role: 'user', content: 'How are webhooks signed?' }]
   const BODIES: Readonly<Record<string, object>> = {
@@ -119,7 +119,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the streams of docs/reference/ev
   }
 
   it.each(STREAMS)(
-    '%s: has event %s and id %s, and ends as documented',
+    '%s: sends event names: %s, ids: %s, and ends as documented',
     async (stream = '', event, id, order = '', last = '') => {
       const path = ticked(stream)[0] ?? ''
       const frames = await framesOf(await open(path))
@@ -144,7 +144,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the streams of docs/reference/ev
     },
   )
 
-  it('resume after a disconnect as documented', async () => {
+  it('resume after the given position as documented', async () => {
     const events = `/v1/jobs/${jobId}/events`
     const all = await framesOf(await stack.get(events))
     const rest = all.slice(2)

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { GENERATED } from '../../docs/generate.ts'
 
-it.each(Object.entries(GENERATED))('%s matches the code that it is generated from', (file, generate) => {
+it.each(Object.entries(GENERATED))('%s is equal to the output of its generator', (file, generate) => {
   expect(readFileSync(file, 'utf8'), `${file} is out of date. Run \`npm run docs\` and commit the result.`).toBe(
     generate(),
   )

@@ -31,12 +31,12 @@ function parseDefault(setting: string, documented: string): number {
 const MACHINE_DEPENDENT = new Set(['DISK_FREE_BYTES_MIN'])
 
 it.each(ROWS.filter(({ setting }) => !MACHINE_DEPENDENT.has(setting)))(
-  'the default of $setting is $documented',
+  'docs/reference/limits.md documents the default of $setting, which is $documented',
   ({ setting, documented }) => {
     expect(DEFAULTS.get(setting)).toBe(String(parseDefault(setting, documented)))
   },
 )
 
-it('lists more than 20 settings', () => {
+it('docs/reference/limits.md lists more than 20 settings', () => {
   expect(ROWS.length).toBeGreaterThan(20)
 })

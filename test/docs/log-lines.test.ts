@@ -17,7 +17,7 @@ async function namedLines(): Promise<string[]> {
   return heads.flatMap((head) => [...head.matchAll(/`([^`]+)`/g)].map(([, name = '']) => name))
 }
 
-it('the page about monitoring lists only messages that the code logs', async () => {
+it('the monitoring page lists only log messages that exist in the code', async () => {
   const sources: string[] = []
   for await (const path of glob('{services,shared}/**/*.ts', { cwd: ROOT, exclude: (name) => name.endsWith('dist') })) {
     sources.push(await readFile(join(ROOT, path), 'utf8'))

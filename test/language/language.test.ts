@@ -62,15 +62,15 @@ const EXAMPLES: Record<string, { readonly broken: readonly string[]; readonly ke
   },
 }
 
-describe('the rules of plain language', () => {
-  it.each(RULES)('$name: reports bad sentences and no good ones', ({ name, find }) => {
+describe('each language rule', () => {
+  it.each(RULES)('$name: reports the bad examples and none of the good ones', ({ name, find }) => {
     const { broken, kept } = EXAMPLES[name] ?? { broken: [], kept: [] }
     expect(broken.length, `examples of the rule "${name}"`).toBeGreaterThan(0)
     for (const text of broken) expect(find(text), text).not.toEqual([])
     for (const text of kept) expect(find(text), text).toEqual([])
   })
 
-  it('read comments, names, messages and pages', () => {
+  it('applies to comments, identifiers, messages and pages', () => {
     const source = "/** It ends. */\nconst LOOK_MS = 1\n// Nobody reads.\nconst text = 'Mend the request now'\n"
     const kinds = codeTexts('services/cli/a.ts', source).map(({ kind, text, line }) => `${line} ${kind} ${text}`)
     expect(kinds).toEqual([
@@ -103,7 +103,7 @@ describe('the texts of the repository', () => {
     expect(lines.slice(0, 50).join('\n'), `texts that break a rule; npm run language prints all of a file`).toBe('')
   })
 
-  it('need every listed exception', () => {
+  it('contain the text of every listed exception, each with a reason', () => {
     const unused = EXCEPTIONS.filter(({ file, text }) => !readFileSync(file, 'utf8').includes(text))
     expect(unused.map(({ text }) => text)).toEqual([])
     for (const { reason } of EXCEPTIONS) expect(reason.length, 'reason of an exception').toBeGreaterThan(20)

@@ -27,15 +27,23 @@ for (const agent of AGENTS.filter(({ name }) => WITH_EVERY_CHANGE.includes(name)
   const found = await findAgent(agent.package)
   const { bin, directory } = found ?? { bin: '', directory: '' }
   describe.skipIf(!found)(agent.package, () => {
-    describe.each(Object.keys(agent.models))('agents with the model %s', (model) => {
-      it.each(APIS)('complete a whole task on an upstream of the API %s', { timeout: RUN_MS }, async (api) => {
-        expect(await failuresOf(agent, bin, directory, api, model)).toEqual([])
-      })
+    describe.each(Object.keys(agent.models))('the coding agent with the model %s', (model) => {
+      it.each(APIS)(
+        'completes a task with file reads, an edit and a command on an upstream of the API %s',
+        { timeout: RUN_MS },
+        async (api) => {
+          expect(await failuresOf(agent, bin, directory, api, model)).toEqual([])
+        },
+      )
     })
 
     if (agent.name !== 'opencode') return
-    it.each(['messages', 'responses'] as const)('completes a whole task by %s', { timeout: RUN_MS }, async (api) => {
-      expect(await failuresOf(OPENCODE_BY[api], bin, directory, api, 'coder')).toEqual([])
-    })
+    it.each(['messages', 'responses'] as const)(
+      'completes a task with file reads, an edit and a command over the API %s',
+      { timeout: RUN_MS },
+      async (api) => {
+        expect(await failuresOf(OPENCODE_BY[api], bin, directory, api, 'coder')).toEqual([])
+      },
+    )
   })
 }

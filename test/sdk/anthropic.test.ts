@@ -45,7 +45,7 @@ async function collect(stream: AsyncIterable<RawMessageStreamEvent>): Promise<Ra
 }
 
 describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => {
-  it('retries automatically when the service was full, in every version', async () => {
+  it('retries automatically until a slot is free, in every major version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: stacks.full.url })
       return client.messages.create(say('at last'))
@@ -57,7 +57,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     const open = (stack: Stack = stacks.free, options: object = {}) =>
       new Client({ apiKey: TEST_KEY, baseURL: stack.url, maxRetries: 0, ...options })
 
-    it('gets a whole message with its usage and request id', async () => {
+    it('returns a message without streaming, with its usage and request id', async () => {
       const answer = await open().messages.create(say(UNICODE))
       expect(answer).toMatchObject({ type: 'message', role: 'assistant', model: 'echo-1', stop_reason: 'end_turn' })
       expect(answer.content).toMatchObject([{ type: 'text', text: UNICODE }])
@@ -65,14 +65,14 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(answer._request_id).toMatch(/^req_/)
     })
 
-    it('streams deltas that concatenate to the message', async () => {
+    it('streams deltas whose concatenation is the text of the message', async () => {
       const events = await collect(await open().messages.create({ ...say(UNICODE), stream: true }))
       expect(textOf(events)).toBe(UNICODE)
       expect(events[0]).toMatchObject({ type: 'message_start', message: { role: 'assistant', content: [] } })
       expect(events.at(-1)).toEqual({ type: 'message_stop' })
     })
 
-    it('assembles a stream into the message of the whole response', async () => {
+    it('assembles a stream into the message of the response without streaming', async () => {
       const stream = open().messages.stream(say(UNICODE))
       let text = ''
       stream.on('text', (delta) => {
@@ -90,7 +90,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       ['any', 'hello', { type: 'any' }],
       ['auto', 'please get_weather', { type: 'auto' }],
     ] as const) {
-      it(`gets a tool call, ${how}, whole and streamed`, async () => {
+      it(`returns a tool call if the tool choice is ${how}, with and without streaming`, async () => {
         const body = { ...say(content), tools: [TOOL], tool_choice }
         const whole = await open().messages.create(body)
         const streamed = await open().messages.stream(body).finalMessage()
@@ -115,7 +115,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect((await open().messages.create(body)).content).toMatchObject([{ type: 'text', text: 'sunny' }])
     })
 
-    it('streams reasoning before the answer', async () => {
+    it('streams the reasoning before the answer', async () => {
       const body = { ...say('!echo reasoning="let me see"\nthe answer'), max_tokens: 2_000 }
       const thinking = { type: 'enabled' as const, budget_tokens: 1_024 }
       const answer = await open()
@@ -133,14 +133,14 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(answer.content).toMatchObject([{ text: 'one two ' }])
     })
 
-    it('counts as many tokens as the response reports', async () => {
+    it('counts the same number of input tokens as the response reports', async () => {
       const { model, messages } = say('one two three')
       const counted = await open().messages.countTokens({ model, messages, system: 'be brief' })
       const answer = await open().messages.create({ ...say('one two three'), system: 'be brief' })
       expect(counted.input_tokens).toBe(answer.usage.input_tokens)
     })
 
-    it('sends images and documents next to text', async () => {
+    it('sends images and documents together with text', async () => {
       const source = { type: 'base64' as const, media_type: 'image/png' as const, data: 'iVBORw0KGgo=' }
       const document = { type: 'text' as const, media_type: 'text/plain' as const, data: 'the document' }
       const content = [
@@ -159,7 +159,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     })
 
     for (const stream of [false, true]) {
-      it(`throws NotFoundError for an unknown model, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`throws NotFoundError for an unknown model, ${stream ? 'with' : 'without'} streaming`, async () => {
         const error = await failureOf(open().messages.create({ ...say('x'), model: 'none', stream }))
         expect(error).toBeInstanceOf(Client.NotFoundError)
         expect(error.error).toMatchObject({ error: { type: 'not_found_error' }, request_id: error.requestID })
@@ -184,21 +184,21 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(Number((error.headers as Headers).get('retry-after'))).toBeGreaterThan(0)
     })
 
-    it('throws its overload error when the service is full', async () => {
+    it('throws OverloadedError, or InternalServerError in version 0, if the service is full', async () => {
       await using _occupants = await occupy(stacks.full)
       const error = await failureOf(open(stacks.full).messages.create(say('x')))
       expect(error).toBeInstanceOf(major > 0 ? Anthropic.OverloadedError : Client.InternalServerError)
       expect(error).toMatchObject({ status: 529, error: { error: { type: 'overloaded_error' } } })
     })
 
-    it('does not retry errors that a retry cannot fix', async () => {
+    it('does not retry errors whose x-should-retry header is false', async () => {
       const timeouts = await countAnswers(stacks.free, 504)
       const error = await failureOf(open(stacks.free, { maxRetries: 2 }).messages.create(say('!echo fail=timeout')))
       expect(error).toBeInstanceOf(major > 0 ? Anthropic.GatewayTimeoutError : Client.InternalServerError)
       await expect.poll(timeouts).toBe(1)
     })
 
-    it('throws APIError in the middle of a failing stream', async () => {
+    it('throws APIError if a stream fails after its first deltas', async () => {
       const script = say('!echo fail=upstream_error after=2\none two three four')
       const events: RawMessageStreamEvent[] = []
       const read = async () => {
@@ -211,7 +211,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(await failureOf(open().messages.stream(script).finalMessage())).toBeInstanceOf(Client.APIError)
     })
 
-    it('cancels the work when the caller leaves the loop of a stream', async () => {
+    it('cancels the upstream work if the caller leaves the loop of a stream', async () => {
       for await (const event of await open().messages.create({ ...say(ENDLESS), stream: true })) {
         if (event.type !== 'content_block_delta') continue
         await untilRunning(stacks.free, 1)
@@ -220,14 +220,14 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       await untilRunning(stacks.free, 0)
     })
 
-    it('cancels the work when its stream helper is aborted', async () => {
+    it('cancels the upstream work if the caller aborts the stream helper', async () => {
       const stream = open().messages.stream(say(ENDLESS))
       stream.once('text', () => stream.abort())
       expect(await failureOf(stream.finalMessage())).toBeInstanceOf(Client.APIUserAbortError)
       await untilRunning(stacks.free, 0)
     })
 
-    it('cancels the work when a signal aborts the call', async () => {
+    it('cancels the upstream work if a signal aborts the call', async () => {
       const leave = new AbortController()
       const failure = failureOf(open().messages.create(say(ENDLESS), { signal: leave.signal }))
       await untilRunning(stacks.free, 1)
@@ -236,13 +236,13 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       await untilRunning(stacks.free, 0)
     })
 
-    it('cancels the work when its own timeout expires', async () => {
+    it('cancels the upstream work if the timeout of the client expires', async () => {
       const error = await failureOf(open().messages.create(say(ENDLESS), { timeout: 200 }))
       expect(error).toBeInstanceOf(Client.APIConnectionTimeoutError)
       await untilRunning(stacks.free, 0)
     })
 
-    it('lists models and retrieves one whose id has a slash', async () => {
+    it('lists the models, and retrieves a model whose id contains a slash', async () => {
       const ids = []
       for await (const model of open().models.list()) ids.push(model.id)
       expect(ids).toEqual(['echo-1', SLASHED])
@@ -266,7 +266,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       ['Authorization', { apiKey: null, authToken: TEST_KEY }],
       ['x-api-key', { apiKey: 'sk-not-sent-000', defaultHeaders: { authorization: null, 'x-api-key': TEST_KEY } }],
     ] as const) {
-      it(`accepts its key in ${header}`, async () => {
+      it(`accepts an API key in ${header}`, async () => {
         const answer = await open(stacks.free, options).messages.create(say('let me in'))
         expect(answer.content).toMatchObject([{ text: 'let me in' }])
       })
@@ -277,7 +277,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     const open = () => new Anthropic({ apiKey: TEST_KEY, baseURL: stacks.free.url, maxRetries: 0 })
     const Forecast = z.object({ city: z.string(), days: z.number().int() })
 
-    it('parses structured output with a zod schema, whole and streamed', async () => {
+    it('parses structured output by a zod schema, with and without streaming', async () => {
       const body = { ...say('a forecast'), output_config: { format: zodOutputFormat(Forecast) } }
       const whole = await open().messages.parse(body)
       const streamed = await open().messages.stream(body).finalMessage()
@@ -285,7 +285,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
         expect(parsed_output).toEqual({ city: 'city', days: expect.any(Number) })
     })
 
-    it('reports that the server stores no threads', async () => {
+    it('throws BadRequestError for the threads API, which the service does not have', async () => {
       const thread = open().beta.messages.thread({ model: 'echo-1', max_tokens: 100 })
       const error = await failureOf(thread.send({ role: 'user', content: 'hello' }))
       expect(error).toBeInstanceOf(Anthropic.BadRequestError)
@@ -293,7 +293,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     })
 
     for (const stream of [false, true]) {
-      it(`runs tools automatically until the answer, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`runs tools automatically until the final answer, ${stream ? 'with' : 'without'} streaming`, async () => {
         const seen: unknown[] = []
         const run = (input: unknown) => {
           seen.push(input)

@@ -40,7 +40,7 @@ describe('docs/get-started/clients.md', () => {
   }
 
   it.each(IN_NODE_MODULES)(
-    'the snippet of %s works for whole, streamed and tool calls',
+    'has a snippet of %s that works for streams, tool calls and calls without streaming',
     { timeout: CLIENT_MS },
     async (name) => {
       const directory = join(import.meta.dirname, '../../node_modules/.cache/sluice-clients')
@@ -49,14 +49,14 @@ describe('docs/get-started/clients.md', () => {
   )
 
   it.skipIf(!bin).each(IN_SDK_NEW)(
-    'the snippet of %s works for whole, streamed and tool calls',
+    'has a snippet of %s that works for streams, tool calls and calls without streaming',
     { timeout: CLIENT_MS },
     async (name) => {
       expect(await failuresOf(name, { directory: stack.dataDir, bin })).toEqual([])
     },
   )
 
-  it('names the tested versions of the official SDKs, which are those of this project', async () => {
+  it('names the tested versions of the official SDKs as pinned in this project', async () => {
     const page = await readFile('docs/get-started/clients.md', 'utf8')
     const rows = page.split('\n').filter((line) => /^\| (openai|anthropic|@anthropic-ai)/.test(line))
     const { openaiPython, openaiNode, anthropicPython, anthropicNode } = SDKS
@@ -66,7 +66,7 @@ describe('docs/get-started/clients.md', () => {
     expect([devDependencies.openai, devDependencies['@anthropic-ai/sdk']]).toEqual([openaiNode, anthropicNode])
   })
 
-  it('has a snippet of every tested client and no other', () => {
+  it('has a snippet for every tested client and for no other', () => {
     const snippets = readSnippets().map(({ name, language }) => ({ name, language }))
     const agents = AGENTS.map(({ name }) => ({ name, language: 'sh' }))
     const clients = [...CLIENTS.map(({ name, language }) => ({ name, language })), ...agents]

@@ -19,7 +19,7 @@ const ENVS = await Promise.all(
   }),
 )
 
-describeEmbeddings('embeddings with Python SDKs', inject('kafka'), (service) => {
+describeEmbeddings('embeddings through the Python SDK', inject('kafka'), (service) => {
   for (const { sdk, bin } of ENVS) {
     describe.skipIf(!bin)(sdk, () => {
       let report: Record<string, string | null>
@@ -30,7 +30,7 @@ describeEmbeddings('embeddings with Python SDKs', inject('kafka'), (service) => 
         report = await runCases(bin ?? '', SCRIPT, given)
       }, CASES_MS)
 
-      it.each(CASES)('%s', (name) => {
+      it.each(CASES)('passes %s', (name) => {
         expect(report[name]).toBe(null)
       })
     })

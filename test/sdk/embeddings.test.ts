@@ -53,32 +53,32 @@ const Answer = z.strictObject({
 /** The float32 values of the numbers in a response. */
 const float32 = (vectors: readonly (readonly number[])[]) => vectors.map((vector) => Float32Array.from(vector))
 
-describeEmbeddings('embeddings with the official packages', inject('kafka'), (service) => {
+describeEmbeddings('embeddings through official packages', inject('kafka'), (service) => {
   describe.each(SDKS)('openai $major', ({ Client }) => {
     const open = () => new Client({ apiKey: TEST_KEY, baseURL: `${service.stack.url}/v1`, maxRetries: 0 })
 
     it.each([
-      ['as it asks by itself, which is base64', {}],
-      ['as numbers', { encoding_format: 'float' as const }],
-    ])('gets vectors %s', async (_, format) => {
+      ['in base64, the default format of the package', {}],
+      ['as arrays of numbers', { encoding_format: 'float' as const }],
+    ])('returns the vectors %s', async (_, format) => {
       const answer = await open().embeddings.create({ model: MODEL, input: TEXTS, ...format })
       expect(float32(answer.data.map(({ embedding }) => embedding))).toEqual(VECTORS)
       Answer.parse(JSON.parse(JSON.stringify(answer)))
     })
 
-    it('gets base64 when requested', async () => {
+    it('returns base64 if the caller requests it', async () => {
       const answer = await open().embeddings.create({ model: MODEL, input: 'one', encoding_format: 'base64' })
       const bytes = Buffer.from(answer.data[0]?.embedding as unknown as string, 'base64')
       expect(new Float32Array(new Uint8Array(bytes).buffer)).toEqual(VECTORS[0])
     })
 
-    it('gets vectors of token inputs, and shorter vectors', async () => {
+    it('accepts token ids as input, and returns vectors of the requested dimensions', async () => {
       const answer = await open().embeddings.create({ model: MODEL, input: [[15339, 1917]], dimensions: 8 })
       expect(answer.data[0]?.embedding).toHaveLength(8)
       expect(service.embedder.calls.at(-1)).toEqual(['hello world'])
     })
 
-    it('raises an error that names the input', async () => {
+    it('throws BadRequestError that names the invalid input', async () => {
       const failure = await failureOf(open().embeddings.create({ model: MODEL, input: ['a', ''] }))
       expect(failure).toBeInstanceOf(Client.BadRequestError)
       expect(failure).toMatchObject({ status: 400, code: 'empty_string', param: 'input[1]' })
@@ -92,7 +92,7 @@ describeEmbeddings('embeddings with the official packages', inject('kafka'), (se
     })
   })
 
-  it('OpenAIEmbeddings of LangChain embeds documents and a query', async () => {
+  it('OpenAIEmbeddings of LangChain returns the vectors of documents and of a query', async () => {
     const configuration = { baseURL: `${service.stack.url}/v1` }
     const embeddings = new OpenAIEmbeddings({
       model: MODEL,
@@ -105,7 +105,7 @@ describeEmbeddings('embeddings with the official packages', inject('kafka'), (se
     expect(float32([await embeddings.embedQuery('one')])).toEqual(VECTORS.slice(0, 1))
   })
 
-  it.each(VERCEL)('embed and embedMany of $name', async ({ ai, create }) => {
+  it.each(VERCEL)('embed and embedMany of $name return the vectors of their texts', async ({ ai, create }) => {
     const provider = create({ name: 'sluice', baseURL: `${service.stack.url}/v1`, apiKey: TEST_KEY })
     const model = provider.embeddingModel(MODEL)
     const one = await ai.embed({ model, value: 'one', maxRetries: 0 })

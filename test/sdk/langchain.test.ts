@@ -37,7 +37,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
       ...options,
     })
 
-  it('gets a whole response with its usage', async () => {
+  it('returns a response without streaming, with its usage', async () => {
     const answer = await open().invoke(UNICODE)
     expect(answer.content).toBe(UNICODE)
     const { input_tokens = 0, output_tokens = 0, total_tokens } = answer.usage_metadata ?? {}
@@ -46,7 +46,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     expect(answer.response_metadata).toMatchObject({ finish_reason: 'stop', model_name: 'echo-1' })
   })
 
-  it('streams deltas that concatenate to the answer, with usage', async () => {
+  it('streams deltas whose concatenation is the answer, with usage', async () => {
     let answer: Awaited<ReturnType<ChatOpenAI['invoke']>> | undefined
     for await (const chunk of await open(stacks.free, { model: SLASHED }).stream(UNICODE))
       answer = answer === undefined ? chunk : answer.concat(chunk)
@@ -60,7 +60,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     ['required', 'hello', 'required'],
     ['auto', 'please get_weather', 'auto'],
   ] as const) {
-    it(`gets a tool call, ${how}, whole and streamed`, async () => {
+    it(`returns a tool call if the tool choice is ${how}, with and without streaming`, async () => {
       const model = open().bindTools([getWeather], { tool_choice })
       const whole = await model.invoke(prompt)
       const chunks = []
@@ -71,7 +71,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     })
   }
 
-  it('continues with the result of a tool', async () => {
+  it('continues the conversation with the result of a tool', async () => {
     const model = open().bindTools([getWeather])
     const question = new HumanMessage('please get_weather')
     const answer = await model.invoke([question])
@@ -83,7 +83,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
   })
 
   for (const method of ['jsonSchema', 'functionCalling'] as const) {
-    it(`gets structured output by ${method}`, async () => {
+    it(`returns structured output by the method ${method}`, async () => {
       const model = open().withStructuredOutput(Forecast, { name: 'forecast', method })
       expect(await model.invoke('a forecast')).toEqual(FORECAST)
     })
@@ -100,26 +100,26 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     })
   }
 
-  it('throws an error with the status when a rate limit is reached', async () => {
+  it('throws an error with the status 429 if a rate limit is reached, and 503 if the service is full', async () => {
     await useUp(stacks.limited)
     expect(await failureOf(open(stacks.limited).invoke('x'))).toMatchObject({ status: 429 })
     await using _occupants = await occupy(stacks.full)
     expect(await failureOf(open(stacks.full).invoke('x'))).toMatchObject({ status: 503 })
   })
 
-  it('does not retry a bad request', async () => {
+  it('does not retry a response with the status 400', async () => {
     const refusals = await countAnswers(stacks.free, 400)
     await failureOf(open(stacks.free, { temperature: 5, maxRetries: 6 }).invoke('x'))
     await expect.poll(refusals).toBe(1)
   })
 
-  it('retries automatically when the service was full', async () => {
+  it('retries automatically until a slot is free', async () => {
     const client = open(stacks.full, { maxRetries: 6 })
     const [answer] = await callWhileFull(stacks.full, [client], (client) => client.invoke('at last'))
     expect(answer?.content).toBe('at last')
   })
 
-  it('throws in the middle of a failing stream', async () => {
+  it('throws an error if a stream fails after its first deltas', async () => {
     let text = ''
     const read = async () => {
       for await (const chunk of await open().stream('!echo fail=upstream_error after=2\none two three four'))
@@ -129,7 +129,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     expect(text).toBe('one two')
   })
 
-  it('cancels the work when the caller leaves the loop of a stream', async () => {
+  it('cancels the upstream work if the caller leaves the loop of a stream', async () => {
     for await (const chunk of await open().stream(ENDLESS)) {
       if (chunk.text === '') continue
       await untilRunning(stacks.free, 1)
@@ -138,7 +138,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     await untilRunning(stacks.free, 0)
   })
 
-  it('cancels the work when a signal aborts the call', async () => {
+  it('cancels the upstream work if a signal aborts the call', async () => {
     const leave = new AbortController()
     const failure = failureOf(open().invoke(ENDLESS, { signal: leave.signal }))
     await untilRunning(stacks.free, 1)

@@ -66,7 +66,7 @@ const textOf = (chunks: readonly ChatCompletionChunk[]) =>
   chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')
 
 describeBothModes('the openai package', inject('kafka'), (stacks) => {
-  it('retries automatically when the service was full, in every version', async () => {
+  it('retries automatically until a slot is free, in every major version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: `${stacks.full.url}/v1` })
       return client.chat.completions.create(say('at last'))
@@ -78,7 +78,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     const open = (stack = stacks.free, options: object = {}) =>
       new Client({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0, ...options })
 
-    it('gets a whole response with its usage and request id', async () => {
+    it('returns a response without streaming, with its usage and request id', async () => {
       const answer = await open().chat.completions.create(say(UNICODE))
       expect(answer).toMatchObject({ object: 'chat.completion', model: 'echo-1' })
       expect(answer.choices[0]).toMatchObject({ finish_reason: 'stop', message: { content: UNICODE, refusal: null } })
@@ -88,7 +88,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(answer._request_id).toMatch(/^req_/)
     })
 
-    it('streams deltas that concatenate to the answer, with usage if requested', async () => {
+    it('streams deltas whose concatenation is the answer, with usage if requested', async () => {
       const stream_options = { include_usage: true }
       const chunks = await collect(
         await open().chat.completions.create({ ...say(UNICODE), stream: true, stream_options }),
@@ -104,7 +104,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(chunks.at(-1)?.choices[0]?.finish_reason).toBe('stop')
     })
 
-    it('assembles a stream into a completion with its own helper', async () => {
+    it('assembles a stream into a completion with its stream helper', async () => {
       const stream = helpersOf(open()).stream({ ...say(UNICODE), stream_options: { include_usage: true } })
       let text = ''
       stream.on('content', (delta) => {
@@ -121,7 +121,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       ['required', 'hello', 'required'],
       ['auto', 'please get_weather', 'auto'],
     ] as const) {
-      it(`gets a tool call, ${how}, whole and streamed`, async () => {
+      it(`returns a tool call if the tool choice is ${how}, with and without streaming`, async () => {
         const body = { ...say(content), tools: [TOOL], tool_choice }
         const whole = await open().chat.completions.create(body)
         const streamed = await helpersOf(open()).stream(body).finalChatCompletion()
@@ -137,14 +137,14 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       })
     }
 
-    it('gets no tool call with tool_choice none', async () => {
+    it('returns no tool call if tool_choice is none', async () => {
       const body = { ...say('please get_weather'), tools: [TOOL], tool_choice: 'none' as const }
       const answer = await open().chat.completions.create(body)
       expect(answer.choices[0]).toMatchObject({ finish_reason: 'stop', message: { content: 'please get_weather' } })
       expect(answer.choices[0]?.message).not.toHaveProperty('tool_calls')
     })
 
-    it('sends the results of several parallel tool calls by id', async () => {
+    it('sends the results of several parallel tool calls by their ids', async () => {
       const body = { ...say('!echo call=get_weather calls=2\nx'), tools: [TOOL] }
       const first = await open().chat.completions.create(body)
       const message = first.choices[0]?.message
@@ -160,7 +160,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     })
 
     for (const stream of [false, true]) {
-      it(`runs tools automatically until the answer, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`runs tools automatically until the final answer, ${stream ? 'with' : 'without'} streaming`, async () => {
         const seen: unknown[] = []
         const run = (given: string) => {
           seen.push(JSON.parse(given))
@@ -175,7 +175,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       })
     }
 
-    it('parses structured output, whole and streamed', async () => {
+    it('parses structured output, with and without streaming', async () => {
       const body = { ...say('a forecast please'), response_format: forecast }
       const whole = await helpersOf(open()).parse(body)
       const streamed = await helpersOf(open()).stream(body).finalChatCompletion()
@@ -185,7 +185,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(major > 4 ? parsed : JSON.parse(content ?? '')).toEqual(whole.choices[0]?.message.parsed)
     })
 
-    it('gets JSON for json_schema and json_object', async () => {
+    it('returns JSON for the response formats json_schema and json_object', async () => {
       const json_schema = { name: 'forecast', strict: true, schema: WEATHER.schema }
       const bySchema = await open().chat.completions.create({
         ...say('x'),
@@ -196,7 +196,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(JSON.parse(any.choices[0]?.message.content ?? '')).toEqual({ echo: 'x' })
     })
 
-    it('gets several choices with logprobs, whole and streamed', async () => {
+    it('returns several choices with log probabilities, with and without streaming', async () => {
       const body = { ...say('one two'), n: 2, logprobs: true, top_logprobs: 1 }
       const whole = await open().chat.completions.create(body)
       const streamed = await helpersOf(open()).stream(body).finalChatCompletion()
@@ -210,7 +210,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       }
     })
 
-    it('sends images, files and audio next to text', async () => {
+    it('sends images, files and audio together with text', async () => {
       const answer = await open().chat.completions.create({
         model: 'echo-1',
         messages: [
@@ -236,7 +236,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     })
 
     for (const stream of [false, true]) {
-      it(`throws NotFoundError for an unknown model, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`throws NotFoundError for an unknown model, ${stream ? 'with' : 'without'} streaming`, async () => {
         const error = await failureOf(open().chat.completions.create({ ...say('x'), model: 'none', stream }))
         expect(error).toBeInstanceOf(Client.NotFoundError)
         expect(error).toMatchObject({ status: 404, code: 'model_not_found', param: 'model' })
@@ -265,14 +265,14 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(error).toMatchObject({ status: 503, code: 'overloaded' })
     })
 
-    it('does not retry errors that a retry cannot fix', async () => {
+    it('does not retry errors whose x-should-retry header is false', async () => {
       const timeouts = await countAnswers(stacks.free, 504)
       const call = open(stacks.free, { maxRetries: 2 }).chat.completions.create(say('!echo fail=timeout'))
       expect(await failureOf(call)).toBeInstanceOf(Client.InternalServerError)
       await expect.poll(timeouts).toBe(1)
     })
 
-    it('throws APIError in the middle of a failing stream', async () => {
+    it('throws APIError if a stream fails after its first deltas', async () => {
       const script = say('!echo fail=upstream_error after=2\none two three four')
       const stream = await open().chat.completions.create({ ...script, stream: true })
       const chunks: ChatCompletionChunk[] = []
@@ -286,7 +286,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(error).toMatchObject({ code: 'upstream_error' })
     })
 
-    it('cancels the work when the caller leaves the loop of a stream', async () => {
+    it('cancels the upstream work if the caller leaves the loop of a stream', async () => {
       const stream = await open().chat.completions.create({ ...say(ENDLESS), stream: true })
       for await (const _chunk of stream) {
         await untilRunning(stacks.free, 1)
@@ -296,7 +296,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     })
 
     for (const stream of [false, true]) {
-      it(`cancels the work when a signal aborts the call, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`cancels the upstream work if a signal aborts the call, ${stream ? 'with' : 'without'} streaming`, async () => {
         const leave = new AbortController()
         const call = open().chat.completions.create({ ...say(ENDLESS), stream }, { signal: leave.signal })
         const failure = stream ? call : failureOf(call)
@@ -308,13 +308,13 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       })
     }
 
-    it('cancels the work when its own timeout expires', async () => {
+    it('cancels the upstream work if the timeout of the client expires', async () => {
       const error = await failureOf(open().chat.completions.create(say(ENDLESS), { timeout: 200 }))
       expect(error).toBeInstanceOf(Client.APIConnectionTimeoutError)
       await untilRunning(stacks.free, 0)
     })
 
-    it('lists models and retrieves one whose id has a slash', async () => {
+    it('lists the models, and retrieves a model whose id contains a slash', async () => {
       const ids = []
       for await (const model of open().models.list()) ids.push(model.id)
       expect(ids).toEqual(['echo-1', SLASHED])

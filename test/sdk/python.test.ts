@@ -31,7 +31,7 @@ async function prepare(env: string, name: 'openai' | 'anthropic'): Promise<Run> 
   return { name: `${pin}`, script, cases: casesOf(script), bin: await findPythonEnv(`sdk-${env}`, pins) }
 }
 
-describeBothModes('SDKs on Python', inject('kafka'), (stacks) => {
+describeBothModes('the Python SDKs', inject('kafka'), (stacks) => {
   for (const { name, script, cases, bin } of RUNS) {
     describe.skipIf(!bin)(name, () => {
       let report: Record<string, string | null>
@@ -41,7 +41,7 @@ describeBothModes('SDKs on Python', inject('kafka'), (stacks) => {
         report = await runCases(bin ?? '', script, given)
       }, CASES_MS)
 
-      it.each(cases)('%s', (name) => {
+      it.each(cases)('passes %s', (name) => {
         expect(report[name]).toBe(null)
       })
     })

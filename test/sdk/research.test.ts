@@ -17,7 +17,7 @@ const PYTHON = await findPythonEnv('sdk-new', pinsOf('new'))
 
 for (const mode of ['embedded', 'Kafka']) {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
-  describe.skipIf(mode === 'Kafka' && !kafka)(`deep research with the SDKs, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !kafka)(`deep research through the SDKs, ${mode}`, () => {
     let stack: Stack
     beforeAll(async () => {
       stack = await startStack({ kafka, models: [ECHO_MODEL, MODEL] })
@@ -26,14 +26,14 @@ for (const mode of ['embedded', 'Kafka']) {
 
     const client = () => new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
 
-    it('openai gets the whole report with its citations', async () => {
+    it('returns the report with its citations to the openai package', async () => {
       const { choices } = await client().post<ChatCompletion>('/deep-research', { body: BODY })
       const { content, annotations } = choices[0]?.message ?? {}
       expect(content).toContain('sign')
       expect(annotations?.[0]?.url_citation).toMatchObject({ url: 'docs/guides/webhooks.md', title: 'Webhooks' })
     })
 
-    it('openai streams the report with its progress', async () => {
+    it('streams the report with its progress to the openai package', async () => {
       const request = { body: { ...BODY, stream: true }, stream: true }
       const stream = await client().post<Stream<ChatCompletionChunk>>('/deep-research', request)
       const chunks: ChatCompletionChunk[] = []
@@ -43,7 +43,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.findLast(({ choices }) => choices.length > 0)?.choices[0]?.finish_reason).toBe('stop')
     })
 
-    it('openai submits a background research and reads it later', async () => {
+    it('runs in the background, and returns the report later to the openai package', async () => {
       const { id } = await client().post<{ id: string }>('/deep-research', {
         body: { ...BODY, background: true },
       })
@@ -52,7 +52,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(job.result.choices[0]?.message.annotations?.length).toBeGreaterThan(0)
     })
 
-    it('ai with openai-compatible reads a whole and a streamed report', async () => {
+    it('returns a report, with and without streaming, to the ai package with openai-compatible', async () => {
       const research: typeof fetch = (url, init) =>
         fetch(String(url).replace('/chat/completions', '/deep-research'), init)
       const options = { name: 'sluice', baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, fetch: research }
@@ -69,7 +69,7 @@ for (const mode of ['embedded', 'Kafka']) {
         report = await runCases(PYTHON ?? '', SCRIPT, { key: TEST_KEY, free: stack.url })
       }, CASES_MS)
 
-      it.each(CASES)('%s', (name) => {
+      it.each(CASES)('passes %s', (name) => {
         expect(report[name]).toBe(null)
       })
     })

@@ -13,7 +13,7 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-describe('the Vercel AI SDK with its default API', () => {
+describe('the Vercel AI SDK with the Responses API', () => {
   const model = () => createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1` })('echo-1')
   const tools = {
     [WEATHER.name]: tool({
@@ -23,7 +23,7 @@ describe('the Vercel AI SDK with its default API', () => {
     }),
   }
 
-  it('gets whole and streamed answers', async () => {
+  it('returns answers, with and without streaming', async () => {
     expect((await generateText({ model: model(), prompt: UNICODE, maxRetries: 0 })).text).toBe(UNICODE)
     const { textStream, usage } = streamText({ model: model(), prompt: UNICODE, maxRetries: 0 })
     let text = ''
@@ -32,7 +32,7 @@ describe('the Vercel AI SDK with its default API', () => {
     expect((await usage).outputTokens).toBeGreaterThan(0)
   })
 
-  it('runs tools over several steps, whole and streamed', async () => {
+  it('runs tools over several steps, with and without streaming', async () => {
     const ask = { model: model(), prompt: `Ask ${WEATHER.name}.`, tools, stopWhen: stepCountIs(3), maxRetries: 0 }
     const whole = await generateText(ask)
     expect(whole.steps[0]?.toolCalls[0]?.input).toEqual(WEATHER_ARGUMENTS)
@@ -40,7 +40,7 @@ describe('the Vercel AI SDK with its default API', () => {
     expect(await streamText(ask).text).toContain('sunny in city')
   })
 
-  it('generates objects of a schema', async () => {
+  it('returns objects that match a schema', async () => {
     const schema = z.object({ city: z.string(), days: z.number().int() })
     const output = Output.object({ schema })
     const answer = await generateText({ model: model(), prompt: 'A forecast.', output, maxRetries: 0 })

@@ -17,7 +17,7 @@ const ENVS = await Promise.all(
 
 for (const mode of ['embedded', 'Kafka']) {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
-  describe.skipIf(mode === 'Kafka' && !kafka)(`transcription with Python SDKs, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !kafka)(`transcription through the Python SDK, ${mode}`, () => {
     let service: Transcriptions
     beforeAll(async () => {
       service = await startTranscriptions({ kafka })
@@ -32,7 +32,7 @@ for (const mode of ['embedded', 'Kafka']) {
           report = await runCases(bin ?? '', SCRIPT, given)
         }, CASES_MS)
 
-        it.each(CASES)('%s', (name) => {
+        it.each(CASES)('passes %s', (name) => {
           expect(report[name]).toBe(null)
         })
       })

@@ -72,7 +72,7 @@ const SPEC = {
 
 for (const mode of ['embedded', 'Kafka']) {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
-  describe.skipIf(mode === 'Kafka' && !kafka)(`the openai package transcribes, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !kafka)(`transcriptions of the openai package, ${mode}`, () => {
     let service: Transcriptions
     let path: string
     beforeAll(async () => {
@@ -90,17 +90,17 @@ for (const mode of ['embedded', 'Kafka']) {
       const file = () => createReadStream(path)
 
       it.each<[string, () => unknown]>([
-        ['a stream of a file', () => createReadStream(path)],
+        ['a readable stream of a file', () => createReadStream(path)],
         ['a File', () => new File([new Uint8Array(AUDIO)], 'speech.wav', { type: 'audio/wav' })],
         ['bytes without a name', () => toFile(AUDIO)],
-      ])('transcribes %s, whole', async (_what, open) => {
+      ])('returns the transcript of %s', async (_what, open) => {
         const answer = await transcriptions().create({ file: (await open()) as File, model: SPEECH })
 
         expect(SPEC.json.parse({ ...answer })).toMatchObject({ text: TEXT, usage: { seconds: 3, input_tokens: 28 } })
         expect(service.seen.at(-1)?.heard).toBe(sha256(AUDIO))
       })
 
-      it('sends every parameter, before and after the file', async () => {
+      it('sends every parameter, whether before or after the file in the form', async () => {
         await transcriptions().create({
           model: SPEECH,
           language: 'de',
@@ -128,11 +128,11 @@ for (const mode of ['embedded', 'Kafka']) {
           'vtt',
           'WEBVTT\n\n00:00:00.000 --> 00:00:01.300\nHello world.\n\n00:00:01.300 --> 00:00:02.600\nHow are you?\n\n',
         ],
-      ])('gets %s, a string', async (response_format, text) => {
+      ])('returns %s as a string', async (response_format, text) => {
         expect(await transcriptions().create({ file: file(), model: SPEECH, response_format })).toBe(text)
       })
 
-      it('gets verbose_json with segments, or with words as in the API reference', async () => {
+      it('returns verbose_json with segments or with words, as in the API reference', async () => {
         const ask = { model: SPEECH, response_format: 'verbose_json' as const }
 
         const segments = await transcriptions().create({ ...ask, file: file() })
@@ -143,7 +143,7 @@ for (const mode of ['embedded', 'Kafka']) {
         expect(SPEC.verboseWords.parse({ ...words }).words[1]).toEqual({ word: 'world.', start: 0.4, end: 0.7 })
       })
 
-      it('gets diarized_json with known speakers', async () => {
+      it('returns diarized_json with the names of known speakers', async () => {
         const answer = await transcriptions().create({
           file: file(),
           model: SPEECH,
@@ -158,26 +158,29 @@ for (const mode of ['embedded', 'Kafka']) {
         expect(diarized.text).toBe('agent: Hello world.\nA: How are you?')
       })
 
-      it('gets log probabilities', async () => {
+      it('returns log probabilities of the tokens', async () => {
         const { logprobs } = await transcriptions().create({ file: file(), model: SPEECH, include: ['logprobs'] })
 
         expect(logprobs?.map(({ token }) => token).join('')).toBe(` ${TEXT}`)
       })
 
-      it.each(['json', 'text', 'diarized_json'] as const)('gets a stream of %s', async (response_format) => {
-        const stream = await transcriptions().create({ file: file(), model: SPEECH, response_format, stream: true })
+      it.each(['json', 'text', 'diarized_json'] as const)(
+        'streams a transcript in the format %s',
+        async (response_format) => {
+          const stream = await transcriptions().create({ file: file(), model: SPEECH, response_format, stream: true })
 
-        const events = []
-        for await (const event of stream) events.push(event)
+          const events = []
+          for await (const event of stream) events.push(event)
 
-        const deltas = events.map((event) => (event.type === 'transcript.text.delta' ? event.delta : ''))
-        expect(deltas.join('')).toBe(TEXT)
-        expect(events.at(-1)).toMatchObject({ type: 'transcript.text.done', text: TEXT, usage: { total_tokens: 35 } })
-        const segments = events.filter(({ type }) => type === 'transcript.text.segment')
-        expect(segments).toHaveLength(response_format === 'diarized_json' ? 2 : 0)
-      })
+          const deltas = events.map((event) => (event.type === 'transcript.text.delta' ? event.delta : ''))
+          expect(deltas.join('')).toBe(TEXT)
+          expect(events.at(-1)).toMatchObject({ type: 'transcript.text.done', text: TEXT, usage: { total_tokens: 35 } })
+          const segments = events.filter(({ type }) => type === 'transcript.text.segment')
+          expect(segments).toHaveLength(response_format === 'diarized_json' ? 2 : 0)
+        },
+      )
 
-      it('gets an error that names the problem', async () => {
+      it('throws an error that names an unknown model or an unsupported file', async () => {
         const none = await failureOf(transcriptions().create({ file: file(), model: 'no-such' }))
         const text = await toFile(Buffer.from('This is no audio.'), 'a.wav')
         const noAudio = await failureOf(transcriptions().create({ file: text, model: SPEECH }))
@@ -187,7 +190,7 @@ for (const mode of ['embedded', 'Kafka']) {
         await until(async () => (await service.blobs()).length === 0)
       })
 
-      it('gets an error for a file that is too large, sent whole or in chunks', async () => {
+      it('throws an error for a file over the size limit, with and without Content-Length', async () => {
         await using small = await startTranscriptions({ kafka, settings: { AUDIO_BYTES_MAX: '50000' } })
         const client = new Client({ apiKey: TEST_KEY, baseURL: `${small.url}/v1`, maxRetries: 0 })
         const chunked = await failureOf(client.audio.transcriptions.create({ file: file(), model: SPEECH }))

@@ -79,7 +79,7 @@ afterAll(() => {
 })
 
 describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
-  it('retries automatically when the service was full, in every version', async () => {
+  it('retries automatically until a slot is free, in every version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ ai, model }) =>
       ai.generateText({ model: model(stacks.full), prompt: 'at last' }),
     )
@@ -102,7 +102,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       }),
     })
 
-    it('gets a whole response with its usage', async () => {
+    it('returns a response without streaming, with its usage', async () => {
       const { text, finishReason, usage, response } = await ai.generateText(ask(UNICODE))
       expect({ text, finishReason }).toEqual({ text: UNICODE, finishReason: 'stop' })
       expect(usage.outputTokens).toBeGreaterThan(0)
@@ -111,7 +111,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect(response.headers?.['x-request-id']).toMatch(/^req_/)
     })
 
-    it('streams deltas that concatenate to the answer, with usage', async () => {
+    it('streams deltas whose concatenation is the answer, with usage', async () => {
       const { textStream, finishReason, usage } = stream(UNICODE)
       let text = ''
       for await (const delta of textStream) text += delta
@@ -120,17 +120,17 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect((await usage).outputTokens).toBeGreaterThan(0)
     })
 
-    it('calls a model whose id has a slash', async () => {
+    it('calls a model whose id contains a slash', async () => {
       const { response } = await ai.generateText({ ...ask('x'), model: model(stacks.free, SLASHED) })
       expect(response.modelId).toBe(SLASHED)
     })
 
-    it('streams reasoning separately from the answer', async () => {
+    it('streams the reasoning separately from the answer', async () => {
       const { reasoningText, text } = stream('!echo reasoning="let me see"\nthe answer')
       expect([await reasoningText, await text]).toEqual(['let me see', 'the answer'])
     })
 
-    it('runs a tool and continues with its result, whole and streamed', async () => {
+    it('runs a tool and continues with its result, with and without streaming', async () => {
       const seen: unknown[] = []
       const more = { tools: toolsWith(seen), stopWhen: ai.stepCountIs(3) }
       const whole = await ai.generateText({ ...ask('please get_weather'), ...more })
@@ -145,7 +145,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect(seen).toEqual([1, 2].map(() => ({ city: 'city', days: expect.any(Number) })))
     })
 
-    it('forces a tool call, whole and streamed', async () => {
+    it('forces a tool call, with and without streaming', async () => {
       const toolChoice = { type: 'tool' as const, toolName: WEATHER.name }
       const more = { tools: toolsWith([]), toolChoice }
       const whole = await ai.generateText({ ...ask('hello'), ...more })
@@ -154,7 +154,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
         expect(calls).toMatchObject([{ toolName: WEATHER.name, input: { city: 'city' } }])
     })
 
-    it('gets structured output that fits its schema, whole and streamed', async () => {
+    it('returns structured output that matches its schema, with and without streaming', async () => {
       const output = ai.Output.object({ schema: Forecast })
       const whole = await ai.generateText({ ...ask('a forecast'), output })
       expect(Forecast.parse(whole.output)).toEqual({ city: 'city', days: expect.any(Number) })
@@ -162,7 +162,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect(await streamed.output).toEqual(whole.output)
     })
 
-    it('sends an image next to text', async () => {
+    it('sends an image together with text', async () => {
       const image = Buffer.from('89504e470d0a1a0a', 'hex')
       const content = [
         { type: 'text' as const, text: 'look' },
@@ -178,7 +178,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       ['an unknown model', 'none', TEST_KEY, 'x', { statusCode: 404, isRetryable: false }],
       ['a failure of the upstream', 'echo-1', TEST_KEY, '!echo fail=upstream_refused', { statusCode: 502 }],
     ] as const) {
-      it(`reports ${what} by an APICallError, whole and streamed`, async () => {
+      it(`throws APICallError for ${what}, with and without streaming`, async () => {
         const options = { ...ask(prompt), model: model(stacks.free, id, key) }
         const error = causeOf(ai, await failureOf(ai.generateText(options)))
         expect(error).toMatchObject(expected)
@@ -190,30 +190,30 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       })
     }
 
-    it('reports a bad parameter by an APICallError', async () => {
+    it('throws APICallError for an invalid parameter', async () => {
       const error = causeOf(ai, await failureOf(ai.generateText({ ...ask('x'), topP: 5 })))
       expect(error).toMatchObject({ statusCode: 400, message: expect.stringContaining('top_p') })
     })
 
-    it('reports an exhausted rate limit by a retryable APICallError', async () => {
+    it('throws a retryable APICallError if the rate limit is exceeded', async () => {
       await useUp(stacks.limited)
       const error = causeOf(ai, await failureOf(ai.generateText(ask('x', stacks.limited))))
       expect(error).toMatchObject({ statusCode: 429, isRetryable: true })
     })
 
-    it('reports an overload by a retryable APICallError', async () => {
+    it('throws a retryable APICallError if the service is full', async () => {
       await using _occupants = await occupy(stacks.full)
       const error = causeOf(ai, await failureOf(ai.generateText(ask('x', stacks.full))))
       expect(error).toMatchObject({ statusCode: overloaded, isRetryable: true })
     })
 
-    it('does not retry a bad request', async () => {
+    it('does not retry a response with the status 400', async () => {
       const refusals = await countAnswers(stacks.free, 400)
       await failureOf(ai.generateText({ ...ask('x'), topP: 5, maxRetries: 2 }))
       await expect.poll(refusals).toBe(1)
     })
 
-    it('ends a failing stream with an error part', async () => {
+    it('ends a stream that fails with an error part', async () => {
       const parts: { type: string }[] = []
       const { fullStream } = stream('!echo fail=upstream_error after=2\none two three four')
       let text = ''
@@ -225,7 +225,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       expect(parts).toContainEqual(expect.objectContaining({ type: 'error' }))
     })
 
-    it('cancels the work when a signal aborts the call, whole', async () => {
+    it('cancels the upstream work if a signal aborts a call without streaming', async () => {
       const leave = new AbortController()
       const failure = failureOf(ai.generateText({ ...ask(ENDLESS), abortSignal: leave.signal }))
       await untilRunning(stacks.free, 1)
@@ -234,7 +234,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       await untilRunning(stacks.free, 0)
     })
 
-    it('cancels the work when a signal aborts the call, streamed', async () => {
+    it('cancels the upstream work if a signal aborts a call with streaming', async () => {
       const leave = new AbortController()
       const { fullStream } = stream(ENDLESS, { abortSignal: leave.signal })
       const types = new Set<string>()

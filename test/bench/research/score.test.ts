@@ -36,7 +36,7 @@ const unanswerable: Question = {
 const QUESTIONS = [single, multi, unanswerable]
 const SILENCE: Report = { content: 'The sources do not say.', annotations: [], abstained: true }
 
-test('a report with the facts and exact quotes of the documents has full marks', () => {
+test('a report with every expected fact and exact quotes of the expected documents scores 1 in each share', () => {
   const scores = score({
     'water-01': report('The Elbe has 1094 km.', ['rivers.html', 'The Elbe is 1,094 km long.']),
     'water-02': report('Elbe, Müritz', ['rivers.html', 'Elbe'], ['lakes.txt', 'The lake is called Müritz.']),
@@ -55,7 +55,7 @@ test('a report with the facts and exact quotes of the documents has full marks',
   })
 })
 
-test('a question about several documents needs one document of each group', () => {
+test('a question about several documents counts as cited only if each group of documents is cited', () => {
   const scores = score({ 'water-02': report('Müritz', ['lakes.txt', 'Müritz'], ['lakes.txt', 'The lake']) })
   expect(scores.multi).toMatchObject({ goldCited: 0, factsSaid: 0.5, allFactsSaid: 0, citationPrecision: 1 })
 })
@@ -67,13 +67,13 @@ test('a quote is inexact if the cited document lacks it, if it is empty, or if i
   expect(scores.all).toMatchObject({ citationPrecision: 0.2 })
 })
 
-test('abstentions and missing answers are counted where they matter', () => {
+test('an abstention raises the abstained share of a question without an answer and the silent share of others', () => {
   const scores = score({ 'water-01': SILENCE, 'water-03': report('It has 1,230 km.', ['rivers.html', 'Elbe']) })
   expect(scores.open).toMatchObject({ questions: 2, goldCited: 0, abstained: 1, silent: 0 })
   expect(scores['open unanswerable']).toMatchObject({ goldCited: undefined, factsSaid: undefined, silent: 0 })
 })
 
-test('a question without a report is a failure, not an abstention', () => {
+test('a question without a report counts as unreported, not as an abstention', () => {
   const scores = score({})
   expect(scores.all).toMatchObject({
     unreported: 3,
@@ -85,20 +85,20 @@ test('a question without a report is a failure, not an abstention', () => {
   expect(() => score({ 'water-99': SILENCE })).toThrow('water-99')
 })
 
-test('a plain fact matches as a whole word, a regular expression anywhere', () => {
+test('a plain fact matches a whole word only, and a regular expression matches any part of the report', () => {
   const facts = (content: string) => score({ 'water-01': report(content) }).single?.factsSaid
   expect(facts('the ELBE')).toBe(0.5)
   expect(facts('the Elbes')).toBe(0)
   expect(facts('about 1.0945')).toBe(0.5)
 })
 
-test('a fact is matched against the rendered report, without the backslashes of Markdown', () => {
+test('facts are matched against the rendered report, without the backslashes of Markdown', () => {
   const facts = (content: string) => score({ 'water-01': report(content) }).single?.factsSaid
   expect(facts('Elbe: 1\\.094')).toBe(1)
   expect(facts('Elbe: 1\\a094')).toBe(0.5)
 })
 
-test('a document is identified by the end of its URL', () => {
+test('a document is identified by the file name at the end of its URL', () => {
   expect(documentOf('http://127.0.0.1:8080/documents/python-whatsnew-3.4.html?raw=1#new')).toBe(
     'python-whatsnew-3.4.html',
   )
@@ -106,7 +106,7 @@ test('a document is identified by the end of its URL', () => {
   expect(documentOf('100%.txt')).toBe('100%.txt')
 })
 
-test('the text of a page is its rendered text', () => {
+test('the text of an HTML page excludes tags, styles, scripts and comments', () => {
   const page =
     '<style>p{}</style><h1>A &amp; B</h1><script>1<2</script><p>x<sub>2</sub>&#8211;y</p><!-- no --><td>1</td><td>2</td>'
   expect(textOf('page.html', page)).toBe('A & B x2–y 1 2')

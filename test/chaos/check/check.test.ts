@@ -93,8 +93,8 @@ function broken(...entries: Entry[]): string[] {
   return [...new Set(checkHistory(records).violations.map(({ rule }) => rule))]
 }
 
-describe('the checker of chaos runs', () => {
-  it('accepts a run without faults', () => {
+describe('the checker of chaos histories', () => {
+  it('accepts a history without faults', () => {
     const cut = [
       follow('open'),
       ...FRAMES.slice(0, 2),
@@ -106,21 +106,24 @@ describe('the checker of chaos runs', () => {
     expect(broken(...submitted(), row(), ...EVENTS, ...cut, run(1), run(1, 'done'))).toEqual([])
   })
 
-  it('accepts a second attempt after a killed worker', () => {
+  it('accepts a second attempt of a job whose worker was killed', () => {
     const twice = row({ attempt: 2, crashes: 1, last_seq: 7 })
     expect(broken(...submitted(), KILLED, twice, ...TWICE, run(1), run(2))).toEqual([])
   })
 
-  it.each(['inference-1', 'database'])('accepts a worker that came back after %s', (target) => {
-    const fault: Entry = { type: 'fault', phase: 'begin', kind: target === 'database' ? 'kill' : 'freeze', target }
-    const twice = row({ attempt: 2, crashes: 0, last_seq: 7 })
-    expect(broken(...submitted(), fault, twice, ...TWICE, run(1), run(2))).toEqual([])
-  })
+  it.each(['inference-1', 'database'])(
+    'accepts a second attempt after a fault of %s without a killed worker',
+    (target) => {
+      const fault: Entry = { type: 'fault', phase: 'begin', kind: target === 'database' ? 'kill' : 'freeze', target }
+      const twice = row({ attempt: 2, crashes: 0, last_seq: 7 })
+      expect(broken(...submitted(), fault, twice, ...TWICE, run(1), run(2))).toEqual([])
+    },
+  )
 
   it.each<[string, string, Entry[]]>([
     ['an accepted job without a row', 'I1 lost', submitted()],
     ['a job seen in a stream and without a row', 'I1 lost', [frame(1, 'job.queued')]],
-    ['an accepted job that never ends', 'I1 lost', [...submitted(), row({ state: 'queued' })]],
+    ['an accepted job that never reaches an end state', 'I1 lost', [...submitted(), row({ state: 'queued' })]],
     [
       'a job that one replica does not find',
       'I1 lost',
@@ -131,7 +134,11 @@ describe('the checker of chaos runs', () => {
         { type: 'follow', phase: 'missing', job_id: ID, follower: 'f', ingress: INGRESS, after: 0 },
       ],
     ],
-    ['a failure without a cause', 'I1 lost', [...submitted(), row({ state: 'failed', error: 'timeout' })]],
+    [
+      'a failed job without a fault that explains the failure',
+      'I1 lost',
+      [...submitted(), row({ state: 'failed', error: 'timeout' })],
+    ],
     ['an expired job without a deadline', 'I1 lost', [...submitted(), row({ state: 'expired' })]],
     ['two terminal events', 'I2 terminal', [row({ last_seq: 5 }), ...EVENTS, stored(5, 'job.cancelled')]],
     [
@@ -171,7 +178,7 @@ describe('the checker of chaos runs', () => {
     ],
     ['a result that differs from the expected one', 'I5 output', [...submitted(), row({ text: 'help' }), ...EVENTS]],
     [
-      'deltas that do not join to the result',
+      'output deltas whose concatenation differs from the result',
       'I5 output',
       [
         ...submitted(),
@@ -190,17 +197,17 @@ describe('the checker of chaos runs', () => {
       ],
     ],
     [
-      'a gap after a reconnect',
+      'a gap in the events after a reconnect',
       'I6 resumed',
       [row(), ...EVENTS, follow('open'), ...FRAMES.slice(0, 2), follow('cut'), ...FRAMES.slice(3), follow('end')],
     ],
     [
-      'a repeat after a reconnect',
+      'a repeated event after a reconnect',
       'I6 resumed',
       [row(), ...EVENTS, follow('open'), ...FRAMES.slice(0, 2), follow('cut'), ...FRAMES.slice(1), follow('end')],
     ],
     [
-      'a stream that never ends',
+      'an event stream that never ends',
       'I6 resumed',
       [row(), ...EVENTS, follow('open'), ...FRAMES.slice(0, 3), follow('cut')],
     ],
@@ -210,10 +217,10 @@ describe('the checker of chaos runs', () => {
       'I6 resumed',
       [row(), ...EVENTS, frame(1, 'job.started'), follow('open'), follow('end')],
     ],
-    ['an execution that is no attempt', 'I7 executions', [row(), ...EVENTS, run(1), run(2)]],
+    ['an execution without an attempt in the row', 'I7 executions', [row(), ...EVENTS, run(1), run(2)]],
     ['two executions in one attempt', 'I7 executions', [row(), ...EVENTS, run(1), run(1)]],
     [
-      'a second start without a retry event',
+      'a second start without a retrying event',
       'I7 executions',
       [
         row({ attempt: 2, last_seq: 5 }),
@@ -224,8 +231,12 @@ describe('the checker of chaos runs', () => {
         stored(5, 'job.completed', { attempt: 2 }),
       ],
     ],
-    ['a lost execution without a retry event', 'I7 executions', [KILLED, row({ crashes: 1 }), ...EVENTS]],
-    ['a killed worker that the row does not count', 'I7 losses', [KILLED, row({ attempt: 2, last_seq: 7 }), ...TWICE]],
+    ['a lost execution without a retrying event', 'I7 executions', [KILLED, row({ crashes: 1 }), ...EVENTS]],
+    [
+      'a killed worker that the crash count of the row omits',
+      'I7 losses',
+      [KILLED, row({ attempt: 2, last_seq: 7 }), ...TWICE],
+    ],
     ['a lost worker without a fault', 'I7 losses', [row({ attempt: 2, crashes: 1, last_seq: 7 }), ...TWICE]],
     [
       'a lost worker after an exit without a fault',
@@ -233,12 +244,12 @@ describe('the checker of chaos runs', () => {
       [{ type: 'exit', target: 'inference-1', code: '1' }, row({ attempt: 2, crashes: 1, last_seq: 7 }), ...TWICE],
     ],
     [
-      'one key that became two jobs',
+      'two jobs with one idempotency key',
       'I9 key',
       [...submitted(), row(), ...EVENTS, { type: 'submit', phase: 'ok', key: KEY, ingress: INGRESS, job_id: 'job_2' }],
     ],
     [
-      'two keys that became one job',
+      'one job for two idempotency keys',
       'I9 key',
       [
         ...submitted(),
@@ -262,17 +273,17 @@ describe('the checker of chaos runs', () => {
       'I11 start',
       [...submitted(expectation({ run_at_wall_ms: 5_000 })), row(), ...EVENTS],
     ],
-  ])('reports %s', (_name, rule, entries) => {
+  ])('reports %s as a violation of the rule %s', (_name, rule, entries) => {
     expect(broken(...entries)).toContain(rule)
   })
 
-  it('accepts a submission of unknown outcome whether or not it became a job', () => {
+  it('accepts a submission without a response, whether or not it created a job', () => {
     const unknown: Entry = { type: 'submit', phase: 'unknown', key: KEY, ingress: INGRESS }
     expect(broken(unknown)).toEqual([])
     expect(broken(unknown, row(), ...EVENTS)).toEqual([])
   })
 
-  it('prints the seed and the history of the smallest job that broke a rule', () => {
+  it('prints the seed and the shortest history of a job that broke a rule', () => {
     const other = { ...row({ state: 'queued' }), job_id: 'job_2', key: 'other' } as Entry
     const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
     const entries = [begin, ...submitted(), row({ state: 'queued' }), other]

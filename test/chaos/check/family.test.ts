@@ -115,13 +115,13 @@ function broken(...entries: Entry[]): string[] {
   return [...new Set(checkHistory(records).violations.map(({ rule }) => rule))]
 }
 
-describe('the checker of researches under chaos', () => {
-  it('accepts a run without faults', () => {
+describe('the checker of chaos histories of deep research', () => {
+  it('accepts a history without faults', () => {
     const outside = [asked('search herons'), run('job_plan'), run('job_note')]
     expect(broken(...submitted(), ...EVENTS, parent(), ...CHILDREN, ...outside)).toEqual([])
   })
 
-  it('accepts a repeated request after a killed worker', () => {
+  it('accepts one repeated request after a killed worker', () => {
     expect(broken(KILLED, ...LOST)).toEqual([])
   })
 
@@ -130,14 +130,14 @@ describe('the checker of researches under chaos', () => {
     expect(broken(...submitted(), ...EVENTS, parent(), ...CHILDREN, ...outside)).toEqual([])
   })
 
-  it('accepts a cancelled child of a cancelled research', () => {
+  it('accepts a cancelled child job of a cancelled research', () => {
     const family = { children: 1, steps: 1, kept_steps: ['admit'], report: null }
     const ended = child('job_plan', { state: 'cancelled', is_cancel_requested: true, finished_at_wall_ms: 5_300 })
     const events = stored('job_plan', 'job.queued', 'job.started', 'job.cancelled')
     expect(broken(...CANCELLED, cancelled(family), ended, ...events)).toEqual([])
   })
 
-  it('accepts a report without a child that lost three workers', () => {
+  it('accepts a report without the result of a child job that lost three workers', () => {
     const lost = ['job.started', 'job.retrying worker_lost', 'job.started', 'job.retrying worker_lost', 'job.started']
     const events = stored('job_note', 'job.queued', ...lost, 'job.failed')
     const failed = child('job_note', { state: 'failed', attempt: 3, crashes: 3, last_seq: 7 })
@@ -147,7 +147,7 @@ describe('the checker of researches under chaos', () => {
     expect(broken(fault, ...submitted(), ...EVENTS, plain, ...whole, failed, ...events)).toEqual([])
   })
 
-  it('accepts a shorter report after a long pause of its process', () => {
+  it('accepts a shorter report if its process was paused for a long time', () => {
     const plain = parent({ text: 'Nothing was read.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
     expect(broken(...submitted(), ...pausedFor(8_000), plain, ...CHILDREN)).toEqual([])
     expect(broken(...submitted(), ...pausedFor(7_000), plain, ...CHILDREN)).toContain('I5 output')
@@ -156,29 +156,41 @@ describe('the checker of researches under chaos', () => {
   it.each<[string, string, Entry[]]>([
     ['a research without a row', 'I1 lost', [...submitted(), ...CHILDREN]],
     [
-      'a research that never ends',
+      'a research that never reaches an end state',
       'I1 lost',
       [...submitted(), parent({ state: 'waiting', finished_at_wall_ms: null }), ...CHILDREN],
     ],
     [
-      'a child that never ends',
+      'a child job that never reaches an end state',
       'I1 lost',
       [...submitted(), parent(), child('job_plan', { state: 'queued', finished_at_wall_ms: null })],
     ],
     [
-      'a cancelled child whose parent was not cancelled',
+      'a cancelled child job whose parent was not cancelled',
       'I1 lost',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4), child('job_plan', { state: 'cancelled' })],
     ],
-    ['a child that ended twice', 'I2 terminal', [...CHILDREN, ...stored('job_plan', 'job.failed')]],
-    ['another text', 'I5 output', [...submitted(), ...EVENTS, parent({ text: 'Storks.' }), ...CHILDREN]],
-    ['another report', 'I5 output', [...submitted(), ...EVENTS, parent({}, { report: 'bbbb' }), ...CHILDREN]],
+    ['a child job with two end events', 'I2 terminal', [...CHILDREN, ...stored('job_plan', 'job.failed')]],
+    [
+      'a result that differs from the expected text',
+      'I5 output',
+      [...submitted(), ...EVENTS, parent({ text: 'Storks.' }), ...CHILDREN],
+    ],
+    [
+      'a report that differs from the expected report',
+      'I5 output',
+      [...submitted(), ...EVENTS, parent({}, { report: 'bbbb' }), ...CHILDREN],
+    ],
     [
       'a start without a wait or a retry before it',
       'I7 executions',
       [parent(), ...stored(PARENT, 'job.queued', 'job.started', 'job.started', 'job.completed')],
     ],
-    ['a child that ran twice in one attempt', 'I7 executions', [...CHILDREN, run('job_plan'), run('job_plan')]],
+    [
+      'a child job that was executed twice in one attempt',
+      'I7 executions',
+      [...CHILDREN, run('job_plan'), run('job_plan')],
+    ],
     [
       'a lost worker after a kill in another pool',
       'I7 losses',
@@ -190,65 +202,65 @@ describe('the checker of researches under chaos', () => {
       stored(PARENT, 'job.queued', 'job.started', 'job.cancelling', 'job.retrying', 'job.started', 'job.cancelled'),
     ],
     [
-      'a repeated search without a cause',
+      'a repeated search without a fault that explains it',
       'I12 steps',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN, asked('search herons'), later('search herons')],
     ],
     [
-      'a search that one attempt repeats again and again',
+      'a search that one attempt repeats several times',
       'I12 steps',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN, ...Array(3).fill(asked('search herons'))],
     ],
-    ['a search repeated twice for one cause', 'I12 steps', [KILLED, ...LOST, asked('search herons', 1)]],
-    ['a step that was not stored', 'I12 steps', [...submitted(), parent({}, { kept_steps: ['admit', 'search'] })]],
+    ['a search that was repeated twice after one fault', 'I12 steps', [KILLED, ...LOST, asked('search herons', 1)]],
+    ['a missing stored step', 'I12 steps', [...submitted(), parent({}, { kept_steps: ['admit', 'search'] })]],
     [
-      'a step that an undisturbed run does not make',
+      'a stored step that a run without faults does not have',
       'I12 steps',
       [...submitted(), parent({}, { steps: 4, kept_steps: [...STEPS, 'weigh'] }), ...CHILDREN],
     ],
     [
-      'a doubled child',
+      'a child job created twice',
       'I13 children',
       [...submitted(), ...EVENTS, parent({}, { children: 3 }), ...CHILDREN, child('job_twin', {}, 'job_note')],
     ],
     [
-      'a duplicate child that its parent does not reference',
+      'a second child job that its parent does not reference',
       'I13 children',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN, child('job_third')],
     ],
-    ['a lost child', 'I13 children', [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4)]],
-    ['a lost parent', 'I13 children', CHILDREN],
+    ['a missing child job', 'I13 children', [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4)]],
+    ['a missing parent job', 'I13 children', CHILDREN],
     [
-      'a child that keeps running after its parent was cancelled',
+      'a child job that continues after its parent was cancelled',
       'I13 outlived',
       [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 26_000 })],
     ],
     [
-      'a child that runs on after it was cancelled with its parent',
+      'a child job that continues after both were cancelled',
       'I13 outlived',
       [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 70_000, is_cancel_requested: true })],
     ],
     [
-      'a child that runs on after its parent failed',
+      'a child job that continues after its parent failed',
       'I13 outlived',
       [parent({ state: 'failed' }), child('job_plan', { state: 'in_progress', finished_at_wall_ms: null })],
     ],
     [
-      'a child that runs on after its parent completed',
+      'a child job that continues after its parent completed',
       'I13 outlived',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4), child('job_plan', { finished_at_wall_ms: 5_001 })],
     ],
     [
-      'a child that was submitted after the end of its parent',
+      'a child job that was submitted after the end of its parent',
       'I13 outlived',
       [...CANCELLED, cancelled(), child('job_plan', { created_at_wall_ms: 5_001, finished_at_wall_ms: 5_002 })],
     ],
     [
-      'a family that was not notified of an end',
+      'a family whose end was not propagated to its members',
       'I13 outlived',
       [...submitted(), ...EVENTS, parent({}, { is_settled: false }), ...CHILDREN],
     ],
-  ])('reports %s', (_name, rule, entries) => {
+  ])('reports %s as a violation of the rule %s', (_name, rule, entries) => {
     expect(broken(...entries)).toContain(rule)
   })
 })
