@@ -25,7 +25,7 @@ function answerAll(limit: AdaptiveLimit, clock: { ms: number }, afterMs: number)
   return permits.length
 }
 
-test('whatever its server does, the limit stays between one and its maximum, and calls are counted', () => {
+test('the concurrency limit of an upstream stays between 1 and its maximum for any sequence of call results', () => {
   const step = fc.record({
     what: fc.constantFrom('begin', 'answered', 'overloaded', 'timedOut', 'end', 'pause'),
     which: fc.nat(50),
@@ -51,7 +51,7 @@ test('whatever its server does, the limit stays between one and its maximum, and
   )
 })
 
-test('an overloaded server gets half of the calls in flight, reduced once for all calls of that time', () => {
+test('the concurrency limit is halved once if 20 concurrent calls receive an overload response', () => {
   const { clock, limit } = openLimit(64)
   const permits = fill(limit).slice(0, 20)
   clock.ms += 100
@@ -59,7 +59,7 @@ test('an overloaded server gets half of the calls in flight, reduced once for al
   expect(limit.permits).toBe(32)
 })
 
-test('a hanging server gets one call at a time, long before its calls time out', () => {
+test('the concurrency limit drops to 1 if no call is answered for 11 s, before the calls time out', () => {
   const { clock, limit } = openLimit(64)
   answerAll(limit, clock, 200)
   const permits = fill(limit)
@@ -72,7 +72,7 @@ test('a hanging server gets one call at a time, long before its calls time out',
   expect(limit.permits).toBe(1)
 })
 
-test('one slow call among answered ones does not change the limit', () => {
+test('the concurrency limit stays unchanged if one call hangs while others are answered', () => {
   const { clock, limit } = openLimit(8)
   answerAll(limit, clock, 200)
   limit.begin(true)
@@ -80,7 +80,7 @@ test('one slow call among answered ones does not change the limit', () => {
   expect(limit.permits).toBe(8)
 })
 
-test('a timeout next to answered calls halves the limit, and a timeout of a silent server leaves one probe', () => {
+test('the concurrency limit is halved by a timeout among answered calls, and drops to 1 if no call is answered', () => {
   const { clock, limit } = openLimit(16)
   const [slow, quick] = fill(limit) as [Permit, Permit]
   clock.ms += 100
@@ -94,20 +94,23 @@ test('a timeout next to answered calls halves the limit, and a timeout of a sile
   expect(limit.permits).toBe(1)
 })
 
-test.each([1, 5, 64, 512])('a recovered server gets all %i calls again', (max) => {
-  const { clock, limit } = openLimit(max)
-  const permits = fill(limit)
-  clock.ms += 120_000
-  for (const permit of permits) limit.timedOut(permit)
-  for (const permit of permits) limit.end(permit)
-  let rounds = 0
-  for (; limit.permits < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
-  expect(limit.permits).toBe(max)
-  // Slowly for ten seconds, then half as many more in each round.
-  expect(rounds).toBeLessThan(10 + 20)
-})
+test.each([1, 5, 64, 512])(
+  'the concurrency limit returns to its maximum of %i within 30 rounds after the server has recovered',
+  (max) => {
+    const { clock, limit } = openLimit(max)
+    const permits = fill(limit)
+    clock.ms += 120_000
+    for (const permit of permits) limit.timedOut(permit)
+    for (const permit of permits) limit.end(permit)
+    let rounds = 0
+    for (; limit.permits < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
+    expect(limit.permits).toBe(max)
+    // Slowly for ten seconds, then half as many more in each round.
+    expect(rounds).toBeLessThan(10 + 20)
+  },
+)
 
-test('a limit that is not reached does not grow', () => {
+test('the concurrency limit does not grow while the calls in flight are below it', () => {
   const { clock, limit } = openLimit(64)
   const permits = fill(limit)
   clock.ms += 100
@@ -122,7 +125,7 @@ test('a limit that is not reached does not grow', () => {
   expect(limit.permits).toBe(32)
 })
 
-test('two callers of one server converge to equal parts of its capacity', () => {
+test('the concurrency limits of two clients of one server converge to equal values', () => {
   const capacity = 60
   const [a, b] = [openLimit(100), openLimit(100)]
   // One started long before the other.
@@ -145,7 +148,7 @@ test('two callers of one server converge to equal parts of its capacity', () => 
   expect(Math.abs(first - second)).toBeLessThanOrEqual(2)
 })
 
-test('a server whose first bytes are delayed by queueing gets fewer calls, and never fewer than its slots', () => {
+test("the concurrency limit is reduced if queueing delays the first bytes, but not below the server's slots", () => {
   const { clock, limit } = openLimit(64)
   for (let call = 0; call < 16; call++) {
     const permit = limit.begin(true)
@@ -164,14 +167,14 @@ test('a server whose first bytes are delayed by queueing gets fewer calls, and n
   expect(sent).toBeGreaterThanOrEqual(24)
 })
 
-test('a server whose first bytes are always slow keeps its limit', () => {
+test('the concurrency limit keeps its maximum if the time to the first byte is constantly long', () => {
   const { clock, limit } = openLimit(32)
   for (let round = 0; round < 10; round++) answerAll(limit, clock, 100)
   for (let round = 0; round < 100; round++) answerAll(limit, clock, 1_000)
   expect(limit.permits).toBe(32)
 })
 
-test('workers share their findings: the limit that was lowered more often, or the higher of two', () => {
+test('a published concurrency limit is adopted if its generation is newer, or equal with a higher limit', () => {
   const { limit, clock } = openLimit(64)
   limit.applyPublished({ generation: 1, limit: 8 })
   expect(limit.permits).toBe(8)
@@ -184,7 +187,7 @@ test('workers share their findings: the limit that was lowered more often, or th
   expect(limit.published).toEqual({ generation: 2, limit: 6 })
 })
 
-test('the parts of all workers add up to the limit, none exceeds its slots, and all compute equal parts', () => {
+test('the parts of a concurrency limit per worker add up to the limit, and differ by at most 1', () => {
   const member = fc.record({ boot: fc.uuid(), slots: fc.integer({ min: 1, max: 20 }) })
   const members = fc.uniqueArray(member, { minLength: 1, maxLength: 12, selector: ({ boot }) => boot })
   fc.assert(

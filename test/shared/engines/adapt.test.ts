@@ -8,7 +8,7 @@ const MODEL = ModelConfig.parse({
   engine: { type: 'openai', api: 'responses', base_url: 'http://127.0.0.1:1/v1' },
 })
 
-test('calls in the history keep the name of a native tool, which is sent under its own name', () => {
+test('the request adapter keeps the name of a native tool in earlier calls, and replaces invalid function names', () => {
   const call = (name: string) => ({ type: 'tool_call', id: `call_${name}`, name, arguments: '{"input":"x"}' })
   const request = GenerateRequest.parse({
     dialect: 'responses',

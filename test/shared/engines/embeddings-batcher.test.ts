@@ -62,7 +62,7 @@ const settled = () => new Promise((resolve) => setTimeout(resolve, 20))
 const TOO_LONG = new ServiceError('context_length_exceeded', 'Input 1 has 600 tokens.', { param: 'input[1]' })
 
 describe('the embeddings batcher', () => {
-  it('sends a text at once while no call is in flight', async () => {
+  it('sends a text at once if no call is in flight', async () => {
     const { start, call } = open({ waitMs: 60_000 })
     const job = start(['a'])
     ;(await call(0)).answer()
@@ -70,14 +70,14 @@ describe('the embeddings batcher', () => {
     expect(job.vectors).toEqual([vectorOf('a', 8)])
   })
 
-  it('combines concurrent texts into one call', async () => {
+  it('combines texts of the same tick into one call', async () => {
     const { start, call, engine } = open({ waitMs: 60_000 })
     for (const text of ['a', 'b', 'c']) start([text])
     expect((await call(0)).texts).toEqual(['a', 'b', 'c'])
     expect(engine.calls).toHaveLength(1)
   })
 
-  it('delays texts during a call, up to the configured time', async () => {
+  it('delays texts for at most waitMs while a call is in flight', async () => {
     const { start, call, engine } = open({ callsMax: 2, waitMs: 5 })
     start(['a'])
     await call(0)
@@ -87,7 +87,7 @@ describe('the embeddings batcher', () => {
     expect((await call(1)).texts).toEqual(['b', 'c'])
   })
 
-  it('does not wait if the batch is full', async () => {
+  it('sends a full batch without a delay while a call is in flight', async () => {
     const { start, call } = open({ callsMax: 2, waitMs: 60_000 })
     start(['a'])
     await call(0)
@@ -95,7 +95,7 @@ describe('the embeddings batcher', () => {
     expect((await call(1)).texts).toEqual(['b', 'c', 'd', 'e'])
   })
 
-  it('respects the concurrency limit, and sends waiting texts when a call ends', async () => {
+  it('has at most callsMax calls in flight, and sends waiting texts when one ends', async () => {
     const { start, call, engine } = open({ callsMax: 2, waitMs: 0 })
     for (const text of ['a', 'b', 'c']) {
       start([text])
@@ -106,7 +106,7 @@ describe('the embeddings batcher', () => {
     expect((await call(2)).texts).toEqual(['c'])
   })
 
-  it('splits a job by count', async () => {
+  it('splits the texts of a job into calls of at most inputsMax texts', async () => {
     const { start, call } = open()
     const job = start(['1', '2', '3', '4', '5'])
     expect((await call(0)).texts).toEqual(['1', '2', '3', '4'])
@@ -117,7 +117,7 @@ describe('the embeddings batcher', () => {
     expect(job.vectors).toEqual(['1', '2', '3', '4', '5'].map((text) => vectorOf(text, 8)))
   })
 
-  it('splits a job by tokens, and sends a text over the bound alone', async () => {
+  it('splits the texts of a job into calls of at most tokensMax tokens, and sends a larger text alone', async () => {
     const { start, call } = open({ tokensMax: 100 })
     start(['1', '2', '3'], { tokens: 50 })
     start(['long'], { tokens: 500 })
@@ -128,7 +128,7 @@ describe('the embeddings batcher', () => {
     expect((await call(2)).texts).toEqual(['2', '3'])
   })
 
-  it('deduplicates the texts of a call', async () => {
+  it('sends equal texts of a call once, and returns the vector to each of them', async () => {
     const { start, call } = open()
     const jobs = [start(['a', 'b', 'a']), start(['a'])]
     const first = await call(0)
@@ -142,7 +142,7 @@ describe('the embeddings batcher', () => {
     expect(jobs.map(({ counted }) => counted)).toEqual([[5, 5, 5], [5]])
   })
 
-  it('takes inputs of all jobs round robin, so that a large job does not block small ones', async () => {
+  it('takes texts from all jobs round robin, so that a large job does not delay small ones', async () => {
     const { start, call } = open()
     start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
     start(['small 1'])
@@ -150,7 +150,7 @@ describe('the embeddings batcher', () => {
     expect((await call(0)).texts).toEqual(['big 0', 'small 1', 'small 2', 'big 1'])
   })
 
-  it('puts at most half of many jobs into one call, so that the others follow during it', async () => {
+  it('puts at most half of the waiting jobs into a call if another call slot is free', async () => {
     const { start, call } = open({ callsMax: 2, inputsMax: 100, waitMs: 0 })
     for (let i = 0; i < 40; i++) start([`a ${i}`, `b ${i}`])
     const [first, second] = [await call(0), await call(1)]
@@ -160,7 +160,7 @@ describe('the embeddings batcher', () => {
     expect(second.texts[0]).toBe('a 20')
   })
 
-  it('reserves the last slot for jobs without a call in flight', async () => {
+  it('reserves the last call slot for jobs without a call in flight', async () => {
     const { start, call, engine } = open({ callsMax: 3, waitMs: 0 })
     start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
     await call(1)
@@ -170,7 +170,7 @@ describe('the embeddings batcher', () => {
     expect((await call(2)).texts).toEqual(['small'])
   })
 
-  it('resends the parts of a refused call, each job alone, and fails only the faulty one', async () => {
+  it('repeats a refused call separately for each job, and fails only the job with the faulty text', async () => {
     const { start, call, engine } = open({ callsMax: 3 })
     const [good, bad, other] = [start(['a']), start(['b', 'c']), start(['d'])]
     ;(await call(0)).fail(TOO_LONG)
@@ -183,7 +183,7 @@ describe('the embeddings batcher', () => {
     expect(await failureOf(bad.ended)).toMatchObject({ code: 'context_length_exceeded', param: 'input[1]' })
   })
 
-  it('reports the index of a refused input in its own job', async () => {
+  it('reports a refused text by its index in its own job, not in the call', async () => {
     const { start, call } = open()
     const job = start(['1', '2', '3', '4', '5', '6'])
     ;(await call(0)).answer()
@@ -191,7 +191,7 @@ describe('the embeddings batcher', () => {
     expect(await failureOf(job.ended)).toMatchObject({ message: 'Input 5 has 600 tokens.', param: 'input[5]' })
   })
 
-  it('fails every job of a call when its server failed, and resends nothing', async () => {
+  it('fails every job of a call with upstream_error if the server failed, without a retry', async () => {
     const { start, call, engine } = open()
     const jobs = [start(['a']), start(['b'])]
     ;(await call(0)).fail(new ServiceError('upstream_error', 'It broke.'))
@@ -200,7 +200,7 @@ describe('the embeddings batcher', () => {
     expect(engine.calls).toHaveLength(1)
   })
 
-  it('does not send texts of cancelled jobs', async () => {
+  it('does not send the waiting text of a cancelled job', async () => {
     const { start, call, engine } = open()
     start(['a'])
     await call(0)
@@ -214,7 +214,7 @@ describe('the embeddings batcher', () => {
     expect((await call(1)).texts).toEqual(['c'])
   })
 
-  it('continues a call for the others when one of its jobs is cancelled', async () => {
+  it('completes a call for its other jobs if one of them is cancelled', async () => {
     const { start, call } = open()
     const leave = new AbortController()
     start(['a'], { signal: leave.signal })
@@ -227,7 +227,7 @@ describe('the embeddings batcher', () => {
     expect(other.vectors).toEqual([vectorOf('b', 8)])
   })
 
-  it('aborts a call without remaining jobs, and continues with the next', async () => {
+  it('aborts a call if all of its jobs are cancelled, and sends the next one', async () => {
     const { start, call } = open()
     const leave = new AbortController()
     for (const text of ['a', 'b']) start([text], { signal: leave.signal })
@@ -239,7 +239,7 @@ describe('the embeddings batcher', () => {
     await next.ended
   })
 
-  it('ends all waiting and running jobs when closed', async () => {
+  it('fails all waiting and running jobs with overloaded when it is closed', async () => {
     const { start, call, batcher } = open()
     const running = start(['a'])
     const first = await call(0)
@@ -249,7 +249,7 @@ describe('the embeddings batcher', () => {
     for (const { ended } of [running, waiting]) expect(await failureOf(ended)).toMatchObject({ code: 'overloaded' })
   })
 
-  it('returns the right vector for every input and all tokens, however calls are split and refused', async () => {
+  it('returns the right vectors and token counts for random jobs, batches and refused calls', async () => {
     const Texts = fc.array(fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'), { minLength: 1, maxLength: 12 })
     const Jobs = fc.array(Texts, { minLength: 1, maxLength: 8 })
     const Options = fc.record({

@@ -40,7 +40,7 @@ const TEXTS = ['one', 'two words', 'three']
 const VECTORS = TEXTS.map((text) => vectorOf(text))
 
 describe('the OpenAI-compatible embedding engine', () => {
-  it('requests base64, and sends the model and the key of its catalogue entry', async () => {
+  it('sends encoding_format base64 with the model, key and headers of its catalogue entry', async () => {
     await using engine = await openScripted(
       (call, answer) => answer.json({ data: [{ index: 0, embedding: 'AACAPw==' }], model: call.body.model }),
       { model: 'org/upstream-name', api_key_env: 'KEY', headers: { 'X-Team': 'a' } },
@@ -60,10 +60,10 @@ describe('the OpenAI-compatible embedding engine', () => {
 
   it.each([
     ['base64', {}],
-    ['numbers although base64 was asked for', { isFloatOnly: true }],
+    ['numbers instead of base64', { isFloatOnly: true }],
     ['no usage', { hasNoUsage: true }],
-    ['tokens of each text', { tellsEach: true }],
-  ])('parses %s', async (_, options: EmbedderOptions) => {
+    ['a token count per text', { tellsEach: true }],
+  ])('parses a response with %s', async (_, options: EmbedderOptions) => {
     await using engine = await openOn(options)
     expect(await engine.embed(TEXTS)).toEqual({
       vectors: VECTORS,
@@ -72,7 +72,7 @@ describe('the OpenAI-compatible embedding engine', () => {
     })
   })
 
-  it('sends no format once a server has refused it', async () => {
+  it('omits encoding_format after the server has refused it', async () => {
     await using engine = await openOn({ refusesFormat: true })
     const answers = await Promise.all([engine.embed(TEXTS), engine.embed(TEXTS)])
     for (const { vectors } of answers) expect(vectors).toEqual(VECTORS)
@@ -83,21 +83,21 @@ describe('the OpenAI-compatible embedding engine', () => {
   it.each([
     ['too few vectors', { data: [{ index: 0, embedding: [1] }] }],
     ['too many vectors', { data: [0, 1, 2].map((index) => ({ index, embedding: [1] })) }],
-    ['one index twice', { data: [0, 0].map((index) => ({ index, embedding: [1] })) }],
-    ['vectors of several lengths', { data: [[1], [1, 2]].map((embedding, index) => ({ index, embedding })) }],
+    ['a duplicate index', { data: [0, 0].map((index) => ({ index, embedding: [1] })) }],
+    ['vectors of different lengths', { data: [[1], [1, 2]].map((embedding, index) => ({ index, embedding })) }],
     ['an empty vector', { data: [[], []].map((embedding, index) => ({ index, embedding })) }],
-    ['null for numbers', { data: [[1], [null]].map((embedding, index) => ({ index, embedding })) }],
+    ['null instead of a number', { data: [[1], [null]].map((embedding, index) => ({ index, embedding })) }],
     ['NaN', { data: ['AACAPw==', 'AADAfw=='].map((embedding, index) => ({ index, embedding })) }],
-    ['half a float32', { data: ['AACAPw==', 'AACA'].map((embedding, index) => ({ index, embedding })) }],
-    ['what is no base64', { data: ['AACAPw==', '!!!!????'].map((embedding, index) => ({ index, embedding })) }],
+    ['an incomplete float32', { data: ['AACAPw==', 'AACA'].map((embedding, index) => ({ index, embedding })) }],
+    ['invalid base64', { data: ['AACAPw==', '!!!!????'].map((embedding, index) => ({ index, embedding })) }],
     ['no data', { object: 'list' }],
     ['an error with status 200', { error: { message: 'It broke.', type: 'server_error' } }],
-  ])('treats %s as a retryable failure of the upstream', async (_, body) => {
+  ])('fails with the retryable upstream_error if the response has %s', async (_, body) => {
     await using engine = await openScripted((_call, answer) => answer.json(body))
     expect(await failureOf(engine.embed(['a', 'b']))).toMatchObject({ code: 'upstream_error' })
   })
 
-  it('uses the order of the response if a server omits indices', async () => {
+  it('keeps the order of the response if the server omits indices', async () => {
     await using engine = await openScripted((_call, answer) =>
       answer.json({ data: [{ embedding: [1] }, { embedding: [2] }] }),
     )
@@ -112,12 +112,12 @@ describe('the OpenAI-compatible embedding engine', () => {
     [404, { error: { message: 'No such model.' } }, 'upstream_refused', null],
     [429, { error: { message: 'Slow down.' } }, 'overloaded', null],
     [500, 'oops', 'upstream_error', null],
-  ])('maps status %i with %j to %s', async (status, body, code, param) => {
+  ])('maps status %i with %j to the error code %s', async (status, body, code, param) => {
     await using engine = await openScripted((_call, answer) => answer.json(body, status))
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code, param })
   })
 
-  it('pauses its calls when the upstream keeps failing', async () => {
+  it('opens its circuit breaker after two failures in a row, and refuses calls with overloaded', async () => {
     const script: Script = (_call, answer) => answer.json({}, 500)
     await using engine = await openScripted(script, { breaker: { failures: 2, reset_ms: 60_000 } })
     for (const _ of [1, 2, 3]) await failureOf(engine.embed(['a']))
@@ -125,7 +125,7 @@ describe('the OpenAI-compatible embedding engine', () => {
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'overloaded' })
   })
 
-  it('times out on a hanging server', async () => {
+  it('fails with upstream_timeout if the server never responds', async () => {
     await using engine = await openScripted(() => {}, { timeouts: { total_ms: 50 } })
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'upstream_timeout' })
   })
@@ -137,7 +137,7 @@ describe('the OpenAI-compatible embedding engine', () => {
     await expect(engine.upstream.calls[0]?.closed).resolves.toEqual(expect.any(Number))
   })
 
-  it('reports a cut or refused connection', async () => {
+  it('fails with upstream_error if the connection is cut or refused', async () => {
     await using engine = await openScripted((_call, answer) => answer.cut())
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'upstream_error' })
     await engine.upstream[Symbol.asyncDispose]()

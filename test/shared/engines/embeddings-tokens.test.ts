@@ -26,8 +26,8 @@ const Words = fc.constantFrom(
 const Text = fc.array(Words, { minLength: 1, maxLength: 3_000 }).map((words) => words.join(' '))
 const PLAIN = { disallowedSpecial: new Set<string>() }
 
-describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
-  it('are counted like the tokenizer does, in slices', async () => {
+describe.each(ENCODINGS)('the token counter for %s', (name, reference) => {
+  it('returns the count of the reference tokenizer, although it splits the text into pieces', async () => {
     const tokens = await loadTokens(name)
     await fc.assert(
       fc.asyncProperty(Text, async (text) => {
@@ -37,7 +37,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     )
   })
 
-  it('decode to their text', async () => {
+  it('decodes tokens to the original text', async () => {
     const tokens = await loadTokens(name)
     await fc.assert(
       fc.asyncProperty(fc.string({ unit: 'grapheme' }), async (text) => {
@@ -46,7 +46,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     )
   })
 
-  it('are counted in a text without blanks, in bounded time and nearly exactly', async () => {
+  it('counts 60,000 characters without a space in bounded time, with an error below 1 %', async () => {
     const tokens = await loadTokens(name)
     const text = '日本語'.repeat(20_000)
     const perWord = reference.countTokens('日本語'.repeat(100), PLAIN) / 100
@@ -54,7 +54,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     expect(Math.abs(count - perWord * 20_000)).toBeLessThan(count * 0.01)
   })
 
-  it('are counted with yields to the event loop if there are many', async () => {
+  it('yields to the event loop while it counts 400,000 tokens', async () => {
     const tokens = await loadTokens(name)
     let turns = 0
     const timer = setInterval(() => turns++, 1)
@@ -63,7 +63,7 @@ describe.each(ENCODINGS)('tokens of %s', (name, reference) => {
     expect(turns).toBeGreaterThan(3)
   })
 
-  it('that do not exist are refused by their index, and broken characters replaced', async () => {
+  it('refuses a token id outside its vocabulary with its index, and decodes invalid bytes as U+FFFD', async () => {
     const tokens = await loadTokens(name)
     expect(() => tokens.decode([1, 999_999], (place) => `input[2][${place}]`)).toThrow(/input\[2\]\[1\]/)
     expect(tokens.decode([255], String)).toBe('\uFFFD')

@@ -22,8 +22,8 @@ const asking = (text: string, model = 'llama-1') =>
   ask({ model, turns: [{ role: 'user', parts: [{ type: 'text', text }] }] })
 const source = (path: string) => readFileSync(new URL(path, import.meta.url), 'utf8')
 
-describe('a split text', () => {
-  it('equals its joined pieces, without a split character', () => {
+describe('the splitting of long texts', () => {
+  it('yields non-empty pieces that join to the text, and never splits a character', () => {
     const text = fc.string({ unit: fc.constantFrom('a', ' ', '\n', '。', '日', '😀'), maxLength: 200 })
     fc.assert(
       fc.property(text, fc.integer({ min: 2, max: 9 }), fc.integer({ min: 9, max: 20 }), (whole, chars, most) => {
@@ -39,7 +39,7 @@ describe('a split text', () => {
 })
 
 describe('the echo engine', () => {
-  it('counts as many tokens as it splits a text into, however long', () => {
+  it('counts as many tokens as it splits a text into', () => {
     const unit = fc.constantFrom(
       'a',
       'é',
@@ -61,7 +61,7 @@ describe('the echo engine', () => {
   })
 })
 
-describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () => {
+describe.skipIf(!existsSync(weights))('the token count of a llama model', { timeout: 120_000 }, () => {
   const config = ModelConfig.parse({ id: 'llama-1', engine: { type: 'llama', file: weights, context_tokens: 512 } })
   const engine = openLlamaEngine(config, { weightsDir: '/nowhere' })
   let runtime: LlamaRuntime
@@ -78,11 +78,11 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     ['code', source('../../../shared/jobs/attached/attached.ts')],
     ['JSON', source('../../../package-lock.json').slice(0, 60_000)],
     ['Japanese', '日本語の文章。'.repeat(3_000)],
-    ['blanks of all kinds', 'a  b\n\n\tc '.repeat(3_000)],
+    ['whitespace of all kinds', 'a  b\n\n\tc '.repeat(3_000)],
     ['one word', 'a'.repeat(8_000)],
     ['emoji', 'so 😀😀 '.repeat(3_000)],
-    ['nothing', ''],
-  ])('counts the tokens of the whole when %s is split into pieces', async (_, text) => {
+    ['an empty text', ''],
+  ])('is equal for a prompt as a whole and in pieces, with %s', async (_, text) => {
     const messages = [
       { role: 'system', content: 'x' },
       { role: 'user', content: text },
@@ -97,7 +97,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     expect(leastTokens(prompt, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
   })
 
-  it('refuses an oversized prompt without counting it', async () => {
+  it('is not computed for a prompt that is clearly too large for the context window', async () => {
     const refused = await failure(engine, asking('hello '.repeat(3_000_000)))
     expect(refused).toMatchObject({
       code: 'context_length_exceeded',
@@ -106,7 +106,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     })
   })
 
-  it('reports the number of tokens if they are few enough to be counted', async () => {
+  it('is exact in the error message for a prompt slightly above the context window', async () => {
     const refused = await failure(engine, asking('hello '.repeat(600)))
     expect(refused).toMatchObject({
       code: 'context_length_exceeded',
@@ -114,7 +114,7 @@ describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () 
     })
   })
 
-  it('counts exactly a prompt longer than its context, and stops with its signal', async () => {
+  it('is exact for 50,000 words, and its computation stops when the signal is aborted', async () => {
     const request = (words: number) => asking('hello '.repeat(words))
     const marks = ((await engine.countTokens?.(request(10), options())) ?? 0) - 10
     expect(await engine.countTokens?.(request(50_000), options())).toBe(50_000 + marks)

@@ -59,7 +59,7 @@ const role = chunk({ role: 'assistant', content: '' })
 const call = (fields: object) => chunk({ tool_calls: [fields] })
 const named = (name: string, args: unknown) => ({ function: { name, arguments: args } })
 
-describe('tool calls', () => {
+describe('tool calls of an OpenAI upstream', () => {
   const two = [
     ['', 'f', '{"a":1}'],
     ['', 'g', '{"b":2}'],
@@ -82,7 +82,7 @@ describe('tool calls', () => {
       two,
     ],
     [
-      'of one function, with one index and no ids',
+      'with two calls of one function, one index and no ids',
       [call({ index: 0, ...named('f', '{"a":1}') }), call({ index: 0, ...named('f', '{"a":1}') })],
       [
         ['', 'f', '{"a":1}'],
@@ -106,7 +106,7 @@ describe('tool calls', () => {
       ],
     ],
     [
-      'whose name is repeated in each delta',
+      'with the name repeated in each delta',
       [
         call({ index: 0, id: 'x', ...named('f', '') }),
         call({ index: 0, id: 'x', ...named('f', '{"a":') }),
@@ -121,7 +121,7 @@ describe('tool calls', () => {
       [['', 'f', '{"a":"}","b":2}']],
     ],
     [
-      'whose pieces are told apart by id alone',
+      'with pieces that only their id distinguishes',
       [
         call({ id: 'x', ...named('f', '') }),
         call({ id: 'y', ...named('g', '') }),
@@ -136,12 +136,12 @@ describe('tool calls', () => {
     ['with arguments as an object', [call({ index: 0, ...named('f', { a: 1 }) })], [['', 'f', '{"a":1}']]],
     ['with null as arguments', [call({ index: 0, ...named('f', 'null') })], [['', 'f', '{}']]],
     [
-      'with an object inside a string as arguments',
+      'with arguments encoded as JSON twice',
       [call({ index: 0, ...named('f', '"{\\"a\\"') }), call({ index: 0, function: { arguments: ':1}"' } })],
       [['', 'f', '{"a":1}']],
     ],
-    ['without the object function', [call({ index: 0, name: 'f', arguments: { a: 1 } })], [['', 'f', '{"a":1}']]],
-    ['as one object', [chunk({ tool_calls: { id: 'x', ...named('f', '{}') } })], [['x', 'f', '{}']]],
+    ['without the field "function"', [call({ index: 0, name: 'f', arguments: { a: 1 } })], [['', 'f', '{"a":1}']]],
+    ['as an object instead of a list', [chunk({ tool_calls: { id: 'x', ...named('f', '{}') } })], [['x', 'f', '{}']]],
     [
       'as a deprecated function',
       [chunk({ function_call: { name: 'f', arguments: '{"a":1}' } })],
@@ -152,7 +152,7 @@ describe('tool calls', () => {
       [chunk({ function_call: { name: 'f', arguments: '' } }), chunk({ function_call: { arguments: '{"a":1}' } })],
       [['', 'f', '{"a":1}']],
     ],
-  ])('%s', (_, frames, calls) => {
+  ])('are decoded from a stream %s', (_, frames, calls) => {
     const { seen } = read([role, ...frames, end('tool_calls')])
     expect(seen).toMatchObject({ calls, finish: ['tool_calls'] })
   })
@@ -167,33 +167,36 @@ describe('tool calls', () => {
       ],
     ],
     [
-      'with index 0 each',
+      'with index 0 for each call',
       { tool_calls: ['f', 'f'].map((name) => ({ index: 0, ...named(name, '') })) },
       [
         ['', 'f', '{}'],
         ['', 'f', '{}'],
       ],
     ],
-    ['next to null', { tool_calls: [null, { id: 'x', ...named('f', {}) }] }, [['x', 'f', '{}']]],
+    ['with null in the list of calls', { tool_calls: [null, { id: 'x', ...named('f', {}) }] }, [['x', 'f', '{}']]],
     ['as a deprecated function', { function_call: { name: 'f', arguments: '{}' } }, [['', 'f', '{}']]],
-  ])('of a whole response %s', (_, message, calls) => {
+  ])('are decoded from a whole response %s', (_, message, calls) => {
     expect(read(whole(message, null)).seen).toMatchObject({ calls, finish: ['tool_calls'] })
   })
 
   test.each(['{"a": 1', '{a: 1}', '[1]', '5', '"text"', '{"a":1}}'])(
-    'arguments %s are truncated: finish length',
+    'with the invalid arguments %s finish with reason length',
     (text) => {
       expect(read([call({ index: 0, ...named('f', text) }), end('tool_calls')]).seen.finish).toEqual(['length'])
       expect(read(whole({ tool_calls: [named('f', text)] }, 'tool_calls')).seen.finish).toEqual(['length'])
     },
   )
 
-  test.each([{ name: '' }, { name: ' ' }, { name: null }, { name: 5 }, {}])('a name %j is an error', (called) => {
-    const frames = [call({ index: 0, function: { ...called, arguments: '{}' } }), end('tool_calls')]
-    expect(() => read(frames)).toThrow('called a tool without a name')
-  })
+  test.each([{ name: '' }, { name: ' ' }, { name: null }, { name: 5 }, {}])(
+    'fail with an error for the name %j',
+    (called) => {
+      const frames = [call({ index: 0, function: { ...called, arguments: '{}' } }), end('tool_calls')]
+      expect(() => read(frames)).toThrow('called a tool without a name')
+    },
+  )
 
-  test('a custom call is forwarded as text that is no JSON, with its unknown fields', () => {
+  test('of type custom are forwarded with their text input and unknown fields', () => {
     const custom = {
       id: 'x',
       type: 'custom',
@@ -219,7 +222,7 @@ describe('tool calls', () => {
     ])
   })
 
-  test('a caller of deprecated functions gets the call unchanged', () => {
+  test('in the deprecated function_call form are forwarded unchanged to a caller that used functions', () => {
     const fields = { extra: { functions: [{ name: 'f' }] } }
     const function_call = { name: 'f', arguments: '{"a":1}' }
     expect(read(whole({ function_call }, 'function_call'), fields).seen.native).toEqual([
@@ -229,7 +232,7 @@ describe('tool calls', () => {
   })
 })
 
-describe('content', () => {
+describe('the content of an OpenAI response', () => {
   test.each<[string, object[]]>([
     [
       'a message next to an empty delta',
@@ -244,20 +247,23 @@ describe('content', () => {
       'a message at the end that repeats the deltas',
       [chunk({ content: 'Hello' }), chunk({}, { message: { content: 'Hello' }, finish_reason: 'stop' })],
     ],
-    ['parts', [chunk({ content: [{ type: 'text', text: 'Hel' }, 'lo'] })]],
-    ['one part', [chunk({ content: { type: 'text', text: 'Hello' } })]],
-    ['a text with a value', [chunk({ content: [{ type: 'text', text: { value: 'Hello', annotations: [] } }] })]],
-    ['null as a choice', [{ choices: [null] }, chunk({ content: 'Hello' })]],
-    ['one choice as an object', [{ choices: { index: 0, delta: { content: 'Hello' } } }]],
-    ['an index from one on', [{ choices: [{ index: 1, delta: { content: 'Hello' } }] }]],
-    ['an index that is a text', [{ choices: [{ index: '0', delta: { content: 'Hello' } }] }]],
-    ['a role with index 0 and text with index 1', [role, { choices: [{ index: 1, delta: { content: 'Hello' } }] }]],
+    ['content parts', [chunk({ content: [{ type: 'text', text: 'Hel' }, 'lo'] })]],
+    ['a single content part', [chunk({ content: { type: 'text', text: 'Hello' } })]],
+    ['a text object with a value', [chunk({ content: [{ type: 'text', text: { value: 'Hello', annotations: [] } }] })]],
+    ['a chunk after one with a null choice', [{ choices: [null] }, chunk({ content: 'Hello' })]],
+    ['choices as an object instead of a list', [{ choices: { index: 0, delta: { content: 'Hello' } } }]],
+    ['a choice with index 1', [{ choices: [{ index: 1, delta: { content: 'Hello' } }] }]],
+    ['a choice with a string as index', [{ choices: [{ index: '0', delta: { content: 'Hello' } }] }]],
+    ['text with another index than the role', [role, { choices: [{ index: 1, delta: { content: 'Hello' } }] }]],
     [
-      'a choice that was not asked for',
+      'the first choice if the server adds a second one',
       [chunk({ content: 'Hello' }), { choices: [{ index: 1, delta: { content: 'Bye' } }] }],
     ],
-    ["Ollama's own form", [{ message: { role: 'assistant', content: 'Hello' }, done: true, done_reason: 'stop' }]],
-  ])('%s', (_, frames) => {
+    [
+      'the native format of Ollama',
+      [{ message: { role: 'assistant', content: 'Hello' }, done: true, done_reason: 'stop' }],
+    ],
+  ])('is decoded from %s', (_, frames) => {
     expect(read(frames).seen).toMatchObject({ text: 'Hello', finish: ['stop'] })
   })
 
@@ -265,7 +271,7 @@ describe('content', () => {
     [42, '42'],
     [true, 'true'],
     [{ a: 1 }, '{"a":1}'],
-  ])('%j becomes text', (content, text) => {
+  ])('%j is converted to text', (content, text) => {
     expect(read([chunk({ content }), end()]).seen.text).toBe(text)
     expect(read(whole({ content })).seen.text).toBe(text)
   })
@@ -278,12 +284,12 @@ describe('content', () => {
     [{ reasoning: 'think', reasoning_details: [{ type: 'reasoning.text', text: 'think' }] }, 'think'],
     [{ content: [{ type: 'thinking', thinking: [{ type: 'text', text: 'think' }] }] }, 'think'],
     [{ content: [{ type: 'reasoning', text: 'think' }] }, 'think'],
-  ])('%j has reasoning', (delta, thought) => {
+  ])('with the delta %j contains reasoning', (delta, thought) => {
     expect(read([chunk(delta), chunk({ content: 'Hello' }), end()]).seen).toMatchObject({ thought, text: 'Hello' })
   })
 })
 
-describe('finish', () => {
+describe('the finish reason of an OpenAI response', () => {
   test.each([
     [
       'length',
@@ -294,32 +300,35 @@ describe('finish', () => {
       ['SAFETY', 'RECITATION', 'content_filtered', 'PROHIBITED_CONTENT', 'guardrail_intervened', 'sensitive'],
     ],
     ['stop', ['stop', 'STOP', 'eos', 'eos_token', 'end_turn', 'stop_sequence', 'COMPLETE', 'a word of tomorrow']],
-  ])('%s: %j', (finish, words) => {
+  ])('is %s for each of %j', (finish, words) => {
     for (const word of words) {
       expect([word, ...read([chunk({ content: 'Hello' }), end(word)], {}, false).seen.finish]).toEqual([word, finish])
     }
   })
 
-  test.each(['tool_use', 'function_call', 'TOOL_CALLS', 'stop'])('%s with a call is tool_calls', (word) => {
-    expect(read([call({ index: 0, ...named('f', '{}') }), end(word)]).seen.finish).toEqual(['tool_calls'])
-  })
+  test.each(['tool_use', 'function_call', 'TOOL_CALLS', 'stop'])(
+    '%s becomes tool_calls if the response has a tool call',
+    (word) => {
+      expect(read([call({ index: 0, ...named('f', '{}') }), end(word)]).seen.finish).toEqual(['tool_calls'])
+    },
+  )
 
   test.each(['error', 'abort', 'MALFORMED_FUNCTION_CALL', 'insufficient_system_resource', 'network_error'])(
-    '%s is an error',
+    '%s fails with an error',
     (word) => {
       expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('stopped before its answer was complete')
     },
   )
 
   test.each([null, '', 'null', 'FINISH_REASON_UNSPECIFIED'])(
-    '%j: a whole response is complete, a stream is not',
+    '%j is complete in a whole response and incomplete in a stream',
     (word) => {
       expect(read(whole({ content: 'Hello' }, word)).seen.finish).toEqual(['stop'])
       expect(() => read([chunk({ content: 'Hello' }), end(word)], {}, false)).toThrow('before it was complete')
     },
   )
 
-  test('a response is complete once each choice has its finish reason', () => {
+  test('makes a response complete once each choice has one', () => {
     const of = (index: number, finish_reason: string | null) => ({
       choices: [{ index, delta: { content: 'a' }, finish_reason }],
     })
@@ -329,57 +338,57 @@ describe('finish', () => {
   })
 })
 
-describe('lost output', () => {
+describe('an OpenAI response without readable output', () => {
   const tokens = (completion_tokens: number, more: object = {}) => ({
     usage: { prompt_tokens: 3, completion_tokens, ...more },
   })
   const details = (reasoning_tokens: number) => ({ completion_tokens_details: { reasoning_tokens } })
 
   test.each<[string, string, object]>([
-    ['tokens', 'stop', tokens(5)],
-    ['tokens and a cut', 'length', tokens(5)],
-    ['a cut', 'length', {}],
-    ['calls', 'tool_calls', {}],
-    ['calls, and no tokens', 'tool_calls', tokens(0)],
-    ['a deprecated call', 'function_call', tokens(3)],
-    ['more tokens than those of reasoning', 'stop', tokens(9, details(4))],
-  ])('%s: an error', (_, finish, more) => {
+    ['output tokens', 'stop', tokens(5)],
+    ['output tokens and finish reason length', 'length', tokens(5)],
+    ['finish reason length', 'length', {}],
+    ['finish reason tool_calls', 'tool_calls', {}],
+    ['finish reason tool_calls and no output tokens', 'tool_calls', tokens(0)],
+    ['finish reason function_call', 'function_call', tokens(3)],
+    ['more output tokens than reasoning tokens', 'stop', tokens(9, details(4))],
+  ])('fails with an error if the response reports %s', (_, finish, more) => {
     expect(() => read([role, end(finish, more)])).toThrow('reported output of which nothing could be read')
     expect(() => read(whole({ content: '' }, finish, more))).toThrow('reported output of which nothing could be read')
   })
 
   test.each<[string, string, object, object?]>([
-    ['no tokens', 'stop', tokens(0)],
-    ['the end mark', 'stop', tokens(1)],
+    ['no output tokens', 'stop', tokens(0)],
+    ['one output token, the end-of-text mark', 'stop', tokens(1)],
     ['no usage', 'stop', {}],
-    ['no usage, as usage', 'stop', { usage: {} }],
-    ['hidden reasoning up to the limit', 'length', tokens(9, details(9))],
-    ['a filtered answer', 'content_filter', tokens(9)],
-    ['a stop string', 'stop', tokens(2), { stop: ['###'] }],
-  ])('%s: an empty response', (_, finish, more, fields = {}) => {
+    ['an empty usage object', 'stop', { usage: {} }],
+    ['reasoning tokens only and finish reason length', 'length', tokens(9, details(9))],
+    ['finish reason content_filter', 'content_filter', tokens(9)],
+    ['two output tokens and the request has a stop string', 'stop', tokens(2), { stop: ['###'] }],
+  ])('is an empty response if it reports %s', (_, finish, more, fields = {}) => {
     expect(read([role, end(finish, more)], fields).seen).toMatchObject({ text: '', finish: [finish] })
   })
 
-  test('a stream that ends without a finish reason and without output is incomplete', () => {
+  test('fails as incomplete if the stream ends without a finish reason', () => {
     expect(() => read([role])).toThrow('before it was complete')
   })
 })
 
-describe('usage', () => {
+describe('usage of an OpenAI response', () => {
   const usage = { prompt_tokens: 9, completion_tokens: 4, total_tokens: 13 }
   const empty = { choices: [] }
 
   test.each<[string, object[]]>([
-    ['in the last chunk', [{ ...empty, usage }]],
+    ['from the last chunk', [{ ...empty, usage }]],
     [
-      'in each chunk',
+      'from chunks that all have usage',
       [
         { ...empty, usage: { ...usage, completion_tokens: 1 } },
         { ...empty, usage },
       ],
     ],
     [
-      'before an empty one',
+      'from a chunk before one with empty usage',
       [
         { ...empty, usage },
         { ...empty, usage: {} },
@@ -387,41 +396,41 @@ describe('usage', () => {
       ],
     ],
     [
-      'before zeros',
+      'from a chunk before one with zero counts',
       [
         { ...empty, usage },
         { ...empty, usage: { prompt_tokens: 0, completion_tokens: 0 } },
       ],
     ],
     [
-      'after zeros',
+      'from a chunk after one with zero counts',
       [
         { ...empty, usage: { prompt_tokens: 9, completion_tokens: 0 } },
         { ...empty, usage },
       ],
     ],
     [
-      'in two halves',
+      'from two chunks with one count each',
       [
         { ...empty, usage: { prompt_tokens: 9 } },
         { ...empty, usage: { completion_tokens: 4 } },
       ],
     ],
-    ['in a choice', [{ choices: [{ index: 0, delta: {}, usage }] }]],
-    ['in a delta', [{ choices: [{ index: 0, delta: { usage } }] }]],
-    ['of Groq', [{ ...empty, x_groq: { id: 'x', usage } }]],
-    ['of Ollama', [{ ...empty, prompt_eval_count: 9, eval_count: 4 }]],
-    ['of llama.cpp', [{ ...empty, timings: { prompt_n: 7, cache_n: 2, predicted_n: 4 } }]],
-    ['of Gemini', [{ ...empty, usageMetadata: { promptTokenCount: 9, candidatesTokenCount: 4 } }]],
-    ['in the words of messages', [{ ...empty, usage: { input_tokens: 9, output_tokens: 4 } }]],
-    ['with one count and the sum', [{ ...empty, usage: { prompt_tokens: 9, total_tokens: 13 } }]],
-    ['next to timings', [{ ...empty, usage, timings: { prompt_n: 1, predicted_n: 1 } }]],
-  ])('%s', (_, chunks) => {
+    ['from a choice', [{ choices: [{ index: 0, delta: {}, usage }] }]],
+    ['from a delta', [{ choices: [{ index: 0, delta: { usage } }] }]],
+    ['from the field of Groq', [{ ...empty, x_groq: { id: 'x', usage } }]],
+    ['from the fields of Ollama', [{ ...empty, prompt_eval_count: 9, eval_count: 4 }]],
+    ['from the timings of llama.cpp', [{ ...empty, timings: { prompt_n: 7, cache_n: 2, predicted_n: 4 } }]],
+    ['from the field of Gemini', [{ ...empty, usageMetadata: { promptTokenCount: 9, candidatesTokenCount: 4 } }]],
+    ['from the field names of the Messages API', [{ ...empty, usage: { input_tokens: 9, output_tokens: 4 } }]],
+    ['from one count and the total', [{ ...empty, usage: { prompt_tokens: 9, total_tokens: 13 } }]],
+    ['from usage rather than timings if both exist', [{ ...empty, usage, timings: { prompt_n: 1, predicted_n: 1 } }]],
+  ])('is decoded %s', (_, chunks) => {
     const { decoder } = read([chunk({ content: 'Hello' }), ...chunks, end()])
     expect(decoder.usage).toMatchObject({ input_tokens: 9, output_tokens: 4 })
   })
 
-  test('a count that is missing, or zero in spite of output, is estimated', () => {
+  test('is absent for a count that is missing, or zero although there is output', () => {
     const of = (usage: object) => read([chunk({ content: 'Hello' }), end('stop', { usage })]).decoder.usage
     expect(of({ prompt_tokens: 9 })).toEqual({ input_tokens: 9 })
     expect(of({ prompt_tokens: 0, completion_tokens: 4 })).toEqual({ output_tokens: 4 })
@@ -435,7 +444,7 @@ describe('usage', () => {
       expect(of(nothing)).toBeUndefined()
   })
 
-  test('details are forwarded unchanged to a caller of the same API', () => {
+  test('is forwarded with all details to a caller of the OpenAI API only', () => {
     const details = { prompt_tokens_details: { cached_tokens: 5, audio_tokens: 1 }, cost: 0.1 }
     const frames = [
       chunk({ content: 'Hello' }),
@@ -450,10 +459,10 @@ describe('usage', () => {
   })
 })
 
-describe('fields without an internal form', () => {
+describe('fields of an OpenAI response without an internal form', () => {
   const annotations = [{ type: 'url_citation', url_citation: { url: 'https://a.example' } }]
 
-  test('of a message and of the response are forwarded to a caller of the same API', () => {
+  test('are forwarded to a caller of the OpenAI API and dropped for others', () => {
     const frames = [
       { ...role, service_tier: 'flex', obfuscation: 'x' },
       {
@@ -472,7 +481,7 @@ describe('fields without an internal form', () => {
     expect(read(frames, { dialect: 'anthropic' }).seen.native).toEqual([])
   })
 
-  test('log probabilities of a refusal are forwarded', () => {
+  test('are forwarded if they are log probabilities of a refusal', () => {
     const refusal = [{ token: 'No', logprob: -1, bytes: null, top_logprobs: [] }]
     const frames = [chunk({ refusal: 'No' }, { logprobs: { content: null, refusal } }), end()]
     expect(read(frames).seen.native).toEqual([['text', { logprobs: { refusal } }]])

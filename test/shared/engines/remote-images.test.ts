@@ -63,13 +63,13 @@ const PRIVATE = [
   'https://vllm/x.png',
 ]
 
-describe.each(Object.entries(PLACES))('%s', (_name, bodyOf) => {
-  test.each(PRIVATE)('is refused at %s', async (url) => {
+describe.each(Object.entries(PLACES))('the URL of %s', (_name, bodyOf) => {
+  test.each(PRIVATE)('is refused with status 400 for the private address %s', async (url) => {
     const response = await stack.post(...bodyOf(url))
     expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('public internet')])
   })
 
-  test('is refused if its name resolves to a private address, before the upstream is called', async () => {
+  test('is refused with status 400 if its host resolves to a private address, without an upstream call', async () => {
     const before = upstream.calls.length
     const response = await stack.post(...bodyOf('https://images.invalid/x.png'))
     expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('has no public address')])
@@ -77,7 +77,7 @@ describe.each(Object.entries(PLACES))('%s', (_name, bodyOf) => {
   })
 })
 
-test('a public URL is forwarded to the upstream, from plain calls and durable ones', async () => {
+test('the URL of an image is forwarded to the upstream by attached and durable calls if its address is public', async () => {
   const url = 'https://8.8.8.8/x.png'
   const before = upstream.calls.length
   const [path, body] = (PLACES['an image of chat'] as (url: string) => [string, object])(url)
@@ -87,7 +87,7 @@ test('a public URL is forwarded to the upstream, from plain calls and durable on
   for (const call of upstream.calls.slice(before)) expect(JSON.stringify(call.body)).toContain(url)
 })
 
-describe('the addresses of a host name', () => {
+describe('the check of the addresses of a host', () => {
   const requestWith = (...urls: string[]) =>
     GenerateRequest.parse({
       dialect: 'openai',
@@ -102,24 +102,24 @@ describe('the addresses of a host name', () => {
     requirePublicUrls(requestWith('https://images.example/x.png'), signal, leadingTo(...addresses))
 
   test.each([[['169.254.169.254']], [['8.8.8.8', '10.0.0.1']], [['::ffff:127.0.0.1']], [['fd00:ec2::254']], [[]]])(
-    '%j are refused',
+    'refuses the addresses %j',
     async (addresses) => {
       await expect(check(addresses)).rejects.toMatchObject({ code: 'invalid_value' })
     },
   )
 
-  test('that are all public are accepted', async () => {
+  test('accepts addresses that are all public', async () => {
     await check(['8.8.8.8', '2606:4700::1111'])
   })
 
-  test('are not awaited after the call is cancelled', async () => {
+  test('ends when the signal of the call is aborted during name resolution', async () => {
     const leave = new AbortController()
     const checked = requirePublicUrls(requestWith('https://a.example/'), leave.signal, () => new Promise(() => {}))
     leave.abort(new Error('disconnected'))
     await expect(checked).rejects.toThrow('disconnected')
   })
 
-  test('are resolved for at most 32 hosts per request', async () => {
+  test('refuses a request with more than 32 hosts', async () => {
     const urls = Array.from({ length: 33 }, (_, i) => `https://host-${i}.example/x.png`)
     const checked = requirePublicUrls(requestWith(...urls), new AbortController().signal, leadingTo('8.8.8.8'))
     await expect(checked).rejects.toThrow('at most 32')

@@ -38,8 +38,8 @@ afterAll(async () => {
   await upstream?.[Symbol.asyncDispose]()
 })
 
-describe.each(CASES)('$upstream: $name', ({ name, expect: expected }) => {
-  test.each(WAYS)('%s', async (way) => {
+describe.each(CASES)('the $upstream response $name', ({ name, expect: expected }) => {
+  test.each(WAYS)('becomes a valid response or error for a call of %s', async (way) => {
     const got = answers.get(`${name} ${way}`)
     if (!got || got instanceof Error) throw got ?? new Error('not asked')
     check(got, expected, way)
@@ -47,7 +47,7 @@ describe.each(CASES)('$upstream: $name', ({ name, expect: expected }) => {
   })
 })
 
-test('the cases have unique names', () => {
+test('the recorded upstream responses have unique names', () => {
   expect(new Set(CASES.map(({ name }) => name)).size).toBe(CASES.length)
 })
 
@@ -55,12 +55,12 @@ function check(got: Got, expected: Expected, way: Way): void {
   if (expected.either) {
     const isFailure = got.error !== undefined
     const fitting = expected.either.filter(({ status }) => (status !== undefined) === isFailure)
-    expect(fitting, got.body).not.toEqual([])
+    expect(fitting, `matching expectations for ${got.body}`).not.toEqual([])
     for (const one of fitting) check(got, one, way)
     return
   }
   if (expected.status !== undefined) return checkFailure(got, expected, way)
-  expect(got.error, got.body).toBeUndefined()
+  expect(got.error, `unexpected error in ${got.body}`).toBeUndefined()
   expect(got.status).toBe(200)
   if (expected.calls) checkCalls(got, expected.calls)
   const { text, reasoning, finish, usage } = expected
@@ -68,26 +68,26 @@ function check(got: Got, expected: Expected, way: Way): void {
   for (const [field, value] of Object.entries(wanted))
     if (value !== undefined) expect(got[field as keyof Got], `${field} of ${got.body}`).toEqual(value)
   if (expected.callsParse && got.finish !== 'length')
-    for (const call of got.calls) expect(objectIn(call.arguments), got.body).toBeDefined()
+    for (const call of got.calls) expect(objectIn(call.arguments), `arguments of a call in ${got.body}`).toBeDefined()
   for (const part of expected.contains?.[way] ?? []) expect(got.body).toContain(part)
 }
 
 function checkCalls({ calls, body }: Got, expected: NonNullable<Expected['calls']>): void {
   expect(
     calls.map((call) => [call.name, objectIn(call.arguments)]),
-    body,
+    `tool calls in ${body}`,
   ).toEqual(expected)
   const ids = calls.map(({ id }) => id)
-  expect(new Set(ids).size, `ids of ${body}`).toBe(ids.length)
+  expect(new Set(ids).size, `distinct call ids in ${body}`).toBe(ids.length)
   expect(ids).not.toContain('')
 }
 
 function checkFailure({ status, headers, error, param, body }: Got, expected: Expected, way: Way): void {
-  expect(error, body).toBeDefined()
+  expect(error, `error in ${body}`).toBeDefined()
   const isMessages = way.startsWith('messages')
   const wanted = isMessages && expected.status === 503 ? 529 : expected.status
   // A started stream keeps its status.
-  if (!way.endsWith('stream') || status !== 200) expect(status, body).toBe(wanted)
+  if (!way.endsWith('stream') || status !== 200) expect(status, `status of ${body}`).toBe(wanted)
   if (expected.words !== undefined) expect(error).toContain(expected.words)
   if (expected.hides !== undefined) expect(body).not.toContain(expected.hides)
   if (expected.param !== undefined && !isMessages) expect(param).toBe(expected.param)
@@ -98,7 +98,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
 /** A response, sent back with a result for each of its calls, is never refused. */
 async function checkAcceptedBack(name: string, way: Way, { body }: Got): Promise<void> {
   const again = await askFor(stack, name, way, NEXT_TURNS[way as keyof typeof NEXT_TURNS](JSON.parse(body)))
-  expect([again.status, again.error], body).toEqual([200, undefined])
+  expect([again.status, again.error], `status of the next call after ${body}`).toEqual([200, undefined])
 }
 
 type Json = Record<string, unknown>

@@ -9,7 +9,7 @@ function say(answer: Answer, content: string, finish?: string): void {
   answer.frame({ id: 'c', model: 'm', choices: [{ index: 0, delta: { content }, finish_reason: finish ?? null }] })
 }
 
-it('sends the last frames of all streams that end together before it closes many of them', async () => {
+it('the upstream client delivers the last frames of concurrent streams before half of the streams have ended', async () => {
   const answers: Answer[] = []
   await using upstream = await startUpstream((_call, answer) => {
     answer.open()

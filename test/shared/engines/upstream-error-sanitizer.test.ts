@@ -91,7 +91,7 @@ const logged = (count: number) =>
 
 const secrets = () => [KEY, HEADER, new URL(upstream.url).host, upstream.url]
 
-test('no upstream failure puts its message, our key, its URL or the prompt into the log', async () => {
+test('the log contains no message, key or URL of a failed upstream, and no prompt', async () => {
   const names = Object.keys(CASES)
   const answers = await Promise.all([
     ...names.map((name) => chat(`openai-${name}`)),
@@ -109,7 +109,7 @@ test('no upstream failure puts its message, our key, its URL or the prompt into 
   for (const { text } of answers) for (const hidden of secrets()) expect(text).not.toContain(hidden)
 })
 
-test('the log has the status of the upstream, its error code and the length of its message', async () => {
+test('the log contains the status, the error code and the message length of a failed upstream call', async () => {
   await chat('openai-bad-request')
   const line = await until(() => /.*"model":"openai-bad-request".*"attempt failed".*/.exec(whole.output)?.[0])
   expect(JSON.parse(line)).toMatchObject({
@@ -119,7 +119,7 @@ test('the log has the status of the upstream, its error code and the length of i
   expect(JSON.parse(line).err.cause.bytes).toBeGreaterThan(100)
 })
 
-test("a caller gets the upstream's message about the request, without URL and key, on one line", async () => {
+test('the response with status 400 contains the message of the upstream with URLs and keys replaced, on one line', async () => {
   const { status, text } = await chat('openai-bad-request')
   expect(status).toBe(400)
   expect(JSON.parse(text).error.message).toBe(
@@ -128,7 +128,7 @@ test("a caller gets the upstream's message about the request, without URL and ke
 })
 
 test.each(['our-key', 'no-such-path', 'forbidden', 'busy', 'broken', 'html-page', 'in-answer', 'odd-shape'])(
-  'a caller gets no upstream message that is not about the request: %s',
+  'the response contains no upstream message for the failure %s, which is not about the request',
   async (name) => {
     const { status, text } = await chat(`openai-${name}`)
     expect(status).toBeGreaterThanOrEqual(500)
@@ -137,7 +137,7 @@ test.each(['our-key', 'no-such-path', 'forbidden', 'busy', 'broken', 'html-page'
   },
 )
 
-test('a durable job stores no more of the failure than its caller may see', async () => {
+test('a durable job stores no key and no URL of a failed upstream', async () => {
   const { text } = await post('/v1/chat/completions', { model: 'openai-full', messages }, { prefer: 'respond-async' })
   const { id } = JSON.parse(text)
   const job = await until(async () => {

@@ -35,7 +35,7 @@ function calls(count: number): string {
 }
 
 describe('a response of an untrusted upstream', () => {
-  test.each(HOSTILE)('is refused without blocking the event loop: %s', async (_, json, message) => {
+  test.each(HOSTILE)('is refused with upstream_error without blocking the event loop: %s', async (_, json, message) => {
     const bytes = Buffer.from(json)
     await using upstream = await startUpstream((_call, answer) => {
       answer.open('application/json')
@@ -51,7 +51,7 @@ describe('a response of an untrusted upstream', () => {
     expect(holdMs).toBeLessThan(HOLD_MS_MAX)
   })
 
-  test('is refused as a frame of a stream as well', async () => {
+  test('is refused if a frame of its stream is nested too deep', async () => {
     await using upstream = await startUpstream(async (_call, answer) => {
       answer.open()
       await answer.bytes(`data: {"a":${'['.repeat(7 * MEBIBYTE)}\n\n`)
@@ -75,40 +75,46 @@ describe('a response of an untrusted upstream', () => {
     ['the token of a log probability', { ...said, logprobs: { content: [{ token: LONG, logprob: -1 }] } }, {}],
     ['the tokens of 64 log probabilities', { ...said, logprobs: { content: Array(64).fill(token) } }, {}],
   ]
-  test.each(LONG_FIELDS)('is refused if it has %s that no record can carry', async (_, choice, more) => {
-    const chunk = { choices: [{ index: 0, finish_reason: 'stop', ...choice }], ...more }
-    await using upstream = await startUpstream(
-      (_call, answer) => answer.json(chunk),
-      (_call, answer) => {
-        answer.open()
-        answer.frame(chunk)
-        answer.frame('[DONE]')
-        answer.end()
-      },
-    )
-    await using engine = engineOn('openai', upstream.url)
-    for (const stream of [false, true]) expect(await failure(engine, ask({ stream }))).toMatchObject(TOO_LONG)
-  })
+  test.each(LONG_FIELDS)(
+    'is refused with status 502 if it has %s longer than the maximum record size',
+    async (_, choice, more) => {
+      const chunk = { choices: [{ index: 0, finish_reason: 'stop', ...choice }], ...more }
+      await using upstream = await startUpstream(
+        (_call, answer) => answer.json(chunk),
+        (_call, answer) => {
+          answer.open()
+          answer.frame(chunk)
+          answer.frame('[DONE]')
+          answer.end()
+        },
+      )
+      await using engine = engineOn('openai', upstream.url)
+      for (const stream of [false, true]) expect(await failure(engine, ask({ stream }))).toMatchObject(TOO_LONG)
+    },
+  )
 
   test.each([
     ['an id', [{ type: 'tool_use', id: LONG, name: 'f', input: {} }], {}],
     ['a name', [{ type: 'tool_use', id: 'c', name: LONG, input: {} }], {}],
     ['a signature', [{ type: 'thinking', thinking: 'a', signature: LONG }], {}],
-    ['a hidden thought', [{ type: 'redacted_thinking', data: LONG }], {}],
+    ['a redacted thinking block', [{ type: 'redacted_thinking', data: LONG }], {}],
     ['a stop sequence', [{ type: 'text', text: 'a' }], { stop_sequence: LONG }],
     [
       'a detail of its usage',
       [{ type: 'text', text: 'a' }],
       { usage: { input_tokens: 1, output_tokens: 1, more: LONG } },
     ],
-  ])('is refused if it is a message with %s that no record can carry', async (_, content, more) => {
-    const message = { type: 'message', role: 'assistant', content, stop_reason: 'end_turn', ...more }
-    await using upstream = await startUpstream((_call, answer) => answer.json(message))
-    await using engine = engineOn('anthropic', upstream.url)
-    expect(await failure(engine, ask({ dialect: 'anthropic', stream: false }))).toMatchObject(TOO_LONG)
-  })
+  ])(
+    'of the Messages API is refused with status 502 if it has %s longer than the maximum record size',
+    async (_, content, more) => {
+      const message = { type: 'message', role: 'assistant', content, stop_reason: 'end_turn', ...more }
+      await using upstream = await startUpstream((_call, answer) => answer.json(message))
+      await using engine = engineOn('anthropic', upstream.url)
+      expect(await failure(engine, ask({ dialect: 'anthropic', stream: false }))).toMatchObject(TOO_LONG)
+    },
+  )
 
-  test('may be large, whole and as frames, in order of arrival', async () => {
+  test('is forwarded in order if its text has several MiB, whole and streamed', async () => {
     const long = 'déjà vu '.repeat(MEBIBYTE / 4)
     const chunk = (content: string, more = {}) => ({ choices: [{ index: 0, delta: { content }, ...more }] })
     await using upstream = await startUpstream(
@@ -126,7 +132,7 @@ describe('a response of an untrusted upstream', () => {
     expect(textOf(await collect(engine)) === `a${long}b${long}c`).toBe(true)
   })
 
-  test('of half a million vectors is refused before they are parsed', async () => {
+  test('is refused before it is parsed if it has more vectors than requested texts', async () => {
     const bytes = Buffer.from(`{"data":[${'{},'.repeat(500_000)}{}]}`)
     await using upstream = await startUpstream((_call, answer) => {
       answer.open('application/json')
@@ -154,7 +160,7 @@ describe('a response of an untrusted upstream', () => {
     expect(holdMs).toBeLessThan(HOLD_MS_MAX)
   })
 
-  test('of words that its text does not contain is split without a full search for each', () => {
+  test('is split into segments in linear time if none of its 5,000 words occurs in its text', () => {
     const words = Array.from({ length: 5_000 }, (_, i) => ({ word: `y${i}`, start: i, end: i + 1 }))
     const startedMs = cpuMs()
     const text = 'x'.repeat(20 * MEBIBYTE)
@@ -164,7 +170,7 @@ describe('a response of an untrusted upstream', () => {
 })
 
 test.each(['openai', 'anthropic'] as const)(
-  '%s: a large prompt is serialised with yields to the event loop',
+  '%s upstream: a large prompt is serialised with yields to the event loop',
   async (dialect) => {
     const text = 'déjà\ud83d\ude00 vu '.repeat(MEBIBYTE)
     await using upstream = await startUpstream((_call, answer) => answer.text('no', 'text/plain', 501))
@@ -183,7 +189,7 @@ test.each(['openai', 'anthropic'] as const)(
   },
 )
 
-test('an object generated by a model is parsed only up to the nesting limit of a body', () => {
+test('the JSON parser for generated objects accepts the maximum nesting depth and returns undefined beyond it', () => {
   expect(objectIn(deep(DEPTH_MAX))).toHaveProperty('a.a.a')
   const blanks = ' '.repeat(1_024)
   expect(objectIn(`${blanks}${deep(DEPTH_MAX)}`)).toHaveProperty('a.a.a')

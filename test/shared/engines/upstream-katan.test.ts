@@ -7,7 +7,7 @@ const bin = await findPythonEnv('katan', KATAN)
 const TOOL = { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } }
 
 // A third-party server: checks the assumptions of the scripted upstream about the two APIs.
-describe.skipIf(!bin)('llm-katan', () => {
+describe.skipIf(!bin)('the llm-katan test server', () => {
   let katan: Katan
   beforeAll(async () => {
     katan = await startKatan(bin ?? '')
@@ -21,7 +21,7 @@ describe.skipIf(!bin)('llm-katan', () => {
     test.each([
       ...dialects.map((from) => ({ from, stream: true })),
       ...dialects.map((from) => ({ from, stream: false })),
-    ])('answers a request of the $from dialect, stream $stream', async ({ from, stream }) => {
+    ])('answers a request of the $from dialect, with stream $stream', async ({ from, stream }) => {
       await using opened = engine()
       const events = await collect(opened, ask({ dialect: from, stream, max_tokens: 64 }))
       expect(textOf(events)).toContain('Say hello.')
@@ -35,7 +35,7 @@ describe.skipIf(!bin)('llm-katan', () => {
     })
 
     // For a stream with tools, its OpenAI endpoint responds with plain JSON.
-    test.each([true, false])('calls a tool, stream %s', async (stream) => {
+    test.each([true, false])('calls a tool, with stream %s', async (stream) => {
       await using opened = engine()
       const events = await collect(opened, ask({ stream, tools: [TOOL] }))
       expect(events).toContainEqual({ type: 'tool_call', choice: 0, call: 0, id: expect.any(String), name: 'weather' })
@@ -43,7 +43,7 @@ describe.skipIf(!bin)('llm-katan', () => {
       expect(events.at(-2)).toMatchObject({ type: 'finish', reason: 'tool_calls' })
     })
 
-    test('a wrong key is reported without the key', async () => {
+    test('makes the call fail with upstream_refused for a wrong key, without the key in the message', async () => {
       await using opened = engine('wrong-key')
       const error = await failure(opened)
       expect(error).toMatchObject({ code: 'upstream_refused' })
@@ -51,7 +51,7 @@ describe.skipIf(!bin)('llm-katan', () => {
     })
   })
 
-  test('counts no tokens, so the caller must', async () => {
+  test('returns no token count, because it has no endpoint for that', async () => {
     await using opened = engineOn('anthropic', katan.url, {}, {}, KATAN_KEYS.anthropic)
     expect(await opened.countTokens?.(ask(), options())).toBeUndefined()
   })

@@ -61,7 +61,7 @@ async function load(server: Awaited<ReturnType<typeof startServer>>, callers: nu
 
 const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length
 
-test('a server with few slots that queues gets fewer calls, so that the others wait where priorities apply', async () => {
+test('an upstream server with 4 slots that queues further calls receives few more calls than it has slots', async () => {
   const slots = 4
   await using server = await startServer(() => {
     const waiting: (() => void)[] = []
@@ -85,7 +85,7 @@ test('a server with few slots that queues gets fewer calls, so that the others w
   expect(mean(seen)).toBeGreaterThan(slots - 1)
 })
 
-test('a batching server, slower with more calls, gets its maximum, even with short responses', async () => {
+test('an upstream server that batches calls receives the maximum of concurrent calls, although it slows down', async () => {
   await using server = await startServer((inFlight) => ({
     first: () => delay((STEP_MS / 2) * (1 + inFlight() / (MAX / 2))),
     rest: () => delay(STEP_MS / 10),

@@ -50,8 +50,8 @@ async function bodyOf(fields: object): Promise<unknown> {
   return call.body
 }
 
-describe('the request', () => {
-  test('has the messages as items in order, and requests no storage', async () => {
+describe('the request to a Responses API upstream', () => {
+  test('contains the messages as items in order, with store false', async () => {
     const turns = [
       { role: 'system', parts: [{ type: 'text', text: 'Be brief.' }] },
       {
@@ -117,7 +117,7 @@ describe('the request', () => {
     })
   })
 
-  test('refuses by name what this API cannot express', async () => {
+  test('is refused with unsupported_parameter for n, stop and logit_bias', async () => {
     for (const [param, fields] of Object.entries({
       n: { n: 2 },
       stop: { stop: ['.'] },
@@ -128,8 +128,8 @@ describe('the request', () => {
   })
 })
 
-describe('the response', () => {
-  test('is read from a stream, each piece once', async () => {
+describe('the response of a Responses API upstream', () => {
+  test('is decoded from a stream with each part exactly once', async () => {
     const events = await eventsOf([
       { type: 'response.created', response: { status: 'in_progress' } },
       { type: 'response.output_item.added', output_index: 0, item: { type: 'reasoning', id: 'rs_1', summary: [] } },
@@ -174,7 +174,7 @@ describe('the response', () => {
     ])
   })
 
-  test('is read whole, and truncated at its limit', async () => {
+  test('is decoded from a whole response, with finish reason length if it is incomplete', async () => {
     const output = [
       { type: 'reasoning', id: 'rs_1', summary: [], content: [{ type: 'reasoning_text', text: 'Hm.' }] },
       { type: 'message', content: [{ type: 'output_text', text: 'Hello' }] },
@@ -191,7 +191,7 @@ describe('the response', () => {
     ])
   })
 
-  test('fails with the error of its server, and never ends silently', async () => {
+  test('fails with the error of the server, or with upstream_error if it ends early or is malformed', async () => {
     const created = { type: 'response.created', response: {} }
     const busy = { status: 'failed', error: { code: 'rate_limit_exceeded', message: 'slow down' } }
     const cases: [object | object[], string][] = [
@@ -209,13 +209,13 @@ describe('the response', () => {
       [{ status: 'completed', output: [{ type: 'message', content: { text: 'text' } }] }, 'upstream_error'],
     ]
     for (const [answer, code] of cases) {
-      await expect(eventsOf(answer), JSON.stringify(answer)).rejects.toMatchObject({ code })
+      await expect(eventsOf(answer), `error for ${JSON.stringify(answer)}`).rejects.toMatchObject({ code })
     }
   })
 })
 
 /** Another Sluice is the upstream, which supports the whole API. */
-describe('behind the service', () => {
+describe('a Responses API upstream behind a Sluice server', () => {
   let upstream: Stack
   let stack: Stack
   let openai: OpenAI
@@ -239,7 +239,7 @@ describe('behind the service', () => {
 
   const tool = { name: WEATHER.name, description: WEATHER.description, parameters: WEATHER.schema }
 
-  test('responses are forwarded, whole and streamed, with tools and reasoning that is sent back', async () => {
+  test('forwards whole and streamed responses with tools and encrypted reasoning items', async () => {
     const asked = '!echo reasoning="Let me think." text="Well."'
     const first = await openai.responses.create({
       model: 'far',
@@ -262,7 +262,7 @@ describe('behind the service', () => {
     expect(JSON.parse(call?.arguments ?? '')).toEqual(WEATHER_ARGUMENTS)
   })
 
-  test('chat completions and messages are translated', async () => {
+  test('receives translated requests for chat completions and messages, and refuses stop with status 400', async () => {
     const messages = [{ role: 'user' as const, content: 'get_weather, please' }]
     const tools = [{ type: 'function' as const, function: tool }]
     const chat = await openai.chat.completions.create({ model: 'far', messages, tools })
@@ -279,23 +279,26 @@ describe('behind the service', () => {
   })
 })
 
-describe('a response with values of wrong types', () => {
+describe('a Responses API response with values of wrong types', () => {
   const call = (fields: object) => [
     { type: 'response.output_item.done', output_index: 0, item: { ...CALL, ...fields } },
     { type: 'response.completed', response: { status: 'completed', output: [] } },
   ]
 
-  test.each([[{}], [['weather']], [5], [true]])('is an error if the name of a call is %j', async (name) => {
-    await expect(eventsOf(call({ name }))).rejects.toMatchObject({ code: 'upstream_error' })
-  })
+  test.each([[{}], [['weather']], [5], [true]])(
+    'fails with upstream_error if the name of a tool call is %j',
+    async (name) => {
+      await expect(eventsOf(call({ name }))).rejects.toMatchObject({ code: 'upstream_error' })
+    },
+  )
 
-  test('has a call without an id if the id is no text', async () => {
+  test('yields a tool call with an empty id if the id is no string', async () => {
     expect(await eventsOf(call({ call_id: ['call_1'], id: 7 }))).toContainEqual(
       expect.objectContaining({ type: 'tool_call', id: '', name: 'weather' }),
     )
   })
 
-  test('has events that match their schema, whatever log probabilities and usage are', async () => {
+  test('yields valid events if log probabilities, reasoning and usage are malformed', async () => {
     const logprobs = [{ token: 5, logprob: 'x', bytes: true, top_logprobs: [{ logprob: '1', bytes: ['a'] }] }]
     const thought = { type: 'reasoning', id: 7, summary: [], encrypted_content: ['sealed'] }
     const events = await eventsOf([
@@ -303,18 +306,19 @@ describe('a response with values of wrong types', () => {
       { type: 'response.output_text.delta', output_index: 1, delta: 'Hi', logprobs },
       { type: 'response.completed', response: { status: 'completed', usage: 'none' } },
     ])
-    for (const event of events) expect(GenerateEvent.safeParse(event).error, JSON.stringify(event)).toBeUndefined()
+    for (const event of events)
+      expect(GenerateEvent.safeParse(event).error, `schema error of ${JSON.stringify(event)}`).toBeUndefined()
     expect(textOf(events)).toBe('Hi')
   })
 
-  test('is an error with 5,000 annotations, each of which would be an event', async () => {
+  test('fails if a text has more than 4,096 annotations', async () => {
     const content = [{ type: 'output_text', text: 'Hi', annotations: Array(5_000).fill({}) }]
     const item = { type: 'message', role: 'assistant', content }
     const events = eventsOf({ status: 'completed', output: [item] })
     await expect(events).rejects.toMatchObject({ message: expect.stringContaining('4096 annotations') })
   })
 
-  test('is an error with 5,000 parts of a summary', async () => {
+  test('fails if a reasoning summary has more than 1,024 parts', async () => {
     const item = { type: 'reasoning', summary: Array(5_000).fill({ type: 'summary_text', text: 'Hm.' }) }
     const events = eventsOf({ status: 'completed', output: [item] })
     await expect(events).rejects.toMatchObject({ message: expect.stringContaining('1024 parts') })

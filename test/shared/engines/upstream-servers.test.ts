@@ -28,7 +28,7 @@ function engineOn(servers: readonly (ScriptedUpstream | { server: ScriptedUpstre
 const whole = ask({ stream: false })
 const counts = (...servers: ScriptedUpstream[]) => servers.map(({ calls }) => calls.length)
 
-test('equally busy servers are called round robin', async () => {
+test('equally busy upstream servers receive calls round robin', async () => {
   await using a = await startUpstream(answering('a'))
   await using b = await startUpstream(answering('b'))
   await using engine = engineOn([a, b])
@@ -36,7 +36,7 @@ test('equally busy servers are called round robin', async () => {
   expect(counts(a, b)).toEqual([3, 3])
 })
 
-test('the least busy server is called, by its weight', async () => {
+test('upstream servers receive concurrent calls in proportion to their weights', async () => {
   await using light = await startUpstream(() => {})
   await using heavy = await startUpstream(() => {})
   await using engine = engineOn([
@@ -52,10 +52,10 @@ test('the least busy server is called, by its weight', async () => {
 })
 
 test.each([
-  ['is gone', undefined],
-  ['is busy', failing(429)],
-  ['fails', failing(500)],
-])('a call whose server %s is answered by another one', async (_, script) => {
+  ['is unreachable', undefined],
+  ['responds with status 429', failing(429)],
+  ['responds with status 500', failing(500)],
+])('a call to an upstream server that %s is answered by another server', async (_, script) => {
   await using bad = await startUpstream(script ?? (() => {}))
   await using good = await startUpstream(answering('good'))
   await using engine = engineOn([bad, good])
@@ -63,7 +63,7 @@ test.each([
   for (let call = 0; call < 4; call++) expect(textOf(await collect(engine, whole))).toBe('good')
 })
 
-test('a call is retried on one other server at most, and not for its own error', async () => {
+test('a call is retried on at most one other upstream server, and not at all after status 400', async () => {
   await using a = await startUpstream(failing(500))
   await using b = await startUpstream(failing(500))
   await using c = await startUpstream(failing(500))
@@ -75,7 +75,7 @@ test('a call is retried on one other server at most, and not for its own error',
   expect(counts(a, b, c).reduce((sum, count) => sum + count)).toBe(3)
 })
 
-test('a stream that had begun is not restarted elsewhere', async () => {
+test('a stream that was cut after its first text is not retried on another upstream server', async () => {
   const cut: Script = async (_call, answer) => {
     answer.open()
     await answer.bytes(`data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'Hel' } }] })}\n\n`)
@@ -88,7 +88,7 @@ test('a stream that had begun is not restarted elsewhere', async () => {
   expect(counts(a, b).toSorted()).toEqual([0, 1])
 })
 
-test('a server that keeps failing is skipped, and called again when it has recovered', async () => {
+test('an upstream server is skipped after two failures in a row, and called again once it has recovered', async () => {
   await using bad = await startUpstream(failing(500))
   await using good = await startUpstream(answering('good'))
   await using engine = engineOn([bad, good], { breaker: { failures: 2, reset_ms: 300 } })
@@ -98,7 +98,7 @@ test('a server that keeps failing is skipped, and called again when it has recov
   await until(async () => textOf(await collect(engine, whole)) === 'healed')
 })
 
-test('a server that requests a pause gets it, and the other one gets all calls', async () => {
+test('an upstream server that responds with Retry-After is paused, and the other server receives all calls', async () => {
   await using bad = await startUpstream(failing(429, { 'retry-after': '30' }))
   await using good = await startUpstream(answering('good'))
   await using engine = engineOn([bad, good])
@@ -106,7 +106,7 @@ test('a server that requests a pause gets it, and the other one gets all calls',
   expect(counts(bad, good)).toEqual([1, 12])
 })
 
-test('a single server that requests a pause gets it, and calls receive its length', async () => {
+test('the pause of the only upstream server makes calls fail with overloaded and its remaining Retry-After', async () => {
   await using busy = await startUpstream(failing(429, { 'retry-after': '30' }), answering('again'))
   await using engine = engineOn([busy])
   await failure(engine, whole)
@@ -115,7 +115,7 @@ test('a single server that requests a pause gets it, and calls receive its lengt
   expect(busy.calls).toHaveLength(1)
 })
 
-test('a busy server gets fewer concurrent calls', async () => {
+test('an upstream server that responds with status 429 to 8 concurrent calls receives fewer concurrent calls', async () => {
   await using busy = await startUpstream(() => {})
   await using engine = engineOn([busy], { concurrency: 8, breaker: { failures: 100 } })
   const leaving = new AbortController()
@@ -137,12 +137,12 @@ test.each([
   [{ base_url: 'http://a/v1', base_urls: ['http://b/v1'] }, /Expected either base_url or base_urls/],
   [{ base_urls: [] }, /base_urls/],
   [{ base_urls: [{ url: 'http://a/v1', weight: 0 }] }, /weight/],
-])('an upstream with %j is refused', (engine, problem) => {
+])('an upstream configured with %j is refused', (engine, problem) => {
   const parsed = ModelConfig.safeParse({ id: 'm1', engine: { type: 'openai', ...engine } })
   expect(JSON.stringify(parsed.error?.issues)).toMatch(problem)
 })
 
-test('a call that disconnects in the queue uses no slot', async () => {
+test('a call that disconnects while it waits for a slot is not sent upstream', async () => {
   await using server = await startUpstream(() => {})
   await using engine = engineOn([server], { concurrency: 1 })
   const [first, second] = [new AbortController(), new AbortController()]

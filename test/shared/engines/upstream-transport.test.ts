@@ -25,15 +25,15 @@ async function startServer(listener: RequestListener): Promise<{ url: string } &
   }
 }
 
-describe('a content encoding', () => {
-  test('is not requested', async () => {
+describe('the content encoding of an upstream response', () => {
+  test('is not requested: calls have Accept-Encoding identity', async () => {
     await using upstream = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
     await using engine = engineOn('openai', upstream.url)
     await collect(engine)
     expect(upstream.calls[0]?.headers['accept-encoding']).toBe('identity')
   })
 
-  test('of a stream is decoded as the stream arrives', async () => {
+  test('is decoded while the stream arrives', async () => {
     const gzip = createGzip()
     await using server = await startServer((_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' })
@@ -53,7 +53,7 @@ describe('a content encoding', () => {
     expect(types).toEqual(['start', 'text', 'finish', 'usage'])
   })
 
-  test('is detected in bytes that arrive one by one', async () => {
+  test('is detected without a header, even if the bytes arrive one by one', async () => {
     const bytes = zstdCompressSync(STREAM)
     await using server = await startServer(async (_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -70,7 +70,7 @@ describe('a content encoding', () => {
     ['gzip of comments', 'text/event-stream', gzipSync(':\n'.repeat(200 * MEBIBYTE))],
     ['br of an error', 'application/json', brotliCompressSync(`{"error":"${'x'.repeat(100 * MEBIBYTE)}"}`)],
   ])(
-    'with a high compression ratio is refused, and holds the event loop for a short time: %s',
+    'is refused at a high compression ratio, within bounded memory and event-loop time: %s',
     async (what, type, bytes) => {
       const status = what.endsWith('error') ? 400 : 200
       const coding = what.startsWith('br') ? 'br' : 'gzip'
@@ -90,7 +90,7 @@ describe('a content encoding', () => {
     60_000,
   )
 
-  test('of a slow reader pauses the upstream', async () => {
+  test('is decoded no faster than the caller reads the stream', async () => {
     const source = new PassThrough()
     let sent = 0
     await using server = await startServer((_request, response) => {
@@ -125,9 +125,9 @@ describe('a content encoding', () => {
 
 test.each([
   ['8 MiB of lines in one event', 'data: x\n'.repeat(1024)],
-  ['comments', ': x\n\n'.repeat(1024)],
-  ['brackets', '{\n}}\n'.repeat(1024)],
-])('a stream of %s does not hold the event loop', async (_what, text) => {
+  ['1 million comments', ': x\n\n'.repeat(1024)],
+  ['lines of brackets', '{\n}}\n'.repeat(1024)],
+])('a stream with %s fails with upstream_error without blocking the event loop', async (_what, text) => {
   await using upstream = await startUpstream((_call, answer) => {
     answer.open()
     for (let at = 0; at < 1024; at++) void answer.bytes(text)
@@ -140,7 +140,7 @@ test.each([
   expect(holdMs).toBeLessThan(HOLD_MS_MAX)
 })
 
-test('the query of a base URL is sent with each call, to each of several servers', async () => {
+test('the query of a base URL is sent with each call to its server', async () => {
   await using one = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
   await using two = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
   await using engine = engineOn('openai', one.url, {
@@ -155,7 +155,7 @@ test('the query of a base URL is sent with each call, to each of several servers
 })
 
 test.each(['ftp://host/v1', 'http://user:secret@host/v1', 'https://secret@host', 'http://host/v1#part'])(
-  'an invalid base URL is an error in the catalogue: %s',
+  'the invalid base URL %s is refused in the model catalogue',
   (url) => {
     const parse = (engine: object) => ModelConfig.safeParse({ id: 'm1', engine: { type: 'openai', ...engine } })
     for (const engine of [{ base_url: url }, { base_urls: [url] }, { base_urls: [{ url, weight: 2 }] }]) {
@@ -165,13 +165,13 @@ test.each(['ftp://host/v1', 'http://user:secret@host/v1', 'https://secret@host',
   },
 )
 
-test('a key in the query of a base URL is not shown', async () => {
+test('a key in the query of a base URL is replaced by [hidden] in error messages', async () => {
   await using upstream = await startUpstream((call, answer) => answer.json({ error: `no such ${call.path}` }, 400))
   await using engine = engineOn('openai', upstream.url, { base_url: `${upstream.url}/v1?key=AIza0123456789` })
   expect((await failure(engine)).message).toBe('no such /v1/chat/completions?key=[hidden]')
 })
 
-test('a server with an unpaid bill is neither paused nor treated as busy', async () => {
+test('an upstream response insufficient_quota fails with upstream_refused, and leaves the concurrency limit', async () => {
   const error = { message: 'You exceeded your current quota', code: 'insufficient_quota' }
   await using upstream = await startUpstream((_call, answer) => answer.json({ error }, 429))
   await using engine = engineOn('openai', upstream.url, { concurrency: 8 })
@@ -183,7 +183,7 @@ test('a server with an unpaid bill is neither paused nor treated as busy', async
   expect(engine.places).toBeLessThan(8)
 })
 
-test('the socket of a complete response that stays open is closed after a short time', async () => {
+test('the socket of a complete response is closed within 8 s if the upstream leaves it open', async () => {
   await using upstream = await startUpstream(async (_call, answer) => {
     answer.open()
     await answer.bytes(ROLE + HELLO + STOP + USAGE)
@@ -198,7 +198,7 @@ test('the socket of a complete response that stays open is closed after a short 
   await upstream.calls[0]?.closed
 })
 
-test('a caller that disconnects after a complete response counts as disconnected', async () => {
+test('a call whose caller disconnects after a complete response ends with the abort reason', async () => {
   await using upstream = await startUpstream(async (_call, answer) => {
     answer.open()
     await answer.bytes(ROLE + HELLO + STOP)

@@ -70,8 +70,8 @@ const CONVERSATION = [
   { role: 'user', parts: [{ type: 'text', text: 'Go on.' }], name: 'ann' },
 ]
 
-describe('messages to an OpenAI upstream', () => {
-  test('a conversation becomes messages, followed by the images of tool results', async () => {
+describe('a Messages API request to an OpenAI upstream', () => {
+  test('is converted to messages, with images of tool results in a following user message', async () => {
     expect(await bodyOf('openai', { dialect: 'anthropic', turns: CONVERSATION, max_tokens: 10 })).toEqual({
       model: 'm1',
       messages: [
@@ -109,7 +109,7 @@ describe('messages to an OpenAI upstream', () => {
     })
   })
 
-  test('system blocks and assistant blocks become plain strings', async () => {
+  test('has system blocks and assistant blocks as plain strings', async () => {
     const parts = ['One.\n\n', 'Two.'].map((text) => ({
       type: 'text',
       text,
@@ -125,7 +125,7 @@ describe('messages to an OpenAI upstream', () => {
     })
   })
 
-  test('a prefill is sent for continuation', async () => {
+  test('has a prefill as the last assistant message with continue_final_message', async () => {
     const turns = [user('x'), { role: 'assistant', parts: [{ type: 'text', text: '{"a":' }] }]
     expect(await bodyOf('openai', { dialect: 'anthropic', turns })).toMatchObject({
       messages: [{ role: 'user' }, { role: 'assistant', content: '{"a":' }],
@@ -134,7 +134,7 @@ describe('messages to an OpenAI upstream', () => {
     })
   })
 
-  test('settings are translated, and fields of the Messages API only are dropped', async () => {
+  test('has translated settings, without fields that only the Messages API has', async () => {
     const fields = {
       dialect: 'anthropic',
       temperature: 0.5,
@@ -165,8 +165,8 @@ describe('messages to an OpenAI upstream', () => {
   })
 })
 
-describe('chat completions to an OpenAI upstream', () => {
-  test('every field is forwarded unchanged', async () => {
+describe('a chat completion request to an OpenAI upstream', () => {
+  test('is forwarded with every field unchanged', async () => {
     const fields = {
       stream: true,
       turns: [
@@ -240,14 +240,14 @@ describe('chat completions to an OpenAI upstream', () => {
     })
   })
 
-  test("max_tokens above the model's is clamped, and usage is not requested from servers that refuse the field", async () => {
+  test("has max_tokens reduced to the model's limit, and no stream_options if force_usage is off", async () => {
     const model = { limits: { max_output_tokens: 50 } }
     const body = await bodyOf('openai', { max_tokens: 80, stream: true }, { force_usage: false }, model)
     expect(body).toMatchObject({ max_tokens: 50, stream: true })
     expect(body).not.toHaveProperty('stream_options')
   })
 
-  test('a server that refuses stream_options is called again without it, and further calls omit it', async () => {
+  test('is repeated without stream_options if the server refuses the field; later requests omit it', async () => {
     await using upstream = await startUpstream((call, to) => {
       if (call.body.stream_options) return to.json({ detail: [{ loc: ['body', 'stream_options'], msg: 'Extra' }] }, 422)
       to.json({ choices: [{ index: 0, message: { content: 'Hello' }, finish_reason: 'stop' }] })
@@ -257,7 +257,7 @@ describe('chat completions to an OpenAI upstream', () => {
     expect(upstream.calls.map(({ body }) => 'stream_options' in body)).toEqual([true, false, false])
   })
 
-  test('stream_options of the caller are not sent again without them', async () => {
+  test('is not repeated without stream_options if the caller had set the field', async () => {
     await using upstream = await startUpstream((_call, to) =>
       to.json({ error: { message: 'Unknown: stream_options' } }, 400),
     )
@@ -267,7 +267,7 @@ describe('chat completions to an OpenAI upstream', () => {
     expect(upstream.calls[0]?.body.stream_options).toEqual({ odd: true, include_usage: true })
   })
 
-  test('disallowed tools are dropped', async () => {
+  test('contains only the allowed tools', async () => {
     const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice: { type: 'required' } }
     expect(await bodyOf('openai', fields)).toMatchObject({
       tools: [{ type: 'function', function: CLOCK }],
@@ -275,7 +275,7 @@ describe('chat completions to an OpenAI upstream', () => {
     })
   })
 
-  test("OpenAI's own servers get the fields that only they support", () => {
+  test('has max_completion_tokens and allowed_tools for api.openai.com', () => {
     const fields = { max_tokens: 9, tools: [WEATHER, CLOCK], allowed_tools: ['clock'] }
     const engine = { type: 'openai', base_url: 'https://api.openai.com/v1' }
     const model = ModelConfig.parse({ id: 'm1', engine })
@@ -292,7 +292,7 @@ describe('chat completions to an OpenAI upstream', () => {
     expect(() => encodeOpenAi(ask({ top_k: 5 }), model, model.engine as UpstreamConfig)).toThrow('top_k')
   })
 
-  test('developer messages, native tools and custom calls reach OpenAI unchanged, and a long user as its hash', () => {
+  test('keeps developer messages and native tools for api.openai.com, and replaces a long user by its hash', () => {
     const native = { type: 'custom', custom: { name: 'sql', format: { type: 'text' } } }
     const fields = {
       user: 'u'.repeat(65),
@@ -327,7 +327,7 @@ describe('chat completions to an OpenAI upstream', () => {
     expect(encode('http://127.0.0.1/v1')).toMatchObject({ messages: [{ role: 'system' }, {}, {}] })
   })
 
-  test('a deprecated call and its result keep their form in the same API, and become a tool call elsewhere', async () => {
+  test('keeps a deprecated function call for OpenAI, and has a tool call instead for Anthropic', async () => {
     const function_call = { name: 'f', arguments: '{}' }
     const turns = [
       {
@@ -352,7 +352,7 @@ describe('chat completions to an OpenAI upstream', () => {
     })
   })
 
-  test('effort is sent only to reasoning models', async () => {
+  test('has reasoning_effort only for a model with the capability reasoning', async () => {
     const fields = { reasoning: { effort: 'high' } }
     expect(await bodyOf('openai', fields)).not.toHaveProperty('reasoning_effort')
     const model = { capabilities: { reasoning: true } }
@@ -360,8 +360,8 @@ describe('chat completions to an OpenAI upstream', () => {
   })
 })
 
-describe('messages to an Anthropic upstream', () => {
-  test('every field is forwarded unchanged', async () => {
+describe('a Messages API request to an Anthropic upstream', () => {
+  test('is forwarded with every field unchanged', async () => {
     const cache_control = { type: 'ephemeral' }
     const fields = {
       dialect: 'anthropic',
@@ -437,7 +437,7 @@ describe('messages to an Anthropic upstream', () => {
     })
   })
 
-  test('effort alone does not enable thinking', async () => {
+  test('has no thinking field if only an effort is set', async () => {
     const fields = { dialect: 'anthropic', reasoning: { effort: 'high' } }
     const body = await bodyOf('anthropic', fields, {}, { capabilities: { reasoning: true } })
     expect(body).toMatchObject({ output_config: { effort: 'high' } })
@@ -445,8 +445,8 @@ describe('messages to an Anthropic upstream', () => {
   })
 })
 
-describe('chat completions to an Anthropic upstream', () => {
-  test('a conversation becomes alternating messages after the system prompt', async () => {
+describe('a chat completion request to an Anthropic upstream', () => {
+  test('is converted to alternating messages after a system prompt that contains all system messages', async () => {
     const late = { role: 'system', parts: [{ type: 'text', text: 'Speak English.' }], extra: { weight: 1 } }
     expect(await bodyOf('anthropic', { turns: [...CONVERSATION, late], extra: { verbosity: 'low' } })).toEqual({
       model: 'm1',
@@ -490,13 +490,13 @@ describe('chat completions to an Anthropic upstream', () => {
     })
   })
 
-  test('with system messages only, the last one becomes the user message', async () => {
+  test('has the last system message as the user message if there are only system messages', async () => {
     const turns = ['Be brief.', 'Hello?'].map((text) => ({ role: 'system', parts: [{ type: 'text', text }] }))
     const expected = { system: 'Be brief.', messages: [{ role: 'user', content: 'Hello?' }] }
     expect(await bodyOf('anthropic', { turns })).toMatchObject(expected)
   })
 
-  test('white space at the end of a last assistant message is removed', async () => {
+  test('has no white space at the end of a last assistant message', async () => {
     const turns = [user('x'), { role: 'assistant', parts: [{ type: 'text', text: 'Well, \n' }] }]
     expect(await bodyOf('anthropic', { turns })).toMatchObject({
       messages: [{}, { role: 'assistant', content: 'Well,' }],
@@ -510,18 +510,21 @@ describe('chat completions to an Anthropic upstream', () => {
     [{ type: 'tool', name: 'clock' }, true, { type: 'tool', name: 'clock' }],
     [undefined, false, { type: 'auto', disable_parallel_tool_use: true }],
     [undefined, undefined, undefined],
-  ])('tool_choice %j with parallel_tool_calls %s', async (tool_choice, parallel_tool_calls, expected) => {
-    const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice, parallel_tool_calls }
-    const body = (await bodyOf('anthropic', fields)) as Record<string, unknown>
-    expect(body.tool_choice).toEqual(expected)
-    expect(body.tools).toEqual([{ name: 'clock', input_schema: { type: 'object', properties: {} } }])
-  })
+  ])(
+    'is converted for tool_choice %j with parallel_tool_calls %s',
+    async (tool_choice, parallel_tool_calls, expected) => {
+      const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice, parallel_tool_calls }
+      const body = (await bodyOf('anthropic', fields)) as Record<string, unknown>
+      expect(body.tool_choice).toEqual(expected)
+      expect(body.tools).toEqual([{ name: 'clock', input_schema: { type: 'object', properties: {} } }])
+    },
+  )
 
   test.each([
     [{ effort: 'high' }, { type: 'adaptive' }, { effort: 'high' }],
     [{ effort: 'minimal' }, { type: 'adaptive' }, { effort: 'low' }],
     [{ effort: 'none', enabled: false }, { type: 'disabled' }, undefined],
-  ])('reasoning %j', async (reasoning, thinking, output_config) => {
+  ])('is converted for reasoning %j to thinking and effort', async (reasoning, thinking, output_config) => {
     const body = await bodyOf('anthropic', { reasoning }, {}, { capabilities: { reasoning: true } })
     expect(body).toMatchObject({ thinking })
     expect(body).toHaveProperty('messages')
@@ -529,7 +532,7 @@ describe('chat completions to an Anthropic upstream', () => {
   })
 
   test.each(['{oops', '[1]', '"text"', 'null'])(
-    'arguments %s, which are no object, are sent inside one',
+    'has the tool arguments %s, which are no object, inside the field invalid_json',
     async (text) => {
       const call = { type: 'tool_call', id: 'a', name: 'b', arguments: text }
       const turns = [user('x'), { role: 'assistant', parts: [call] }, { role: 'tool', call_id: 'a', parts: [] }]
@@ -539,7 +542,7 @@ describe('chat completions to an Anthropic upstream', () => {
     },
   )
 
-  test('a temperature above the maximum of the API becomes the maximum', async () => {
+  test('has temperature 1 if the caller requests more', async () => {
     expect(await bodyOf('anthropic', { temperature: 1.7 })).toHaveProperty('temperature', 1)
   })
 
@@ -554,7 +557,7 @@ describe('chat completions to an Anthropic upstream', () => {
       'unsupported_value',
       'messages[0].content[0]',
     ],
-  ])('%j is refused before the upstream is called', async (fields, code, param) => {
+  ])('is refused with status 400 for %j, without an upstream call', async (fields, code, param) => {
     await expect(bodyOf('anthropic', fields)).rejects.toMatchObject({ code, param, status: 400 })
   })
 })
@@ -563,14 +566,14 @@ const USAGE = { prompt_tokens: 9, completion_tokens: 4 }
 const usage = (more: object = {}) => ({ type: 'usage', usage: { input_tokens: 9, output_tokens: 4, ...more } })
 const finish = (reason: string, more: object = {}) => ({ type: 'finish', choice: 0, reason, ...more })
 
-describe('responses of an OpenAI upstream', () => {
+describe('a streamed or whole response of an OpenAI upstream', () => {
   const delta = (fields: object, more: object = {}) => ({ choices: [{ index: 0, delta: fields, ...more }] })
   const done = (finish_reason: string, more: object = {}) => ({
     choices: [{ index: 0, delta: {}, finish_reason, ...more }],
     usage: USAGE,
   })
 
-  test('tool calls arrive in pieces, distinguished by index', async () => {
+  test('yields tool calls from pieces, which are distinguished by index', async () => {
     const call = (index: number, fields: object) => delta({ tool_calls: [{ index, ...fields }] })
     const events = await eventsOf('openai', [
       call(0, { id: 'call_a', type: 'function', function: { name: 'weather', arguments: '' } }),
@@ -590,7 +593,7 @@ describe('responses of an OpenAI upstream', () => {
     ])
   })
 
-  test('whole calls without an index, or all with index 0, stay separate', async () => {
+  test('yields separate tool calls for complete ones without an index or all with index 0', async () => {
     const whole = (id: string, more: object = {}) =>
       delta({ tool_calls: [{ id, function: { name: 'clock', arguments: '{}' }, ...more }] })
     for (const more of [{}, { index: 0 }]) {
@@ -604,7 +607,7 @@ describe('responses of an OpenAI upstream', () => {
     }
   })
 
-  test('reasoning, refusals, log probabilities and filter results are forwarded', async () => {
+  test('yields reasoning, refusals, log probabilities and content filter results', async () => {
     const one = { token: 'Hi', logprob: -0.1, bytes: [72, 105], id: 5 }
     const events = await eventsOf('openai', [
       delta({ reasoning_content: 'Hm' }),
@@ -624,7 +627,7 @@ describe('responses of an OpenAI upstream', () => {
     ])
   })
 
-  test('choices interleave, and each is finished', async () => {
+  test('yields interleaved choices, each with its own finish event', async () => {
     const on = (index: number, content: string, finish_reason: string | null = null) => ({
       choices: [{ index, delta: { content }, finish_reason }],
     })
@@ -639,13 +642,13 @@ describe('responses of an OpenAI upstream', () => {
     ])
   })
 
-  test('fewer choices than requested are a permanent error', async () => {
+  test('fails with upstream_refused if it has fewer choices than requested', async () => {
     await expect(eventsOf('openai', [delta({ content: 'a' }), done('stop')], { n: 2 })).rejects.toMatchObject({
       code: 'upstream_refused',
     })
   })
 
-  test('a whole response with every field', async () => {
+  test('yields an event for every field of a whole response', async () => {
     const answer = {
       choices: [
         {
@@ -683,14 +686,14 @@ describe('responses of an OpenAI upstream', () => {
     ])
   })
 
-  test('the matched stop string is reported if the server reports it', async () => {
+  test('yields the matched stop string if the server reports it', async () => {
     const events = await eventsOf('openai', [delta({ content: 'a' }), done('stop', { stop_reason: 'END' })], {
       stop: ['END'],
     })
     expect(events.at(-2)).toEqual(finish('stop', { stop_sequence: 'END' }))
   })
 
-  test('a finish reason without [DONE] is a complete response, and so is [DONE] without one', async () => {
+  test('is complete with a finish reason without [DONE], or with [DONE] without a finish reason', async () => {
     expect(await eventsOf('openai', [delta({ content: 'a' })])).toContainEqual(finish('stop'))
     await using upstream = await startUpstream((_call, to) => {
       to.open()
@@ -701,14 +704,14 @@ describe('responses of an OpenAI upstream', () => {
     expect(await collect(engine)).toContainEqual(finish('length'))
   })
 
-  test('an upstream that gives up reports it in its finish reason', async () => {
+  test('fails with upstream_error for finish reason abort', async () => {
     await expect(eventsOf('openai', [delta({ content: 'a' }), done('abort')])).rejects.toMatchObject({
       code: 'upstream_error',
     })
   })
 })
 
-describe('responses of an Anthropic upstream', () => {
+describe('a streamed or whole response of an Anthropic upstream', () => {
   const start = {
     type: 'message_start',
     message: { usage: { input_tokens: 4, cache_read_input_tokens: 3, output_tokens: 1 } },
@@ -721,7 +724,7 @@ describe('responses of an Anthropic upstream', () => {
     { type: 'message_stop' },
   ]
 
-  test('blocks become reasoning, text and calls', async () => {
+  test('yields reasoning, text and tool calls from its content blocks', async () => {
     const events = await eventsOf('anthropic', [
       start,
       open(0, { type: 'thinking', thinking: '', signature: '' }),
@@ -757,7 +760,7 @@ describe('responses of an Anthropic upstream', () => {
     ])
   })
 
-  test('a whole message equals its stream', async () => {
+  test('yields equal events whether it is whole or streamed', async () => {
     const answer = {
       type: 'message',
       content: [
@@ -785,15 +788,15 @@ describe('responses of an Anthropic upstream', () => {
     [{ stop_reason: 'stop_sequence', stop_sequence: 'END' }, finish('stop', { stop_sequence: 'END' })],
     [{ stop_reason: 'refusal' }, finish('content_filter')],
     [{ stop_reason: 'model_context_window_exceeded' }, finish('length', { context_full: true })],
-  ])('%j', async (fields, expected) => {
+  ])('with %j yields the matching finish event', async (fields, expected) => {
     expect((await eventsOf('anthropic', [start, ...end(fields)])).at(-2)).toEqual(expected)
   })
 })
 
-describe('counting tokens', () => {
+describe('the token count of an upstream', () => {
   const request = ask({ dialect: 'anthropic', max_tokens: 5, tools: [WEATHER] })
 
-  test('an Anthropic upstream counts the prompt as it would be sent', async () => {
+  test('is requested from an Anthropic upstream with the prompt in its own format', async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({ input_tokens: 14 }))
     await using engine = engineOn('anthropic', upstream.url)
     expect(await engine.countTokens?.(request, options())).toBe(14)
@@ -806,7 +809,7 @@ describe('counting tokens', () => {
     })
   })
 
-  test('a server without counting leaves it to the caller, and calls continue', async () => {
+  test('is undefined if the server responds with status 404, 405, 501 or 503', async () => {
     for (const status of [404, 405, 501, 503]) {
       await using upstream = await startUpstream((_call, answer) => answer.json({}, status))
       await using engine = engineOn('anthropic', upstream.url)
@@ -814,7 +817,7 @@ describe('counting tokens', () => {
     }
   })
 
-  test('a silent server leaves it to the caller before the call is over', async () => {
+  test('is undefined after a timeout if the server does not respond', async () => {
     const timeout = AbortSignal.timeout
     const spy = vi.spyOn(AbortSignal, 'timeout').mockImplementation((ms) => timeout(ms === 10_000 ? 50 : ms))
     await using upstream = await startUpstream(() => {})
@@ -825,7 +828,7 @@ describe('counting tokens', () => {
     spy.mockRestore()
   })
 
-  test('an OpenAI upstream cannot count', async () => {
+  test('is not available for an OpenAI upstream', async () => {
     await using engine = engineOn('openai', 'http://127.0.0.1:1')
     expect(engine.countTokens).toBeUndefined()
   })

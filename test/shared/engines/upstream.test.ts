@@ -97,7 +97,7 @@ for (const dialect of DIALECTS) {
       ? { type: 'start', model: 'm1', input_tokens: 3, fingerprint: 'fp_1' }
       : { type: 'start', model: 'm1', input_tokens: 7 }
 
-  test(`${dialect}: a stream becomes start, deltas, finish and usage`, async () => {
+  test(`${dialect} upstream: a stream becomes start, deltas, finish and usage`, async () => {
     await using upstream = await startUpstream(streaming(dialect, 'Hel', 'lo'))
     await using engine = engineOn(dialect, upstream.url)
     expect(await collect(engine)).toEqual([
@@ -108,7 +108,7 @@ for (const dialect of DIALECTS) {
     ])
   })
 
-  test(`${dialect}: a whole response becomes the same events`, async () => {
+  test(`${dialect} upstream: a whole response becomes equal events as a stream`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json(whole(dialect, 'Hello')))
     await using engine = engineOn(dialect, upstream.url)
     const expected = [started, { type: 'text', choice: 0, text: 'Hello' }, ...END]
@@ -116,19 +116,19 @@ for (const dialect of DIALECTS) {
     expect(upstream.calls[0]?.body.stream).toBe(false)
   })
 
-  test(`${dialect}: plain JSON in response to a streamed call is accepted`, async () => {
+  test(`${dialect} upstream: plain JSON in response to a streamed call is accepted`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json(whole(dialect, 'Hello')))
     await using engine = engineOn(dialect, upstream.url)
     expect(textOf(await collect(engine))).toBe('Hello')
   })
 
-  test(`${dialect}: a stream in response to a whole call is accepted`, async () => {
+  test(`${dialect} upstream: a stream in response to a call without stream is accepted`, async () => {
     await using upstream = await startUpstream(streaming(dialect, 'Hel', 'lo'))
     await using engine = engineOn(dialect, upstream.url)
     expect(textOf(await collect(engine, ask({ stream: false })))).toBe('Hello')
   })
 
-  test(`${dialect}: bytes may be split anywhere, also inside a character`, async () => {
+  test(`${dialect} upstream: a stream that arrives byte by byte yields whole characters`, async () => {
     const bytes = Buffer.from(framesOf(dialect, 'grüße ', '日本 ', '🎉', '\ud83c', '\udf89').join(''))
     await using upstream = await startUpstream(async (_call, answer) => {
       answer.open()
@@ -141,14 +141,14 @@ for (const dialect of DIALECTS) {
     for (const event of events) if (event.type === 'text') expect(event.text.isWellFormed()).toBe(true)
   })
 
-  test(`${dialect}: CRLF, comments and unknown fields have no effect`, async () => {
+  test(`${dialect} upstream: CRLF, comments and unknown fields in a stream are ignored`, async () => {
     const text = framesOf(dialect, 'Hello').join(': keep-alive\n\nretry: 5\nnote: x\n\n').replaceAll('\n', '\r\n')
     await using upstream = await startUpstream((_call, answer) => answer.text(text, 'text/event-stream'))
     await using engine = engineOn(dialect, upstream.url)
     expect(textOf(await collect(engine))).toBe('Hello')
   })
 
-  test(`${dialect}: key, trace and API headers are forwarded`, async () => {
+  test(`${dialect} upstream: a call has the key, traceparent and configured headers`, async () => {
     await using upstream = await startUpstream(streaming(dialect, 'x'))
     await using engine = engineOn(dialect, upstream.url, { headers: { 'X-Team': 'blue' } })
     await collect(engine)
@@ -161,7 +161,7 @@ for (const dialect of DIALECTS) {
     expect(call?.path).toBe(dialect === 'openai' ? '/v1/chat/completions' : '/v1/messages')
   })
 
-  test(`${dialect}: sockets are reused`, async () => {
+  test(`${dialect} upstream: sequential calls reuse sockets`, async () => {
     await using upstream = await startUpstream(streaming(dialect, 'x'))
     await using engine = engineOn(dialect, upstream.url)
     for (let call = 0; call < 10; call++) await collect(engine)
@@ -169,7 +169,7 @@ for (const dialect of DIALECTS) {
     expect(upstream.connections).toBeLessThan(5)
   })
 
-  test(`${dialect}: a stream that ends between frames without its end is an error`, async () => {
+  test(`${dialect} upstream: a stream that ends without its last event fails with upstream_error`, async () => {
     await using upstream = await startUpstream(startedThen(dialect, (answer) => answer.end()))
     await using engine = engineOn(dialect, upstream.url)
     const error = await failure(engine)
@@ -177,13 +177,13 @@ for (const dialect of DIALECTS) {
     expect(error.message).toContain('ended its answer before it was complete')
   })
 
-  test(`${dialect}: a stream cut between frames is an error`, async () => {
+  test(`${dialect} upstream: a stream cut between frames fails with upstream_error`, async () => {
     await using upstream = await startUpstream(startedThen(dialect, (answer) => answer.cut()))
     await using engine = engineOn(dialect, upstream.url)
     expect((await failure(engine)).code).toBe('upstream_error')
   })
 
-  test(`${dialect}: a stream cut inside a frame is an error`, async () => {
+  test(`${dialect} upstream: a stream cut inside a frame fails with upstream_error`, async () => {
     const half = startedThen(dialect, async (answer) => {
       await answer.bytes('data: {"choices":[{"index":0,"del')
       answer.end()
@@ -194,13 +194,13 @@ for (const dialect of DIALECTS) {
   })
 
   test.each([
-    ['no JSON', '{"choices": oops}'],
-    ['JSON that is no object', '[1,2'],
+    ['invalid JSON', '{"choices": oops}'],
+    ['an incomplete list', '[1,2'],
     [
-      'a shape nobody knows',
+      'an unknown structure',
       dialect === 'openai' ? '{"choices":[null]}' : '{"type":"content_block_start","content_block":7}',
     ],
-  ])(`${dialect}: a frame of %s is an error`, async (_what, data) => {
+  ])(`${dialect} upstream: a frame with %s fails with upstream_error`, async (_what, data) => {
     await using upstream = await startUpstream(
       startedThen(dialect, (answer) => {
         answer.frame(data)
@@ -211,7 +211,7 @@ for (const dialect of DIALECTS) {
     expect((await failure(engine)).code).toBe('upstream_error')
   })
 
-  test(`${dialect}: an endless frame is an error, and the connection is closed`, async () => {
+  test(`${dialect} upstream: an endless frame fails the call and closes the connection`, async () => {
     await using upstream = await startUpstream(
       startedThen(dialect, async (answer) => {
         const block = 'x'.repeat(1024 * 1024)
@@ -224,21 +224,21 @@ for (const dialect of DIALECTS) {
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: a page of HTML with status 200 is an error`, async () => {
+  test(`${dialect} upstream: an HTML page with status 200 fails with upstream_error`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.text('<html>Welcome</html>', 'text/html'))
     await using engine = engineOn(dialect, upstream.url)
     expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
     expect(await failure(engine, ask({ stream: false }))).toMatchObject({ code: 'upstream_error' })
   })
 
-  test(`${dialect}: an error body with status 200 is an error`, async () => {
+  test(`${dialect} upstream: an error body with status 200 fails with the code of the error`, async () => {
     const error = { message: 'Too big', type: 'invalid_request_error', param: 'messages', code: null }
     await using upstream = await startUpstream((_call, answer) => answer.json({ error }))
     await using engine = engineOn(dialect, upstream.url)
     expect(await failure(engine)).toMatchObject({ code: 'invalid_request', message: 'Too big', param: 'messages' })
   })
 
-  test(`${dialect}: an error in the middle of a stream is reported with its code`, async () => {
+  test(`${dialect} upstream: an error event in the middle of a stream fails with its code`, async () => {
     await using upstream = await startUpstream(
       startedThen(dialect, (answer) => {
         answer.frame({ type: 'error', error: { type: 'overloaded_error', message: 'Overloaded' } }, 'error')
@@ -266,19 +266,22 @@ for (const dialect of DIALECTS) {
     [502, {}, 'upstream_error', undefined],
     [503, { 'retry-after': '3' }, 'overloaded', 3_000],
     [529, {}, 'overloaded', undefined],
-  ])(`${dialect}: status %i with %j becomes %s`, async (status, headers, code, retryAfterMs) => {
-    const error = { message: `because of ${KEY}`, type: 'some_error', param: 'temperature', code: null }
-    await using upstream = await startUpstream((_call, answer) => answer.json({ error }, status, headers))
-    await using engine = engineOn(dialect, upstream.url)
-    const thrown = await failure(engine)
-    expect(thrown).toMatchObject({ code, retryAfterMs })
-    expect(thrown.param).toBe([400, 413, 422].includes(status) ? 'temperature' : null)
-    const showsWords = [400, 413, 422, 503, 529].includes(status)
-    expect(thrown.message).toContain(showsWords ? 'because of [hidden]' : "model 'm1'")
-    expect(thrown.message).not.toContain(KEY)
-  })
+  ])(
+    `${dialect} upstream: status %i with %j fails with the error code %s`,
+    async (status, headers, code, retryAfterMs) => {
+      const error = { message: `because of ${KEY}`, type: 'some_error', param: 'temperature', code: null }
+      await using upstream = await startUpstream((_call, answer) => answer.json({ error }, status, headers))
+      await using engine = engineOn(dialect, upstream.url)
+      const thrown = await failure(engine)
+      expect(thrown).toMatchObject({ code, retryAfterMs })
+      expect(thrown.param).toBe([400, 413, 422].includes(status) ? 'temperature' : null)
+      const showsWords = [400, 413, 422, 503, 529].includes(status)
+      expect(thrown.message).toContain(showsWords ? 'because of [hidden]' : "model 'm1'")
+      expect(thrown.message).not.toContain(KEY)
+    },
+  )
 
-  test(`${dialect}: Retry-After as a date is a delay until then`, async () => {
+  test(`${dialect} upstream: Retry-After as a date is converted to a delay`, async () => {
     const date = new Date(Date.now() + 20_000).toUTCString()
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 429, { 'retry-after': date }))
     await using engine = engineOn(dialect, upstream.url)
@@ -291,40 +294,40 @@ for (const dialect of DIALECTS) {
     "This model's maximum context length is 4096 tokens. However, you requested 5000.",
     'prompt is too long: 208310 tokens > 200000 maximum',
     'the request exceeds the available context size, try increasing it',
-  ])(`${dialect}: "%s" is a full context`, async (message) => {
+  ])(`${dialect} upstream: the message "%s" fails with context_length_exceeded`, async (message) => {
     await using upstream = await startUpstream((_call, answer) => answer.json({ error: { message } }, 400))
     await using engine = engineOn(dialect, upstream.url)
     expect(await failure(engine)).toMatchObject({ code: 'context_length_exceeded', message, param: 'messages' })
   })
 
-  test(`${dialect}: an unreachable upstream is a retryable error`, async () => {
+  test(`${dialect} upstream: an unreachable server fails with the retryable upstream_error`, async () => {
     const port = await closedPort()
     await using engine = engineOn(dialect, `http://127.0.0.1:${port}`)
     expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
   })
 
-  test(`${dialect}: silence before the first byte of a stream is a timeout that closes the socket`, async () => {
+  test(`${dialect} upstream: no first byte within first_token_ms is a timeout that closes the socket`, async () => {
     await using upstream = await startUpstream(stall)
     await using engine = engineOn(dialect, upstream.url, { timeouts: { first_token_ms: 100 } })
     expect(await failure(engine)).toMatchObject({ code: 'upstream_timeout' })
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: a response head without a body is silence too`, async () => {
+  test(`${dialect} upstream: response headers without a body within first_token_ms are a timeout`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.open())
     await using engine = engineOn(dialect, upstream.url, { timeouts: { first_token_ms: 100 } })
     expect(await failure(engine)).toMatchObject({ code: 'upstream_timeout' })
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: a stall between tokens is a timeout that closes the socket`, async () => {
+  test(`${dialect} upstream: no token within between_tokens_ms is a timeout that closes the socket`, async () => {
     await using upstream = await startUpstream(startedThen(dialect, () => {}))
     await using engine = engineOn(dialect, upstream.url, { timeouts: { between_tokens_ms: 100 } })
     expect(await failure(engine)).toMatchObject({ code: 'upstream_timeout' })
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: an endless stream hits the total timeout`, async () => {
+  test(`${dialect} upstream: an endless stream fails with upstream_timeout after total_ms`, async () => {
     await using upstream = await startUpstream(
       startedThen(dialect, async (answer) => {
         const beat = setInterval(() => void answer.bytes(': still here\n\n'), 10)
@@ -338,7 +341,7 @@ for (const dialect of DIALECTS) {
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: a whole response may take longer than a first token, but not than the total`, async () => {
+  test(`${dialect} upstream: a whole response may exceed first_token_ms, but not total_ms`, async () => {
     await using upstream = await startUpstream((_call, answer) => {
       setTimeout(() => answer.json(whole(dialect, 'late')), 200)
     }, stall)
@@ -362,7 +365,7 @@ for (const dialect of DIALECTS) {
         return answer.bytes('{"choices":')
       }) as Script,
     ],
-  ])(`${dialect}: aborting %s closes the upstream's socket`, async (_what, stream, script) => {
+  ])(`${dialect} upstream: aborting %s closes the upstream's socket`, async (_what, stream, script) => {
     await using upstream = await startUpstream(script)
     await using engine = engineOn(dialect, upstream.url)
     const controller = new AbortController()
@@ -375,14 +378,14 @@ for (const dialect of DIALECTS) {
     await until(() => upstream.connections === 0)
   })
 
-  test(`${dialect}: a call aborted before it starts is not made`, async () => {
+  test(`${dialect} upstream: a call whose signal is already aborted is not sent`, async () => {
     await using upstream = await startUpstream(stall)
     await using engine = engineOn(dialect, upstream.url)
     await failure(engine, ask(), AbortSignal.abort())
     expect(upstream.calls).toHaveLength(0)
   })
 
-  test(`${dialect}: leaving the loop early closes the upstream's socket`, async () => {
+  test(`${dialect} upstream: a caller that stops reading events early closes the upstream's socket`, async () => {
     await using upstream = await startUpstream(startedThen(dialect, () => {}))
     await using engine = engineOn(dialect, upstream.url)
     for await (const event of engine.generate(ask(), options())) if (event.type === 'text') break
@@ -390,7 +393,7 @@ for (const dialect of DIALECTS) {
     await until(() => upstream.connections === 0)
   })
 
-  test(`${dialect}: a slow reader slows the upstream down and loses nothing`, async () => {
+  test(`${dialect} upstream: a slow reader pauses the upstream and receives the complete stream`, async () => {
     const piece = 'x'.repeat(64 * 1024)
     let sent = 0
     await using upstream = await startUpstream(async (_call, answer) => {
@@ -413,7 +416,7 @@ for (const dialect of DIALECTS) {
     expect(got).toBe(256 * piece.length)
   })
 
-  test(`${dialect}: a response that was complete when the connection broke is valid`, async () => {
+  test(`${dialect} upstream: a response is valid if the connection broke after its last byte`, async () => {
     await using upstream = await startUpstream(async (_call, answer) => {
       answer.open()
       const [first = '', ...rest] = framesOf(dialect, 'Hello')
@@ -431,7 +434,7 @@ for (const dialect of DIALECTS) {
     expect(events.slice(1)).toEqual([{ type: 'text', choice: 0, text: 'Hello' }, ...END])
   })
 
-  test(`${dialect}: closing the engine ends its running calls`, async () => {
+  test(`${dialect} upstream: closing the engine fails its running calls with upstream_error`, async () => {
     await using upstream = await startUpstream(startedThen(dialect, () => {}))
     await using engine = engineOn(dialect, upstream.url)
     const running = failure(engine)
@@ -441,7 +444,7 @@ for (const dialect of DIALECTS) {
     await upstream.calls[0]?.closed
   })
 
-  test(`${dialect}: usage that the upstream does not report is estimated and marked as such`, async () => {
+  test(`${dialect} upstream: missing usage is estimated and marked as estimated`, async () => {
     const silent = framesOf(dialect, 'Hello ', 'there').map((frame) =>
       frame.replace(/"usage":\{[^}]*\}/, '"usage":null'),
     )
@@ -451,7 +454,7 @@ for (const dialect of DIALECTS) {
     expect(usage).toEqual({ type: 'usage', usage: { input_tokens: 3, output_tokens: 2, estimated: true } })
   })
 
-  test(`${dialect}: the circuit breaker opens after failures in a row, and a trial call closes it`, async () => {
+  test(`${dialect} upstream: the circuit breaker opens after two failures, and closes after a successful trial call`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 500))
     await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 2, reset_ms: 150 } })
     for (let call = 0; call < 2; call++) expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
@@ -465,7 +468,7 @@ for (const dialect of DIALECTS) {
     expect(textOf(await collect(engine))).toBe('back')
   })
 
-  test(`${dialect}: a failed trial call opens the circuit breaker again, and others do not wait for it`, async () => {
+  test(`${dialect} upstream: the circuit breaker refuses calls during a trial call, and stays open if that fails`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 500), stall)
     await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 1, reset_ms: 50 } })
     await failure(engine)
@@ -479,14 +482,14 @@ for (const dialect of DIALECTS) {
     expect(upstream.calls).toHaveLength(2)
   })
 
-  test(`${dialect}: errors of the caller never open the circuit breaker`, async () => {
+  test(`${dialect} upstream: responses with status 400 never open the circuit breaker`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json({}, 400))
     await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 1 } })
     for (let call = 0; call < 3; call++) expect(await failure(engine)).toMatchObject({ code: 'invalid_request' })
     expect(upstream.calls).toHaveLength(3)
   })
 
-  test(`${dialect}: calls beyond the concurrency wait for a slot until aborted, in any number`, async () => {
+  test(`${dialect} upstream: 1,100 calls beyond the concurrency wait for a slot until aborted`, async () => {
     await using upstream = await startUpstream(stall, streaming(dialect, 'next'))
     await using engine = engineOn(dialect, upstream.url, { concurrency: 1, timeouts: { connect_ms: 100 } })
     const [first, others] = [new AbortController(), new AbortController()]
@@ -504,7 +507,7 @@ for (const dialect of DIALECTS) {
     expect(textOf(await last)).toBe('next')
   })
 
-  test(`${dialect}: every end of a call releases its slot`, async () => {
+  test(`${dialect} upstream: each kind of failure releases the slot of its call`, async () => {
     await using upstream = await startUpstream(
       (_call, answer) => answer.json({}, 400),
       (_call, answer) => answer.cut(),

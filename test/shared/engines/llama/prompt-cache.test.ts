@@ -20,7 +20,7 @@ const file = await prepareWeights(WEIGHTS, weightsDir).catch(() => undefined)
 const FACTS = Array.from({ length: 5 }, (_, i) => `Parcel ${i} weighs ${(i * 7) % 31} kilograms.`).join(' ')
 
 describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000 }, () => {
-  test('evaluates only the new tokens of the next message, with the same response as without it', async () => {
+  test('evaluates only the new tokens of the next message, with equal text as without the cache', async () => {
     await using engine = openLlama()
     const turns = [say(`${FACTS} What is the capital of France?`)]
     const first = await call(engine, 'a', { turns })
@@ -34,7 +34,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect(second.text).toBe(uncached.text)
   })
 
-  test('is not shared between projects, each of which evaluates its whole prompt', async () => {
+  test('reports no cached tokens for a prompt of another project', async () => {
     await using engine = openLlama()
     const request = { turns: [say(FACTS)], max_tokens: 4 }
     await call(engine, 'a', request)
@@ -46,7 +46,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect([third.usage.cached_tokens, third.text]).toEqual([0, own.text])
   })
 
-  test('works with choices, tools, schemas and log probabilities', async () => {
+  test('returns equal results with choices, tools, schemas and log probabilities', async () => {
     await using engine = openLlama()
     const tools = [
       {
@@ -68,13 +68,13 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
       const cold = await call(engine, undefined, request)
       await call(engine, 'a', request)
       const warm = await call(engine, 'a', request)
-      expect(warm.usage.cached_tokens, JSON.stringify(fields)).toBe(warm.usage.input_tokens - 1)
+      expect(warm.usage.cached_tokens, `cached tokens with ${JSON.stringify(fields)}`).toBe(warm.usage.input_tokens - 1)
       const { usage: _, ...answer } = warm
       expect(answer).toEqual({ text: cold.text, args: cold.args, finishes: cold.finishes })
     }
   })
 
-  test('continues after a cancelled call with the evaluated tokens', async () => {
+  test('reuses the evaluated tokens of a cancelled call', async () => {
     await using engine = openLlama()
     const request = { turns: [say(`${FACTS} Write a long story.`)] }
     const stop = new AbortController()
@@ -88,7 +88,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect(warm.text).toBe(cold.text)
   })
 
-  test('keeps two chats of a project separate while there are sequences for both', async () => {
+  test('keeps two chats of a project in separate sequences if there are enough', async () => {
     await using engine = openLlama()
     const chats = [say(`One. ${FACTS}`), say(`Two. ${FACTS}`)]
     for (const turn of chats) await call(engine, 'a', { turns: [turn], max_tokens: 2 })
@@ -98,7 +98,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     }
   })
 
-  test('fills the context to its end, message by message', async () => {
+  test('gives an equal result for a prompt that fills the context window', async () => {
     await using engine = openLlama({ context_tokens: 256 })
     const turns = [say('word '.repeat(200))]
     const schema = { type: 'array', items: { type: 'integer' }, minItems: 100 }
@@ -109,7 +109,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect({ ...second, usage: undefined }).toEqual({ ...first, usage: undefined })
   })
 
-  test('counts tokens as evaluated as the library does', async () => {
+  test('counts as many evaluated tokens as the token meter of the library', async () => {
     const runtime = await openRuntime(file ?? '', { contextTokens: 512, parallel: 2 })
     const prompt = runtime.model.tokenize(FACTS) as Token[]
     const signal = new AbortController().signal
@@ -129,7 +129,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
 })
 
 describe('a sequence pool', () => {
-  test('uses the longest common prefix of the project, then a free one, then the least recently used', async () => {
+  test('prefers the longest common prefix of the project, then a free sequence, then the least recently used', async () => {
     const [one, two, three] = [sequence(), sequence(), sequence()]
     const pool = new SequencePool([one, two, three])
     const use = async (project: string | undefined, tokens: number[]) => {

@@ -54,8 +54,8 @@ const segment = (id: number, text: string, start: number) => ({
   },
 })
 
-describe('the local engine', () => {
-  test('requests a stream with all required features', async () => {
+describe('the transcription engine on the local model server', () => {
+  test('requests a stream with words, log probabilities, prompt, temperature and voice detection settings', async () => {
     await using at = await openOn({ [TRANSCRIBE]: (_, answer) => answer.json({ text: '' }) })
     const vad = { threshold: 0.4, silence_duration_ms: 300, prefix_padding_ms: 100 }
     await collectTranscript(
@@ -107,7 +107,7 @@ describe('the local engine', () => {
     expect([seconds[0], Math.max(...seconds)]).toEqual([0, 4])
   })
 
-  test('runs as many concurrent calls as its model allows; the others wait without a limit', async () => {
+  test('runs at most the concurrency of its model, and lets any number of calls wait', async () => {
     const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     let calls = 0
     await using at = await openOn(
@@ -127,7 +127,7 @@ describe('the local engine', () => {
     expect([calls, at.server.mostAtOnce]).toEqual([2, 1])
   })
 
-  test('reports the progress of the preparation while there is no server', async () => {
+  test('fails with model_loading and the progress while the local server is prepared', async () => {
     const engine = openLocalTranscription(localModel(), loading)
     const audio = fileOf()
     const error = await transcriptFailure(engine, askTranscript(), {}, audio)
@@ -135,7 +135,7 @@ describe('the local engine', () => {
     await engine.close()
   })
 
-  test('reports a failure in the middle as a retryable error', async () => {
+  test('fails with upstream_error if the server reports an error in the middle of a stream', async () => {
     await using at = await openOn({
       [TRANSCRIBE]: (_, answer) => {
         answer.open()
@@ -147,7 +147,7 @@ describe('the local engine', () => {
     expect((await transcriptFailure(at.engine)).code).toBe('upstream_error')
   })
 
-  test('reports a server that dies in the middle as an error, although all frames so far were valid', async () => {
+  test('fails with upstream_error if the stream ends before its last frame', async () => {
     await using at = await openOn({
       [TRANSCRIBE]: (_, answer) => {
         answer.open()
@@ -159,8 +159,8 @@ describe('the local engine', () => {
   })
 })
 
-describe('the audio decoder', () => {
-  test('returns the duration of a file, which it gets whole and unchanged', async () => {
+describe('the audio decoder of the local model server', () => {
+  test('receives the file unchanged, and returns its duration', async () => {
     await using at = await openOn({ '/audio/probe': (_, answer) => answer.json({ duration: 2.5, codec: 'flac' }) })
     expect(await at.tools.probe(fileOf(), options)).toBe(2.5)
     expect(at.server.calls[0]?.file.equals(CONTENT)).toBe(true)
@@ -171,21 +171,21 @@ describe('the audio decoder', () => {
     ['invalid_audio', 400],
     ['audio_too_short', 400],
     ['audio_too_long', 400],
-  ])('reports a file that is %s', async (code, status) => {
+  ])('forwards the error %s of the server', async (code, status) => {
     const error = { message: 'why', code, param: 'file', type: 'invalid_request_error' }
     await using at = await openOn({ '/audio/probe': (_, answer) => answer.json({ error }, status) })
     await expect(at.tools.probe(fileOf(), options)).rejects.toMatchObject({ code, param: 'file', message: 'why' })
   })
 
   test.each([
-    ['fails', { error: { message: 'x' } }, 500, 'upstream_error'],
-    ['is full', { error: { message: 'x' } }, 503, 'overloaded'],
-  ])('reports a retryable error if it %s', async (_, body, status, code) => {
+    ['responds with status 500', { error: { message: 'x' } }, 500, 'upstream_error'],
+    ['responds with status 503', { error: { message: 'x' } }, 503, 'overloaded'],
+  ])('fails with a retryable error if the server %s', async (_, body, status, code) => {
     await using at = await openOn({ '/audio/probe': (_, answer) => answer.json(body, status) })
     await expect(at.tools.probe(fileOf(), options)).rejects.toMatchObject({ code })
   })
 
-  test('returns speaker turns, and sends voices of known speakers by name and sample', async () => {
+  test('sends names and samples of known speakers, and returns speaker turns', async () => {
     const turns = [{ start: 0, end: 1.5, speaker: 'agent' }]
     await using at = await openOn({ '/diarize': (_, answer) => answer.json({ duration: 2, turns }) })
     const speakers = [
@@ -202,7 +202,7 @@ describe('the audio decoder', () => {
     })
   })
 
-  test('stops with its signal, and closes the file', async () => {
+  test('closes the connection and the file when its signal is aborted', async () => {
     const received = Promise.withResolvers<SpeechCall>()
     await using at = await openOn({ '/audio/probe': (call) => received.resolve(call) })
     const stop = new AbortController()
@@ -215,7 +215,7 @@ describe('the audio decoder', () => {
     await until(() => audio.unclosed === 0)
   })
 
-  test('reports a bad voice sample by its field, and other failures unchanged', () => {
+  test('reports an invalid voice sample as invalid_value with its field, and forwards other errors', () => {
     const wrong = new ServiceError('invalid_audio', 'It is damaged.', { param: 'file' })
     expect(aboutReference(wrong, 1)).toMatchObject({ code: 'invalid_value', param: 'known_speaker_references[1]' })
     const busy = new ServiceError('overloaded', 'busy')

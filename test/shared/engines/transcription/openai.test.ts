@@ -72,7 +72,7 @@ function streams(...frames: unknown[]): SpeechScript {
 }
 
 describe('the request to a transcription upstream', () => {
-  test('is a form with every option, the file last and complete, and its length', async () => {
+  test('is a multipart form with every option, a content length, and the complete file as the last part', async () => {
     await using at = await openOn(sends(VERBOSE), {
       model: 'whisper-1',
       api_key_env: 'KEY',
@@ -104,7 +104,7 @@ describe('the request to a transcription upstream', () => {
     expect(Number(call?.headers['content-length'])).toBeGreaterThan(CONTENT.length)
   })
 
-  test('omits default values', async () => {
+  test('omits options with default values', async () => {
     await using at = await openOn(sends(VERBOSE))
     await collectTranscript(at.engine)
     expect(at.server.calls[0]?.fields).toEqual({
@@ -115,25 +115,45 @@ describe('the request to a transcription upstream', () => {
   })
 
   test.each([
-    ['json where it knows no segments', { segments: false }, {}, { response_format: ['json'] }],
-    ['json for log probabilities', {}, { logprobs: true }, { response_format: ['json'], 'include[]': ['logprobs'] }],
-    ['a stream where it can', { stream: true }, { stream: true }, { response_format: ['json'], stream: ['true'] }],
-    ['no stream where it cannot', {}, { stream: true }, { response_format: ['verbose_json'] }],
+    ['response_format json if the upstream has no segments', { segments: false }, {}, { response_format: ['json'] }],
     [
-      'no stream where segments are needed',
+      'response_format json if log probabilities are requested',
+      {},
+      { logprobs: true },
+      { response_format: ['json'], 'include[]': ['logprobs'] },
+    ],
+    [
+      'stream true if the upstream supports streams',
+      { stream: true },
+      { stream: true },
+      { response_format: ['json'], stream: ['true'] },
+    ],
+    [
+      'no stream field if the upstream does not support streams',
+      {},
+      { stream: true },
+      { response_format: ['verbose_json'] },
+    ],
+    [
+      'no stream field if segments are required',
       { stream: true },
       { stream: true, diarize: true },
       { response_format: ['verbose_json'] },
     ],
-    ['no words where it knows none', { words: false }, { diarize: true }, { 'timestamp_granularities[]': ['segment'] }],
-  ])('requests %s', async (_, transcription, options, fields) => {
+    [
+      'segment timestamps only if the upstream has no word timestamps',
+      { words: false },
+      { diarize: true },
+      { 'timestamp_granularities[]': ['segment'] },
+    ],
+  ])('has %s', async (_, transcription, options, fields) => {
     await using at = await openOn(sends(VERBOSE), {}, { transcription })
     await collectTranscript(at.engine, askTranscript(options))
     expect(at.server.calls[0]?.fields).toMatchObject(fields)
     if (!('stream' in fields)) expect(at.server.calls[0]?.fields).not.toHaveProperty('stream')
   })
 
-  test('is read from the file no faster than the upstream reads it', async () => {
+  test('reads the file no faster than the upstream reads the request', async () => {
     const sockets: Socket[] = []
     const server = createServer((socket) => void sockets.push(socket.pause()))
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -162,7 +182,7 @@ describe('the request to a transcription upstream', () => {
 })
 
 describe('the response of a transcription upstream', () => {
-  test('in verbose_json: language, duration, text, numbered segments, words inside them', async () => {
+  test('in verbose_json yields language, duration, text, numbered segments and their words', async () => {
     await using at = await openOn(sends(VERBOSE))
     const events = await collectTranscript(at.engine, askTranscript({ words: true }))
     expect(events.map(({ type }) => type)).toEqual(['start', 'text', 'segment', 'segment', 'usage', 'finish'])
@@ -179,7 +199,7 @@ describe('the response of a transcription upstream', () => {
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 50, output_tokens: 4 })
   })
 
-  test('with words inside the segments (whisper.cpp) keeps blanks', async () => {
+  test('with words inside segments, as of whisper.cpp, yields words without spaces and omits empty ones', async () => {
     const words = [
       { word: ' Hi', start: 0, end: 1, probability: 0.9 },
       { word: '', start: 1, end: 1 },
@@ -189,7 +209,7 @@ describe('the response of a transcription upstream', () => {
     expect(eventsOf(events, 'segment')[0]?.segment.words).toEqual([{ word: 'Hi', start: 0, end: 1 }])
   })
 
-  test('with words and no segments becomes parts of sentences with all of the text', async () => {
+  test('with words but no segments yields segments that contain all of the text', async () => {
     const words = 'One two three four'.split(' ').map((word, at) => ({ word, start: at, end: at + 1 }))
     const said = words.map((word) => (word.word === 'two' ? { ...word, word: 'two.' } : word))
     await using at = await openOn(sends({ text: '"One two." Three – three four!', words: said, duration: '4.0' }))
@@ -202,20 +222,20 @@ describe('the response of a transcription upstream', () => {
     expect(eventsOf(events, 'start')[0]?.duration).toBe(4)
   })
 
-  test('in json alone becomes one segment over the whole, and tokens of the text', async () => {
+  test('in json yields one segment over the whole duration, and an estimated token count', async () => {
     await using at = await openOn(sends({ text: 'Hello world.', usage: { type: 'duration', seconds: 3 } }))
     const events = await collectTranscript(at.engine)
     expect(eventsOf(events, 'segment')).toMatchObject([{ segment: { id: 0, start: 0, end: 3, text: 'Hello world.' } }])
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 30, output_tokens: 3 })
   })
 
-  test('without speech has no text and no segment', async () => {
+  test('without speech yields no text and no segment', async () => {
     await using at = await openOn(sends({ text: '', segments: [] }))
     const events = await collectTranscript(at.engine, askTranscript(), { duration: 2 })
     expect(events.map(({ type }) => type)).toEqual(['start', 'usage', 'finish'])
   })
 
-  test('with log probabilities becomes events that fit into records', async () => {
+  test('with 20,000 characters and 600 log probabilities yields events of bounded size', async () => {
     const logprobs = Array.from({ length: 600 }, (_, at) => ({ token: `t${at}`, logprob: -0.5, bytes: [116] }))
     const text = '🎉'.repeat(20_000)
     await using at = await openOn(sends({ text, logprobs }))
@@ -227,7 +247,7 @@ describe('the response of a transcription upstream', () => {
     expect(Math.max(...texts.map((event) => event.logprobs?.length ?? 0))).toBeLessThanOrEqual(256)
   })
 
-  test("has the upstream's token count, and the decoded duration instead of the reported one", async () => {
+  test('yields the token count of the upstream, and the decoded duration instead of the reported one', async () => {
     const usage = { type: 'tokens', input_tokens: 14, output_tokens: 45, total_tokens: 59 }
     await using at = await openOn(sends({ ...VERBOSE, usage }))
     const events = await collectTranscript(at.engine, askTranscript({ language: 'en' }), { duration: 4.123 })
@@ -240,7 +260,7 @@ describe('the stream of a transcription upstream', () => {
   const stream = { transcription: { stream: true } }
   const wish = askTranscript({ stream: true })
 
-  test('of OpenAI has deltas as they are sent, and usage at its end', async () => {
+  test('of OpenAI yields each delta as it arrives, and usage at the end', async () => {
     const done = Promise.withResolvers<void>()
     const usage = { type: 'tokens', input_tokens: 8, output_tokens: 2, total_tokens: 10 }
     await using at = await openOn(
@@ -276,9 +296,9 @@ describe('the stream of a transcription upstream', () => {
       'Hello world again',
     ],
     ['Speaches in json', [{ text: 'Hello.' }, { text: 'Goodbye.' }], 'Hello. Goodbye.'],
-    ['a server that puts all into the last event', [{ type: 'transcript.text.done', text: ' Hello' }], 'Hello'],
-    ['a server with nothing to say', [], ''],
-  ])('of %s', async (_, frames, text) => {
+    ['a server with all text in the last event', [{ type: 'transcript.text.done', text: ' Hello' }], 'Hello'],
+    ['a server that sends no events', [], ''],
+  ])('of %s yields all of its text', async (_, frames, text) => {
     await using at = await openOn(streams(...frames), {}, stream)
     const events = await collectTranscript(at.engine, wish, { duration: 2 })
     expect(transcriptOf(events)).toBe(text)
@@ -286,7 +306,7 @@ describe('the stream of a transcription upstream', () => {
     expect(events.filter(({ type }) => type === 'start')).toHaveLength(1)
   })
 
-  test('of Speaches in verbose_json has one segment per frame', async () => {
+  test('of Speaches in verbose_json yields one segment per frame', async () => {
     const frame = (text: string, start: number) => ({
       ...VERBOSE,
       text,
@@ -305,12 +325,12 @@ describe('the stream of a transcription upstream', () => {
     expect(seconds).toEqual([1, 2])
   })
 
-  test('is read as JSON if the server does not stream', async () => {
+  test('is parsed as JSON if the server does not stream', async () => {
     await using at = await openOn(sends({ text: 'Hello' }), {}, stream)
     expect(transcriptOf(await collectTranscript(at.engine, wish))).toBe('Hello')
   })
 
-  test('keeps characters whole that the server split', async () => {
+  test('yields whole characters if the server splits a surrogate pair', async () => {
     const delta = (text: string) => ({ type: 'transcript.text.delta', delta: text })
     await using at = await openOn(
       streams(delta('a\ud83c'), delta('\udf89b'), { type: 'transcript.text.done' }),
@@ -323,18 +343,18 @@ describe('the stream of a transcription upstream', () => {
   })
 
   test.each<[string, (answer: Answer) => void, string]>([
-    ['ends before it is complete', (answer) => answer.end(), 'upstream_error'],
-    ['is cut', (answer) => answer.cut(), 'upstream_error'],
+    ['ends without its last event', (answer) => answer.end(), 'upstream_error'],
+    ['ends with a closed connection', (answer) => answer.cut(), 'upstream_error'],
     [
-      'tells of an error',
+      'contains an error event',
       (answer) => {
         answer.frame({ error: { message: 'out of memory', type: 'server_error' } })
         answer.end()
       },
       'upstream_error',
     ],
-    ['falls silent', () => {}, 'upstream_timeout'],
-  ])('that %s is a failure, not a short transcript', async (_, finish, code) => {
+    ['pauses for longer than the timeout', () => {}, 'upstream_timeout'],
+  ])('fails instead of yielding a short transcript if the stream %s', async (_, finish, code) => {
     await using at = await openOn(
       (_, answer) => {
         answer.open()
@@ -348,7 +368,7 @@ describe('the stream of a transcription upstream', () => {
   })
 })
 
-describe('a failing transcription upstream', () => {
+describe('a call of a failing transcription upstream', () => {
   test.each([
     [400, { error: { message: 'too short', code: 'audio_too_short', param: 'file' } }, 'audio_too_short', 'file'],
     [
@@ -364,7 +384,7 @@ describe('a failing transcription upstream', () => {
     [429, { error: { message: 'slow down' } }, 'overloaded', null],
     [500, 'oops', 'upstream_error', null],
     [503, 'loading', 'overloaded', null],
-  ])('status %i with %j is %s', async (status, body, code, param) => {
+  ])('with status %i and %j fails with the error code %s', async (status, body, code, param) => {
     await using at = await openOn((_, answer) => answer.json(body, status, { 'retry-after': '2' }))
     const audio = fileOf()
     const error = await transcriptFailure(at.engine, askTranscript(), {}, audio)
@@ -374,16 +394,16 @@ describe('a failing transcription upstream', () => {
   })
 
   test.each([
-    ['no JSON', (answer: Answer) => answer.text('Hello', 'application/json')],
+    ['invalid JSON', (answer: Answer) => answer.text('Hello', 'application/json')],
     ['plain text', (answer: Answer) => answer.text('Hello', 'text/plain')],
     ['JSON without text', (answer: Answer) => answer.json({ segments: [] })],
     ['an error with status 200', (answer: Answer) => answer.json({ error: { message: 'no' } })],
-  ])('with a response of %s is an upstream error', async (_, script) => {
+  ])('fails with upstream_error if the response is %s', async (_, script) => {
     await using at = await openOn((_, answer) => script(answer))
     expect(['upstream_error']).toContain((await transcriptFailure(at.engine)).code)
   })
 
-  test('that is unreachable is an upstream error', async () => {
+  test('fails with upstream_error if the upstream is unreachable', async () => {
     const server = await startSpeechServer({})
     await server[Symbol.asyncDispose]()
     const engine = openOpenAiTranscription(speechModel(server.url), {})
@@ -393,14 +413,14 @@ describe('a failing transcription upstream', () => {
     await engine.close()
   })
 
-  test('is not called if the file is missing', async () => {
+  test('is not sent if the file is missing', async () => {
     await using at = await openOn(sends(VERBOSE))
     const gone = { ...fileOf(), open: () => Promise.reject(new Error('gone')) }
     await expect(collectTranscript(at.engine, askTranscript(), {}, gone)).rejects.toThrow('gone')
     expect(at.server.calls).toHaveLength(0)
   })
 
-  test('gets an incomplete upload if the file breaks off, and the call fails', async () => {
+  test('fails with upstream_error if reading the file fails during the upload', async () => {
     await using at = await openOn(sends(VERBOSE))
     const broken = async function* () {
       yield CONTENT.subarray(0, 5)
@@ -410,7 +430,7 @@ describe('a failing transcription upstream', () => {
     expect((await transcriptFailure(at.engine, askTranscript(), {}, audio)).code).toBe('upstream_error')
   })
 
-  test('opens the circuit breaker after failures in a row', async () => {
+  test('is refused with overloaded after two failures in a row opened the circuit breaker', async () => {
     await using at = await openOn((_, answer) => answer.json({}, 500), { breaker: { failures: 2, reset_ms: 60_000 } })
     for (let call = 0; call < 2; call++) await transcriptFailure(at.engine)
     const error = await transcriptFailure(at.engine)
@@ -418,11 +438,11 @@ describe('a failing transcription upstream', () => {
   })
 })
 
-describe('an aborted transcription', () => {
+describe('an aborted transcription call', () => {
   test.each([
-    ['before it answers', false],
-    ['inside a stream', true],
-  ])('ends by its signal %s, and closes its socket and its file', async (_, isOpen) => {
+    ['before the response begins', false],
+    ['during the stream of the response', true],
+  ])('ends with the abort reason %s, and closes its socket and its file', async (_, isOpen) => {
     const received = Promise.withResolvers<void>()
     let closed: Promise<void> | undefined
     await using at = await openOn(
@@ -446,7 +466,7 @@ describe('an aborted transcription', () => {
     expect(getEventListeners(stop.signal, 'abort')).toHaveLength(0)
   })
 
-  test('is never sent while it waits for a slot, and frees its place in the queue', async () => {
+  test('is never sent if it was waiting for a slot, and the next waiting call gets the slot', async () => {
     const release = Promise.withResolvers<void>()
     const received = Promise.withResolvers<void>()
     await using at = await openOn(
@@ -471,7 +491,7 @@ describe('an aborted transcription', () => {
     await until(() => audio.unclosed === 0)
   })
 
-  test('closes the socket if its reader stops early', async () => {
+  test('closes its socket if the caller stops reading', async () => {
     let closed: Promise<void> | undefined
     await using at = await openOn(
       (call, answer) => {
