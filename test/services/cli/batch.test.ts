@@ -40,7 +40,7 @@ describe('sluice batch', () => {
     expect(listed.lines).toMatchObject([{ endpoint: CHAT, metadata: { custom_id: 'a' }, status: 'completed' }])
   })
 
-  it('keeps the batch running after Ctrl-C and prints how to resume', async () => {
+  it('leaves the batch running after Ctrl-C and prints how to resume', async () => {
     const path = await fileOf([line('a', '!echo tokens=1000 delay_ms=1000'), line('b', 'hello')])
     let child: ChildProcess | undefined
     const env = { SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY }
@@ -69,7 +69,7 @@ describe('sluice batch', () => {
     expect((await run(['results', id])).lines.map(({ custom_id }) => custom_id)).toEqual(['b', 'a'])
   })
 
-  it('reports the invalid line, and the missing fields of a file', async () => {
+  it('names the line with a duplicate custom_id, and the missing fields of a file, with exit code 5', async () => {
     const twice = await run(['batch', await fileOf([line('a', 'x'), line('a', 'y')])])
     expect([twice.code, twice.err]).toEqual([5, expect.stringContaining('Line 2: The custom_id')])
     const endless = await run(['batch', await fileOf([{ custom_id: 'a' }])])

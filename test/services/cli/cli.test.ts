@@ -29,7 +29,7 @@ function endedId(lines: Record<string, unknown>[]): string {
 
 const chatJob = (prompt: string) => ['submit', '--model', 'echo-1', '--prompt', prompt]
 
-describe('sluice', () => {
+describe('the sluice command', () => {
   it.each([
     'submit',
     'research',
@@ -47,7 +47,7 @@ describe('sluice', () => {
     'usage',
     'webhook-secrets',
     'doctor',
-  ])('prints help for %s with examples and exit codes, even if the settings are invalid', async (command) => {
+  ])('prints help for %s with examples and exit codes, even if a setting is invalid', async (command) => {
     const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
     expect(code).toBe(0)
     expect(out).toContain(`Usage: sluice ${command}`)
@@ -113,7 +113,7 @@ describe('sluice', () => {
       message: "--models must be a comma-separated list without empty items; got ','.",
     },
     { args: ['keys', 'revoke'], message: 'Expected exactly one argument: the ID of a key.' },
-  ])('rejects $args with exit code 2 and the reason', async ({ args, message }) => {
+  ])('exits with code 2 and the reason if its arguments are $args', async ({ args, message }) => {
     const { code, out, err } = await sluice(args, { cwd: await emptyDirectory(), env: { SLUICE_URL: NOWHERE } })
     expect(err).toContain(message)
     expect(out).toBe('')
@@ -150,14 +150,14 @@ describe('sluice', () => {
     expect(err).toContain('npm start')
   })
 
-  it('exits with code 4 if another server responds', async () => {
+  it('exits with code 4 if a server other than Sluice responds', async () => {
     await using stack = await startStack()
     const { code, err } = await against(stack)(['jobs', '--url', `${stack.url}/healthz?`])
     expect(code).toBe(4)
     expect(err).toContain('Unexpected response from')
   })
 
-  it('starts the Node of the project if the current Node is too old', async () => {
+  it("restarts itself with the project's version of Node if the current version is too old", async () => {
     const directory = await emptyDirectory()
     const old = join(directory, 'old.mjs')
     // Simulates an old Node for the checks of the launcher.
@@ -173,8 +173,8 @@ describe('sluice', () => {
   })
 })
 
-describe('a job from the command line', () => {
-  it('can be submitted and awaited, and its result equals the response of the endpoint', async () => {
+describe('job commands of sluice', () => {
+  it('submit and await a job, whose result equals the response of the endpoint', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const submitted = await run([
@@ -200,7 +200,7 @@ describe('a job from the command line', () => {
     })
   })
 
-  it('accepts its request from an option, a file or standard input', async () => {
+  it('accept the request from an option, a file or standard input', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const body = JSON.stringify({ model: 'echo-1', max_tokens: 9, messages: [{ role: 'user', content: 'hi' }] })
@@ -217,7 +217,7 @@ describe('a job from the command line', () => {
     expect(ran.map(({ lines }) => lines[0]?.endpoint)).toEqual(Array(4).fill('/v1/messages'))
   })
 
-  it('is returned again for the same idempotency key; another request with that key is rejected', async () => {
+  it('return the first job for a repeated idempotency key, and reject another request with that key', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const first = await run([...chatJob('one'), '--idempotency-key', 'k1'])
@@ -230,7 +230,7 @@ describe('a job from the command line', () => {
     expect(other.err).toContain('Use another --idempotency-key.')
   })
 
-  it('can be followed as JSON lines with each event once and an exit code for the final status', async () => {
+  it('print each event of a followed job once as JSON, and exit with the code of the final status', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const { code, lines } = await run([...chatJob('!echo delay_ms=5\none two three four'), '--follow'])
@@ -245,7 +245,7 @@ describe('a job from the command line', () => {
     expect(nothing.lines).toMatchObject([{ object: 'job', status: 'completed' }])
   })
 
-  it('that failed gives exit code 1 and the reason in every command', async () => {
+  it('exit with code 1 and the reason for a failed job', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const followed = await run([...chatJob('!echo fail=upstream_refused'), '--follow'])
@@ -258,7 +258,7 @@ describe('a job from the command line', () => {
     expect(result.err).toContain(`sluice redrive ${id}`)
   })
 
-  it('can be cancelled, gives followers exit code 3, and cannot be cancelled after completion', async () => {
+  it('cancel a job, exit with code 3 for its followers, and refuse to cancel a completed job', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const [job] = (await run([...chatJob('!echo first_ms=60000'), '--run-at', '10m'])).lines
@@ -277,7 +277,7 @@ describe('a job from the command line', () => {
     expect(late.err).toContain('job_already_finished')
   })
 
-  it('keeps running after Ctrl-C, which prints how to resume', async () => {
+  it('leave a followed job running after Ctrl-C, and print how to resume', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const [job] = (await run([...chatJob('later'), '--run-at', '10m'])).lines
@@ -290,7 +290,7 @@ describe('a job from the command line', () => {
     expect((await run(['get', id])).lines[0]?.status).toBe('queued')
   })
 
-  it('of research lists its steps and reports the first difference from another run', async () => {
+  it('list the steps of a research job and report the first difference between two runs', async () => {
     const folder = await emptyDirectory()
     await writeFile(join(folder, 'herons.md'), '# Herons\n\nHerons build their nests in tall trees near water.\n')
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
@@ -318,7 +318,7 @@ describe('a job from the command line', () => {
     expect(parted.code).toBe(1)
   })
 
-  it('of research ends early with a partial report after Ctrl-C', async () => {
+  it('end a research job early with a partial report after Ctrl-C', async () => {
     await using outside = await startOutside()
     const writer = { ...ECHO_MODEL, id: 'writer-1', engine: { type: 'openai', base_url: `${outside.url}/v1` } }
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research', writer: writer.id } }
@@ -343,9 +343,9 @@ describe('a job from the command line', () => {
   })
 
   it.each([
-    { first: 'while it is submitted', isEarly: true },
-    { first: 'while it runs', isEarly: false },
-  ])('of research accepts a first Ctrl-C $first and is cancelled by the second', async ({ isEarly }) => {
+    { first: 'during the submission', isEarly: true },
+    { first: 'during the run', isEarly: false },
+  ])('accept a first Ctrl-C $first, and cancel the research job at the second', async ({ isEarly }) => {
     let cancels = 0
     let child: ReturnType<typeof spawn> | undefined
     const job = { id: 'job_00000000000000000000', status: 'cancelling', created_at: 1 }
@@ -386,7 +386,7 @@ describe('a job from the command line', () => {
       message: 'Unknown endpoint',
     },
     { args: ['submit', '--model', 'no-such', '--prompt', 'x'], key: TEST_KEY, message: 'model_not_found' },
-  ])('is rejected with exit code 5 and a remedy: $args', async ({ args, key, message }) => {
+  ])('exit with code 5 and a remedy if the service rejects $args', async ({ args, key, message }) => {
     await using stack = await startStack()
     const { code, out, err } = await against(stack)(args, { env: { SLUICE_API_KEY: key } })
     expect(err).toContain(message)
@@ -394,7 +394,7 @@ describe('a job from the command line', () => {
   })
 })
 
-describe('jobs from the command line', () => {
+describe('job list commands of sluice', () => {
   async function startWithFailures(): Promise<{ stack: Stack; failed: string[] }> {
     const stack = await startStack()
     const run = against(stack)
@@ -407,7 +407,7 @@ describe('jobs from the command line', () => {
     return { stack, failed }
   }
 
-  it('are listed newest first, filtered by status and endpoint, up to --limit', async () => {
+  it('list the newest jobs first, filtered by status and endpoint, up to --limit', async () => {
     const { stack, failed } = await startWithFailures()
     await using _ = stack
     const run = against(stack)
@@ -422,7 +422,7 @@ describe('jobs from the command line', () => {
     expect(await ids('--since', '2100-01-01')).toEqual([])
   })
 
-  it('are listed by a dry run, redriven up to --max, and never redriven twice', async () => {
+  it('list failed jobs in a dry run, and redrive each of them once, up to --max', async () => {
     const { stack, failed } = await startWithFailures()
     await using _ = stack
     const run = against(stack)
@@ -444,7 +444,7 @@ describe('jobs from the command line', () => {
     expect(rest.lines.map(({ id }) => id)).toEqual([newId, failed[0]])
   })
 
-  it('are redriven by id; a rejected job does not stop the others', async () => {
+  it('redrive jobs by id, and continue with the next job if the service rejects one', async () => {
     const { stack, failed } = await startWithFailures()
     await using _ = stack
     const run = against(stack)
@@ -462,7 +462,7 @@ describe('jobs from the command line', () => {
 describe.each([
   { name: 'keys.json', isThere: true },
   { name: 'Postgres', isThere: postgres !== null },
-])('keys from the command line, in $name', ({ name, isThere }) => {
+])('key commands of sluice with a key store in $name', ({ name, isThere }) => {
   async function keyStoreEnvironment(): Promise<Record<string, string>> {
     if (name === 'keys.json') return { DATA_DIR: await emptyDirectory() }
     const database = await openPostgresDatabase(postgres ?? '')
@@ -470,7 +470,7 @@ describe.each([
     return { DATABASE_URL: database.url }
   }
 
-  it.skipIf(!isThere)('are created, listed without their secrets, and revoked', async () => {
+  it.skipIf(!isThere)('create a key, list keys without secrets, and revoke a key', async () => {
     const env = await keyStoreEnvironment()
     const made = await sluice(['keys', 'create', '--name', 'ci', '--endpoints', '/v1/jobs, /v1/models'], { env })
     expect(made.code).toBe(0)
@@ -488,12 +488,12 @@ describe.each([
   })
 })
 
-describe('keys from the command line', () => {
+describe('key commands of sluice', () => {
   it.each([
     { args: ['--endpoints', '/v1/chat'], message: 'Valid values: /v1/chat/completions, /v1/completions,' },
     { args: ['--endpoints', '/v1/jobs,/v1/chats'], message: "--endpoints: unknown endpoint '/v1/chats'." },
     { args: ['--models', 'echo-1,gpt-9'], message: 'Valid values: echo-1' },
-  ])('are rejected with the valid values: $args', async ({ args, message }) => {
+  ])('reject invalid values with the list of valid values: $args', async ({ args, message }) => {
     const directory = await emptyDirectory()
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
@@ -503,7 +503,7 @@ describe('keys from the command line', () => {
     expect((await sluice(['keys', 'list'], { env })).lines).toEqual([])
   })
 
-  it('store the id of a model given by an alias', async () => {
+  it('store the model id if the model is given by its alias', async () => {
     const directory = await emptyDirectory()
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [{ ...ECHO_MODEL, aliases: ['parrot'] }] }))
@@ -512,7 +512,7 @@ describe('keys from the command line', () => {
     expect(lines).toMatchObject([{ models: ['echo-1'] }])
   })
 
-  it('become valid in a running service, and invalid once revoked', async () => {
+  it('change a running service: a created key becomes valid, and a revoked key invalid', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
     const made = await sluice(['keys', 'create'], { env })
@@ -604,7 +604,7 @@ describe('sluice doctor', () => {
     expect(of(ran, 'data')[0]?.message).toBe(`${env.DATA_DIR} is not a directory`)
   })
 
-  it('only warns about an unreachable default address or a missing key', async () => {
+  it('warns without failing about an unreachable default address or a missing key', async () => {
     const ran = await sluice(['doctor', '--json'], { env: await place() })
     // An unrelated service may listen at the default address.
     expect(of(ran, 'service')).toMatchObject([{ status: expect.stringMatching(/ok|warn/) }])
@@ -615,7 +615,7 @@ describe('sluice doctor', () => {
     expect(of(await sluice(['doctor', '--json'], { env: wrong }), 'key')).toMatchObject([{ status: 'fail' }])
   })
 
-  it('checks the settings first and skips checks that depend on invalid ones', async () => {
+  it('checks the settings first, and skips checks that depend on an invalid setting', async () => {
     const ran = await sluice(['doctor', '--json'], { env: { PORT: 'x', DRAIN_MS: '-1' } })
     expect(ran.code).toBe(1)
     expect(of(ran, 'settings').map(({ message }) => String(message).split(':')[0])).toEqual(['PORT', 'DRAIN_MS'])
@@ -637,14 +637,17 @@ describe('sluice doctor', () => {
     })
   })
 
-  it.skipIf(SANDBOX_MISSING !== undefined)('skips sandboxes that are not needed and reports why', async () => {
-    const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'auto' }
-    for (const { status, message } of of(await sluice(['doctor', '--json'], { env }), 'sandbox')) {
-      expect(`${status} ${message}`).toMatch(/^(ok \w+: works, (not )?chosen: |skip \w+: not needed, \w+ is used: )/)
-    }
-  })
+  it.skipIf(SANDBOX_MISSING !== undefined)(
+    'skips sandboxes that SANDBOX=auto does not need, and reports why',
+    async () => {
+      const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'auto' }
+      for (const { status, message } of of(await sluice(['doctor', '--json'], { env }), 'sandbox')) {
+        expect(`${status} ${message}`).toMatch(/^(ok \w+: works, (not )?chosen: |skip \w+: not needed, \w+ is used: )/)
+      }
+    },
+  )
 
-  it('reports why no sandbox is available, without downloads', async () => {
+  it('reports why the selected sandbox is unavailable, and downloads nothing', async () => {
     const env = { ...(await place()), SANDBOX: 'wasm' }
     const [found] = of(await sluice(['doctor', '--json'], { env }), 'sandbox')
     expect(found).toMatchObject({ status: 'fail', message: expect.stringMatching(/^wasm: not available/) })
@@ -657,7 +660,7 @@ describe('sluice doctor', () => {
     expect(await readdir(env.DATA_DIR)).toEqual([])
   })
 
-  it.skipIf(!postgres)('reports whether the schema is up to date, without changes', async () => {
+  it.skipIf(!postgres)('reports whether the database schema is up to date, and changes nothing', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const env = { ...(await place()), DATABASE_URL: database.url }
     const check = async () => of(await sluice(['doctor', '--json'], { env }), 'postgres')

@@ -91,8 +91,8 @@ async function collect(http: HttpClient, after = 0, onReconnect?: (why: string, 
 const numbers = (events: JobEventView[]) => events.map(({ sequence_number }) => sequence_number)
 const upTo = (count: number) => Array.from({ length: count }, (_, i) => i + 1)
 
-describe('following a job', () => {
-  it('yields each of 200 events once, in order, wherever the connection is lost', async () => {
+describe("the follower of a job's event stream", () => {
+  it('yields each of 200 events once and in order, at whichever event the connection breaks', async () => {
     const history = historyOf(200)
     const followers = upTo(199).map(async (cut) => {
       const { http, positions } = await serve((after, res, connection) =>
@@ -104,7 +104,7 @@ describe('following a job', () => {
     await Promise.all(followers)
   })
 
-  it('reconnects without limit while each connection delivers a new event', async () => {
+  it('reconnects without limit if each connection delivers a new event', async () => {
     const history = historyOf(30)
     const { http, positions } = await serve((after, res) => sendCut(res, history.slice(after), 1))
     const cuts: number[] = []
@@ -113,7 +113,7 @@ describe('following a job', () => {
     expect(cuts).toHaveLength(29)
   })
 
-  it('drops duplicates and treats a gap as a lost connection', async () => {
+  it('drops repeated events, and reconnects after a gap in the numbers', async () => {
     const history = historyOf(6)
     const { http, positions } = await serve((_, res, connection) => {
       const sent = connection === 1 ? [...history.slice(0, 2), ...history.slice(3)] : history
@@ -130,7 +130,7 @@ describe('following a job', () => {
     expect(positions).toEqual([3])
   })
 
-  it('accepts a snapshot in place of expired events', async () => {
+  it('accepts a snapshot event in place of expired events', async () => {
     const [, , , ...rest] = historyOf(5)
     const snapshot = { type: 'job.snapshot', job: job('in_progress') }
     const { http } = await serve((_, res) => sendCut(res, [snapshot, ...rest], 3))
@@ -138,12 +138,12 @@ describe('following a job', () => {
     expect(events.map(({ type }) => type)).toEqual(['job.snapshot', 'job.output.delta', 'job.completed'])
   })
 
-  it('ends without an event if none is left', async () => {
+  it('ends without an event if the service returns 204', async () => {
     const { http } = await serve((_, res) => res.writeHead(204).end())
     expect(await collect(http, 7)).toEqual([])
   })
 
-  it('respects Retry-After of 429 and 503', async () => {
+  it('waits for Retry-After of 429 and 503 responses, then reconnects', async () => {
     const history = historyOf(3)
     const { http } = await serve((after, res, connection) => {
       if (connection === 1) res.writeHead(503, { 'retry-after': '0' }).end('{}')
@@ -169,7 +169,7 @@ describe('following a job', () => {
     expect(positions).toHaveLength(13)
   })
 
-  it.each([401, 403, 404, 400])('does not retry after %d', async (status) => {
+  it.each([401, 403, 404, 400])('does not retry after a response with the status %d', async (status) => {
     const { http, positions } = await serve((_, res) => res.writeHead(status).end('{"error":{"message":"No."}}'))
     await expect(collect(http)).rejects.toMatchObject({ exit: 5, message: 'No.' })
     expect(positions).toHaveLength(1)
@@ -184,7 +184,7 @@ describe('following a job', () => {
     },
   )
 
-  it('retries an unreachable service for some seconds and then prints a remedy', async () => {
+  it('retries for some seconds if the service is unreachable, and then prints a remedy', async () => {
     const http = new HttpClient('http://127.0.0.1:1', undefined)
     onTestFinished(() => http.close())
     const cuts: string[] = []
@@ -196,7 +196,7 @@ describe('following a job', () => {
     expect(cuts).toHaveLength(5)
   })
 
-  it('follows a service that starts meanwhile', async () => {
+  it('receives the events of a service that starts during the retries', async () => {
     const { http, positions, restart } = await serveLater((after, res) => sendCut(res, historyOf(3).slice(after), 3))
     const cuts: string[] = []
     const events = await collect(http, 0, (why) => {
@@ -234,8 +234,8 @@ function terminal(isTTY = true) {
 const delta = (content: string) => ({ type: 'job.output.delta', chunk: chunk(content) })
 const ERASE = 'err: \r\x1b[K'
 
-describe('a followed job on a terminal', () => {
-  it('shows a bar with phase, percent and message, and erases it before output', async () => {
+describe('the terminal view of a followed job', () => {
+  it('shows a progress bar with phase, percent and message, and erases the bar before output', async () => {
     const { written, view, event } = terminal()
     await event({ type: 'job.progress', progress: { phase: 'searching', percent: 50, message: 'Reading 3/8' } })
     await event(delta('Hello'))
@@ -251,7 +251,7 @@ describe('a followed job on a terminal', () => {
     ])
   })
 
-  it('keeps the bar on one line and strips control characters of untrusted text', async () => {
+  it('limits the progress bar to one line and strips control characters of untrusted text', async () => {
     const { written, event } = terminal()
     const message = `a\nb\x1b[2J\x07\x9b1A ${'long '.repeat(40)}`
     await event({ type: 'job.progress', progress: { phase: 'x', percent: 250, message } })
@@ -261,7 +261,7 @@ describe('a followed job on a terminal', () => {
     expect(written.at(-1)).toBe('out: one\ttwo\nthree')
   })
 
-  it('reports that the output above is discarded when an attempt is retried', async () => {
+  it('reports that earlier output is discarded if an attempt is retried', async () => {
     const { written, view, event } = terminal()
     await event(delta('half'))
     await event({ type: 'job.retrying', attempt: 1, reason: 'worker_lost', delay_ms: 1_500, output_reset: true })
@@ -286,7 +286,7 @@ describe('a followed job on a terminal', () => {
     },
     { endpoint: 'transcriptions', result: { text: 'An answer.' } },
     { endpoint: 'code', result: { success: true, stdout: 'An ', stderr: 'answer.', plots: [] } },
-  ])('prints the text of a result that was not streamed, of $endpoint', async ({ result }) => {
+  ])('prints the text of a result of $endpoint if nothing was streamed', async ({ result }) => {
     const { written, view, event } = terminal()
     await event({ type: 'job.started', attempt: 1 })
     await view.end(job('completed', { result }))
@@ -307,7 +307,7 @@ describe('a followed job on a terminal', () => {
       summary: 'completed, ran for 3 s after 2 s in the queue',
     },
     { more: { started_at: 1_790_000_000, completed_at: 1_790_000_000 }, summary: 'completed, ran for < 1 s' },
-  ])('ends with tokens and duration: $summary', async ({ more, summary }) => {
+  ])('ends with a summary of tokens and duration: $summary', async ({ more, summary }) => {
     const { written, view } = terminal()
     await view.end(job('completed', { result: {}, ...more }))
     expect(written.at(-1)).toContain(summary)
@@ -331,20 +331,20 @@ describe('a followed job on a terminal', () => {
         ],
       },
     },
-  ])('shows the text of $chunk', async ({ chunk }) => {
+  ])('prints the text of the output chunk $chunk', async ({ chunk }) => {
     const { written, event } = terminal()
     await event({ type: 'job.output.delta', chunk })
     expect(written).toEqual(['out: x'])
   })
 
-  it('prints why a job failed and how to run it again', async () => {
+  it('prints why a job failed and how to redrive it', async () => {
     const { written, view } = terminal()
     await view.end(job('failed', { error: { message: 'Too long.', code: 'timeout' } }))
     expect(written.join('')).toContain(`${ID} failed: Too long. (timeout)`)
     expect(written.join('')).toContain(`sluice redrive ${ID}`)
   })
 
-  it('shows the time from submission to end, even if following begins later', async () => {
+  it('shows the duration since submission, even if following begins later', async () => {
     const { written, event } = terminal()
     const submittedAt = Math.floor(Date.now() / 1_000) - 3_600
     await event({ type: 'job.queued', created_at: submittedAt })
@@ -355,13 +355,13 @@ describe('a followed job on a terminal', () => {
     expect(written[2]).toMatch(/completed \(40 s\)$/)
   })
 
-  it('shows seconds but no percentage if none is available', () => {
+  it('shows the elapsed seconds without a percentage if the progress has no percentage', () => {
     expect(barLine('queued', {}, 12)).toBe('queued (12 s)')
   })
 })
 
-describe('a followed job in a pipe', () => {
-  it('prints JSON lines on stdout and nothing else', async () => {
+describe('the output of a followed job in a pipe', () => {
+  it('is JSON lines on stdout only', async () => {
     const { written, view, event } = terminal(false)
     await event({ type: 'job.progress', progress: { percent: 50 } })
     await event({ type: 'job.completed', job: job('completed') })
@@ -369,14 +369,14 @@ describe('a followed job in a pipe', () => {
     expect(written.map((line) => JSON.parse(line.replace('out: ', '')).type)).toEqual(['job.progress', 'job.completed'])
   })
 
-  it('prints the job if no final event was received', async () => {
+  it('ends with the job if no final event was received', async () => {
     const { written, view } = terminal(false)
     await view.end(job('failed'))
     expect(JSON.parse(written.join('').replace('out: ', ''))).toMatchObject({ id: ID, status: 'failed' })
   })
 })
 
-describe('a job shown by its id', () => {
+describe('the view of a single job', () => {
   const ANSWER = { choices: [{ index: 0, message: { content: `Paris.\n${'It is. '.repeat(100)}` } }] }
 
   /** Runs `sluice get` against a server that has the job. */
@@ -391,7 +391,7 @@ describe('a job shown by its id', () => {
     return written.join('')
   }
 
-  it('shows the beginning of its output on a terminal and how to get the full result', async () => {
+  it('shows the beginning of the output on a terminal, and how to get the full result', async () => {
     const text = await show(true, {}, job('completed', { result: ANSWER }))
     expect(text).toMatch(/output {4}Paris\. It is\. It is\. .*…\n/)
     expect(text.length).toBeLessThan(600)
@@ -399,7 +399,7 @@ describe('a job shown by its id', () => {
     expect(await show(true, {}, job('in_progress'))).not.toContain('--result')
   })
 
-  it('prints its result with a final line break on a terminal, and byte for byte in a pipe', async () => {
+  it('ends the result with a line break on a terminal, and prints the exact bytes in a pipe', async () => {
     const result = '{"text":"\x9b1Ax"}'
     expect(await show(true, { result: true }, job('completed'), result)).toBe('out: {"text":"x"}out: \n')
     expect(await show(true, { result: true }, job('completed'), '1\n')).toBe('out: 1\n')
@@ -407,7 +407,7 @@ describe('a job shown by its id', () => {
   })
 })
 
-describe('a table', () => {
+describe('a table on the terminal', () => {
   const long = job('in_progress', {
     id: `job_${'x'.repeat(32)}`,
     endpoint: '/v1/chat/completions',
@@ -415,7 +415,7 @@ describe('a table', () => {
     progress: { percent: 40 },
   })
 
-  it('of jobs fits into 80 columns with complete ids and statuses', () => {
+  it('fits jobs into 80 columns with complete ids and statuses', () => {
     const lines = jobTable([long, job('completed', { model: 'm', progress: { percent: 100 } })], 80).split('\n')
     for (const line of lines) expect(line.length).toBeLessThanOrEqual(80)
     expect(lines[0]).toMatch(/^job +age +model +status$/)
@@ -423,13 +423,13 @@ describe('a table', () => {
     expect(lines[1]).toMatch(new RegExp(`^${long.id} .* a-model-\\S+… +in_progress 40 %$`))
   })
 
-  it('of jobs is complete if the terminal is wide enough', () => {
+  it('shows complete model names if the terminal is wide enough', () => {
     const lines = jobTable([long], 200).split('\n')
     expect(lines[0]).toMatch(/^job +age +endpoint +model +attempt +status$/)
     expect(lines[1]).toContain(long.model)
   })
 
-  it('exceeds the width rather than cutting cells below the minimum', () => {
+  it('exceeds the width of the terminal rather than cut a cell below its minimum', () => {
     expect(tableOf({ head: ['id', 'name'], rows: [['0123456789', 'abcdefghij']], spare: [] }, 5)).toBe(
       'id          name\n0123456789  abcde…\n',
     )

@@ -8,25 +8,28 @@ import { sluice } from '../../support/processes/sluice.ts'
 const WORDS = /[^\s\\]+/g
 const names = Object.keys(COMMANDS)
 
-describe('help', () => {
-  it.each(names)('of %s fits into 80 columns without losing a word', (name) => {
+describe('the help text', () => {
+  it.each(names)('of %s fits into 80 columns and contains every word', (name) => {
     const help = COMMANDS[name]?.help ?? ''
     const laidOut = formatHelp(help)
     expect(laidOut.split('\n').filter((line) => line.length > 80)).toEqual([])
     expect(laidOut.match(WORDS)).toEqual(help.match(WORDS))
   })
 
-  it.each(names)('of %s lists every option, and docs/reference/cli.md lists command and options', async (name) => {
-    const page = await readFile('docs/reference/cli.md', 'utf8')
-    const { help, options } = COMMANDS[name] ?? { help: '', options: {} }
-    expect(page).toMatch(new RegExp(`^\\| .*\`${name}\\b`, 'm'))
-    for (const option of Object.keys(options)) {
-      expect(help).toMatch(new RegExp(`^ {2}--${option}\\b`, 'm'))
-      expect(page).toMatch(new RegExp(`^\\| .*--${option}\\b`, 'm'))
-    }
-  })
+  it.each(names)(
+    'of %s lists every option, and docs/reference/cli.md lists the command and its options',
+    async (name) => {
+      const page = await readFile('docs/reference/cli.md', 'utf8')
+      const { help, options } = COMMANDS[name] ?? { help: '', options: {} }
+      expect(page).toMatch(new RegExp(`^\\| .*\`${name}\\b`, 'm'))
+      for (const option of Object.keys(options)) {
+        expect(help).toMatch(new RegExp(`^ {2}--${option}\\b`, 'm'))
+        expect(page).toMatch(new RegExp(`^\\| .*--${option}\\b`, 'm'))
+      }
+    },
+  )
 
-  it('breaks examples so that a shell can still run them', () => {
+  it('breaks long examples so that a shell can still run them', () => {
     const laidOut = formatHelp(
       `Examples:\n  sluice submit --body '{"a":  "two blanks"}' --endpoint /v1/a/long/path/of/an/endpoint | jq .id`,
     )
@@ -42,7 +45,7 @@ describe('help', () => {
     ])
   })
 
-  it('continues an option description in its own column', () => {
+  it('continues the description of an option in its own column', () => {
     expect(formatHelp(`Options:\n  --name NAME  ${'word '.repeat(20).trim()}`)).toBe(
       `Options:\n  --name NAME  ${'word '.repeat(13).trim()}\n               ${'word '.repeat(7).trim()}`,
     )
@@ -88,7 +91,7 @@ rm -f $TMPPREFIX.sluice
 print -r -- "$shown"
 `
 
-describe.each(Object.entries(SHELLS))('completion for %s', (shell, offered) => {
+describe.each(Object.entries(SHELLS))('the %s completion script', (shell, offered) => {
   const isHere = execFileSync('sh', ['-c', `command -v ${shell} || true`], { encoding: 'utf8' }) !== ''
   if (!isHere) process.stderr.write(`skipped: completion for ${shell}, which is not installed here\n`)
 
@@ -99,20 +102,20 @@ describe.each(Object.entries(SHELLS))('completion for %s', (shell, offered) => {
     ['sluice --url http://127.0.0.1:1 keys ro', 'rotate'],
     ['sluice submit --pro', '--prompt'],
     ['sluice jobs --he', '--help'],
-  ])('completes %s to the matching word', async (line, wanted) => {
+  ])('completes "%s" to the only matching word', async (line, wanted) => {
     const { out } = await sluice(['completion', shell])
     expect(offered(out, line)).toEqual([wanted])
   })
 
-  it.skipIf(!isHere || shell === 'zsh')('offers every command, and no action after an action', async () => {
+  it.skipIf(!isHere || shell === 'zsh')('offers every command, and no action after a complete action', async () => {
     const { out } = await sluice(['completion', shell])
     expect(offered(out, 'sluice ').toSorted()).toEqual(names.toSorted())
     expect(offered(out, 'sluice keys rotate ')).not.toContain('audit')
   })
 })
 
-describe('completion', () => {
-  it.each(['zsh', 'fish'])('contains every command and option for %s', async (shell) => {
+describe('sluice completion', () => {
+  it.each(['zsh', 'fish'])('prints a script with every command and option for %s', async (shell) => {
     const { out } = await sluice(['completion', shell])
     for (const [name, { options }] of Object.entries(COMMANDS)) {
       expect(out).toContain(name)
@@ -120,7 +123,7 @@ describe('completion', () => {
     }
   })
 
-  it('rejects other shells', async () => {
+  it('rejects an unsupported shell with exit code 2 and the supported shells', async () => {
     const { code, err } = await sluice(['completion', 'tcsh'])
     expect(code).toBe(2)
     expect(err).toContain("SHELL must be bash, zsh, fish; got 'tcsh'.")

@@ -7,7 +7,7 @@ import { emptyDirectory } from '../../support/processes/sluice.ts'
 
 const ROOT = join(import.meta.dirname, '../../..')
 
-it('asks for npm ci if a dependency is not installed', async () => {
+it('the sluice command asks for npm ci if a dependency is not installed', async () => {
   const directory = await emptyDirectory()
   for (const part of ['services/cli', 'shared', 'schemas', 'package.json']) {
     await cp(join(ROOT, part), join(directory, part), { recursive: true, filter: (path) => !path.endsWith('/python') })

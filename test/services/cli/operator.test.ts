@@ -13,8 +13,8 @@ function commandsAs({ stack }: Admin, user: string) {
   return (...args: string[]) => sluiceHere(args, { SLUICE_URL: stack.url, SLUICE_API_KEY: secretOf(user) })
 }
 
-describe('an operator at the command line', () => {
-  it('can list, show, cancel and redrive jobs of every project', async () => {
+describe('operator commands of sluice', () => {
+  it('list, show, cancel and redrive jobs of every project', async () => {
     await using admin = await openAdmin()
     const [op, alice] = [commandsAs(admin, 'op'), commandsAs(admin, 'alice')]
     const failed = await admin.submit('bob', '!echo fail=upstream_refused')
@@ -40,7 +40,7 @@ describe('an operator at the command line', () => {
     expect(asked).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('belongs to project alice') })
   })
 
-  it('can cancel and redrive jobs in bulk after a dry run', async () => {
+  it('cancel and redrive jobs in bulk after a dry run', async () => {
     await using admin = await openAdmin()
     const op = commandsAs(admin, 'op')
     const failed = await admin.submit('bob', '!echo fail=upstream_refused')
@@ -60,7 +60,7 @@ describe('an operator at the command line', () => {
     expect(stopped.lines).toMatchObject([{ id: later, status: 'cancelled' }])
   })
 
-  it('can list workers and pools, drain a worker and pause a model', async () => {
+  it('list workers and pools, drain a worker and pause a model', async () => {
     await using admin = await openAdmin()
     const op = commandsAs(admin, 'op')
     const worker = (await op('workers')).lines.find(({ role }) => role === 'inference')
@@ -78,7 +78,7 @@ describe('an operator at the command line', () => {
     expect(await op('deliveries')).toMatchObject({ code: 0, lines: [] })
   })
 
-  it('can wait for a drained worker, or gets the number of jobs in flight', async () => {
+  it('wait until a worker is drained, or print the number of jobs in flight at the timeout', async () => {
     await using admin = await openAdmin()
     const op = commandsAs(admin, 'op')
     const running = await admin.submit('alice', ENDLESS)
@@ -96,7 +96,7 @@ describe('an operator at the command line', () => {
     expect(lost.err).not.toContain('SLUICE_URL')
   })
 
-  it('can list, discard and redrive dead letters', async () => {
+  it('list, discard and redrive dead letters', async () => {
     await using admin = await openAdmin()
     const op = commandsAs(admin, 'op')
     await writeDeadLetter(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
@@ -140,7 +140,7 @@ describe('an operator at the command line', () => {
     { args: ['drain'], message: 'Missing argument: WORKER.' },
     { args: ['deliveries', 'retry'], message: 'Missing argument: ID of a delivery.' },
     { args: ['deliveries', '--status', 'lost'], message: "--status must be pending, failed, delivered; got 'lost'." },
-  ])('rejects $args with exit code 2 and the reason', async ({ args, message }) => {
+  ])('exit with code 2 and the reason if the arguments are $args', async ({ args, message }) => {
     expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(message) })
   })
 

@@ -29,8 +29,8 @@ async function place(kind: string): Promise<(...args: string[]) => Promise<Recor
 describe.each([
   { kind: 'keys.json', isThere: true },
   { kind: 'Postgres', isThere: postgres !== null },
-])('projects from the command line, in $kind', ({ kind, isThere }) => {
-  it.skipIf(!isThere)('are created with limits, updated, and shown with their keys; keys are rotated', async () => {
+])('project commands of sluice with a key store in $kind', ({ kind, isThere }) => {
+  it.skipIf(!isThere)('create a project with limits, update the project, list its keys, and rotate a key', async () => {
     const run = await place(kind)
     const limits = { requests_per_minute: 600, budget_usd_per_month: 12.5 }
     const project = await run(...'projects create --name search --requests-per-minute 600 --budget 12.50'.split(' '))
@@ -56,8 +56,8 @@ describe.each([
   })
 })
 
-describe('webhook secrets from the command line', () => {
-  it('are listed, rotated, and never all deleted', async () => {
+describe('webhook secret commands of sluice', () => {
+  it('list and rotate secrets, and refuse to delete the last one', async () => {
     const env = { DATA_DIR: await emptyDirectory() }
     const run = (command: string) => sluiceHere(['webhook-secrets', ...command.split(' '), '--project', 'key_env'], env)
     const [first] = (await run('show')).lines
@@ -78,8 +78,8 @@ describe('webhook secrets from the command line', () => {
   })
 })
 
-describe('projects and keys from the command line', () => {
-  it('reject unknown names with similar ones and change nothing', async () => {
+describe('project and key commands of sluice', () => {
+  it('reject an unknown name with similar names, and change nothing', async () => {
     const directory = await emptyDirectory()
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
@@ -106,7 +106,7 @@ describe('projects and keys from the command line', () => {
     expect(await readFile(join(env.DATA_DIR, 'keys.json'), 'utf8')).toBe(before)
   })
 
-  it('give a rotated key access to the jobs of the old key in a running service', async () => {
+  it('rotate a key so that the new key can read the jobs of the old one in a running service', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
     const [old] = (await sluiceHere(['keys', 'create'], env)).lines
@@ -126,14 +126,14 @@ describe('projects and keys from the command line', () => {
   })
 })
 
-describe('names similar to a typo', () => {
+describe('suggestions for a mistyped name', () => {
   it.each([
     ['/v1/mesages', KEY_ENDPOINTS, ['/v1/messages']],
     ['/v1/chat', KEY_ENDPOINTS, ['/v1/chat/completions']],
     ['Search', ['search', 'research', 'index'], ['search']],
     ['x', ['calls', 'admin'], []],
     ['x'.repeat(100_000), ['x'.repeat(64), 'calls'], ['x'.repeat(64)]],
-  ])('of %j are suggested', (wrong, names, near) => {
+  ])('contain the names similar to %j', (wrong, names, near) => {
     expect(similarNames(wrong, names)).toEqual(near)
   })
 })

@@ -25,7 +25,7 @@ async function run(stack: Stack, values: Record<string, string>, isTTY: boolean)
 }
 
 describe('sluice usage', () => {
-  it('shows a table with its total on a terminal, and one line of JSON in a pipe', async () => {
+  it('prints a table with its total on a terminal, and JSON in a pipe', async () => {
     await using stack = await startStack({ models: [{ ...ECHO_MODEL, price: { output_per_million: 100_000 } }] })
     expect(await run(stack, {}, true)).toMatch(/^No usage from \d{4}-\d\d-01 to /)
     const body = { model: 'echo-1', messages: [{ role: 'user', content: '!echo tokens=10' }] }
@@ -41,7 +41,7 @@ describe('sluice usage', () => {
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
   })
 
-  it('reports the error of the service', async () => {
+  it("prints the service's error message for an invalid date", async () => {
     await using stack = await startStack()
     await expect(run(stack, { from: 'yesterday' }, false)).rejects.toThrow(/from/)
   })

@@ -19,7 +19,7 @@ const MIB = 1024 * 1024
 const RUN_MS = 30_000
 const LAST_WORDS = 'data: too slow\n\n'
 
-describe.each(['zygote', 'wasm'] as const)('code that corrupts its own result, in %s', (name) => {
+describe.each(['zygote', 'wasm'] as const)('code that corrupts its own result, in the %s sandbox', (name) => {
   let sandbox: Sandbox
   let missing: string | undefined
   beforeAll(async () => {
@@ -86,7 +86,9 @@ raise KeyError('of the program')`,
     })
   }
 
-  it('loses no run that writes a plot byte by byte', { timeout: 3 * RUN_MS }, async (context) => {
+  it('completes within its limits even if the code writes a plot byte by byte', {
+    timeout: 3 * RUN_MS,
+  }, async (context) => {
     context.skip(missing !== undefined, missing)
     const code = `
 import os
@@ -97,8 +99,8 @@ print('end')`
   })
 })
 
-describe('a killed zygote', () => {
-  it('leaves no directory', { timeout: PREPARE_MS }, async (context) => {
+describe('a zygote process that was killed', () => {
+  it('leaves no directory behind', { timeout: PREPARE_MS }, async (context) => {
     const sandbox = await openSandbox('zygote')
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const children = readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8').trim().split(' ')
@@ -113,7 +115,7 @@ describe('a killed zygote', () => {
 })
 
 describe('a file of the WebAssembly sandbox', () => {
-  it('keeps no memory of truncated content', async () => {
+  it('releases the memory of truncated content', async () => {
     const quota = new Quota({ bytes: 8 * MIB, nodes: 64, fileBytes: 8 * MIB })
     const heldBefore = heldBytes()
     const files = Array.from({ length: 32 }, () => {
@@ -128,10 +130,10 @@ describe('a file of the WebAssembly sandbox', () => {
   })
 })
 
-describe('a stream with a frame of many megabytes', () => {
+describe('an event stream with a frame of many megabytes', () => {
   const FRAME = `data: ${'x'.repeat(32 * MIB)}\n\n`
 
-  it('is completed to a client that keeps reading slowly', { timeout: RUN_MS }, async () => {
+  it('is delivered completely to a client that reads slowly', { timeout: RUN_MS }, async () => {
     const response = await streamOf(FRAME, 1_000)
     let [read, pauseAt] = [0, 2 * MIB]
     for await (const chunk of response) {
@@ -143,7 +145,7 @@ describe('a stream with a frame of many megabytes', () => {
     expect(read).toBe(FRAME.length)
   })
 
-  it('is followed by the last frame, never overtaken', { timeout: RUN_MS }, async () => {
+  it('sends the large frame before the last frame', { timeout: RUN_MS }, async () => {
     const response = await streamOf(FRAME, 100)
     await sleep(500)
     const parts: Buffer[] = []
@@ -153,7 +155,7 @@ describe('a stream with a frame of many megabytes', () => {
     expect(text.slice(-LAST_WORDS.length)).toBe(LAST_WORDS)
   })
 
-  it('is cut between characters', () => {
+  it('divides a frame between characters, never within one', () => {
     const text = `data: ${'😀'.repeat(100_000)}\n\n`
     const pieces = [...framePieces(text)]
     expect(pieces.length).toBeGreaterThan(2)

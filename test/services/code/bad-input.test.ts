@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { CODE, scriptedAdapter } from '../../support/sandbox/code-calls.ts'
 import { type Stack, startStack } from '../../support/stack.ts'
 
-describe('code that is refused', () => {
+describe('the code endpoint', () => {
   let stack: Stack
   beforeAll(async () => {
     const sandboxes = [scriptedAdapter(() => ({ type: 'exit', exitCode: 0 }))]
@@ -13,29 +13,34 @@ describe('code that is refused', () => {
   const MISSING = 'missing_required_parameter'
 
   it.each([
-    ['no code', { code: undefined }, MISSING, 'code'],
+    ['a request without code', { code: undefined }, MISSING, 'code'],
     ['null as code', { code: null }, 'invalid_type', 'code'],
     ['a number as code', { code: 5 }, 'invalid_type', 'code'],
     ['empty code', { code: '' }, 'empty_string', 'code'],
-    ['blank code', { code: ' \n\t\u2003' }, 'invalid_value', 'code'],
-    ['a NUL', { code: 'print("\0")' }, 'invalid_value', 'code'],
-    ['50,001 characters', { code: '#'.repeat(50_001) }, 'string_above_max_length', 'code'],
-    ['50,001 characters beyond the BMP', { code: `#${'😀'.repeat(50_000)}` }, 'string_above_max_length', 'code'],
-    ['no language', { lang: undefined }, MISSING, 'lang'],
+    ['code of whitespace only', { code: ' \n\t\u2003' }, 'invalid_value', 'code'],
+    ['code with a NUL character', { code: 'print("\0")' }, 'invalid_value', 'code'],
+    ['code of 50,001 characters', { code: '#'.repeat(50_001) }, 'string_above_max_length', 'code'],
+    [
+      'code of 50,001 characters outside the Basic Multilingual Plane',
+      { code: `#${'😀'.repeat(50_000)}` },
+      'string_above_max_length',
+      'code',
+    ],
+    ['a request without a language', { lang: undefined }, MISSING, 'lang'],
     ['another language', { lang: 'javascript' }, 'invalid_value', 'lang'],
     ['a language in capitals', { lang: 'Python' }, 'invalid_value', 'lang'],
-    ['no time', { timeout: 0 }, 'integer_below_min_value', 'timeout'],
-    ['half a second', { timeout: 0.5 }, 'invalid_type', 'timeout'],
-    ['a time in words', { timeout: '30' }, 'invalid_type', 'timeout'],
-    ['more time than the operator allows', { timeout: 61 }, 'integer_above_max_value', 'timeout'],
-    ['a library that is not installed', { libraries: ['numpy', 'torch'] }, 'invalid_value', 'libraries'],
+    ['a timeout of 0 seconds', { timeout: 0 }, 'integer_below_min_value', 'timeout'],
+    ['a timeout of half a second', { timeout: 0.5 }, 'invalid_type', 'timeout'],
+    ['a timeout that is a string', { timeout: '30' }, 'invalid_type', 'timeout'],
+    ['a timeout over the maximum of the operator', { timeout: 61 }, 'integer_above_max_value', 'timeout'],
+    ['a library that is not in the sandbox', { libraries: ['numpy', 'torch'] }, 'invalid_value', 'libraries'],
     ['a library with a version', { libraries: ['numpy==2.0'] }, 'invalid_value', 'libraries'],
-    ['a library that is a name of every object', { libraries: ['constructor'] }, 'invalid_value', 'libraries'],
-    ['a library that is no text', { libraries: [1] }, 'invalid_type', 'libraries[0]'],
-    ['one library without a list', { libraries: 'numpy' }, 'invalid_type', 'libraries'],
+    ['a library named like a member of Object.prototype', { libraries: ['constructor'] }, 'invalid_value', 'libraries'],
+    ['a library that is not a string', { libraries: [1] }, 'invalid_type', 'libraries[0]'],
+    ['a library name in place of a list', { libraries: 'numpy' }, 'invalid_type', 'libraries'],
     ['101 libraries', { libraries: new Array(101).fill('json') }, 'array_above_max_length', 'libraries'],
-    ['stream in words', { stream: 'yes' }, 'invalid_type', 'stream'],
-  ])('%s', async (_, more, code, param) => {
+    ['a stream option that is a string', { stream: 'yes' }, 'invalid_type', 'stream'],
+  ])('refuses %s with 400 and the name of the field', async (_, more, code, param) => {
     const response = await stack.post(CODE, { code: 'print(1)', lang: 'python', ...more })
     expect(response.status).toBe(400)
     const error = { message: expect.any(String), type: 'invalid_request_error', param, code }
@@ -43,31 +48,31 @@ describe('code that is refused', () => {
   })
 
   it.each([
-    ['null for what is optional', { timeout: null, libraries: null, stream: null }],
-    ['fields it does not know', { language: 'x', session_id: 1 }],
-    ['code of 50,000 characters beyond the BMP', { code: `#${'😀'.repeat(49_999)}` }],
-    ['half a character', { code: "print('\ud83d')" }],
+    ['null for each optional field', { timeout: null, libraries: null, stream: null }],
+    ['unknown fields', { language: 'x', session_id: 1 }],
+    ['code of 50,000 characters outside the Basic Multilingual Plane', { code: `#${'😀'.repeat(49_999)}` }],
+    ['code with a lone surrogate', { code: "print('\ud83d')" }],
     ['an empty list of libraries', { libraries: [] }],
-    ['the longest time', { timeout: 60 }],
+    ['the maximum timeout', { timeout: 60 }],
   ])('accepts %s', async (_, more) => {
     expect((await stack.post(CODE, { code: 'print(1)', lang: 'python', ...more })).status).toBe(200)
   })
 
-  it('names the field by its path in a durable job', async () => {
+  it('names the field by its path in the body of a durable job', async () => {
     const body = { code: 'print(1)', lang: 'ruby' }
     const response = await stack.post('/v1/jobs', { endpoint: CODE, body })
     expect(response.status).toBe(400)
     expect(await response.json()).toMatchObject({ error: { param: 'body.lang' } })
   })
 
-  it('a user id longer than 256 characters is refused', async () => {
+  it('refuses a user id longer than 256 characters with 400', async () => {
     const headers = { 'x-service-userid': 'u'.repeat(257) }
     const response = await stack.post(CODE, { code: 'print(1)', lang: 'python' }, { headers })
     expect(response.status).toBe(400)
     expect(await response.json()).toMatchObject({ error: { param: 'x-service-userid' } })
   })
 
-  it('a user over the runs per minute gets 429, and other users are served', async () => {
+  it('returns 429 to a user over the limit of runs per minute, and serves other users', async () => {
     const call = (user: string | undefined, init: RequestInit = {}) => {
       const headers = new Headers(init.headers)
       if (user !== undefined) headers.set('x-service-userid', user)

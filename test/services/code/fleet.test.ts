@@ -69,7 +69,7 @@ function lastCode(text: string): string | undefined {
 
 describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in child processes', () => {
   it(
-    'a killed worker leaves no interpreter, and each of its callers gets a response or an error',
+    'leave no interpreter if killed, and each of their callers gets a response or an error',
     async ({ annotate }) => {
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')
@@ -125,7 +125,7 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in child 
   )
 
   it(
-    'a worker finishes its runs after SIGTERM',
+    'finish their runs after SIGTERM',
     async () => {
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')

@@ -28,7 +28,7 @@ async function failureOf(stack: Stack, more: object = {}) {
 
 const stackOf = (...sandboxes: LoadAdapter[]) => startStack({ sandboxes } satisfies StackOptions)
 
-it('uses the first sandbox that can be prepared and opened', async () => {
+it('the code worker uses the first sandbox that can be prepared and opened', async () => {
   let opened = 0
   const open = () => {
     opened++
@@ -44,7 +44,7 @@ it('uses the first sandbox that can be prepared and opened', async () => {
   expect(opened).toBe(1)
 })
 
-it('without a working sandbox, calls get 503 with the reason of each sandbox and a Retry-After', async () => {
+it('code calls get 503 with the reason of each sandbox and Retry-After if no sandbox opens', async () => {
   await using stack = await stackOf(refusing('There is no daemon.'), refusing('There is no bwrap.'))
   const { status, retryAfter, code, message } = await failureOf(stack)
   expect([status, code]).toEqual([503, 'sandbox_unavailable'])
@@ -52,7 +52,7 @@ it('without a working sandbox, calls get 503 with the reason of each sandbox and
   expect(message).toMatch(/There is no daemon\..*There is no bwrap\./)
 })
 
-it('calls report the progress while the sandbox is prepared', async () => {
+it('code calls get the progress of the preparation while the sandbox is prepared', async () => {
   const prepare: Parameters<typeof scriptedAdapter>[1] = {
     prepare(onProgress, signal) {
       onProgress(0.42, 'installing numpy')
@@ -66,7 +66,7 @@ it('calls report the progress while the sandbox is prepared', async () => {
   expect(message).toContain('42 %: installing numpy')
 })
 
-it('a call that arrives during the selection of a sandbox waits until it is open', async () => {
+it('a code call that arrives during the selection of a sandbox waits until the sandbox is open', async () => {
   const looked = Promise.withResolvers<void>()
   const load: LoadAdapter['load'] = async () => {
     await looked.promise
@@ -79,12 +79,12 @@ it('a call that arrives during the selection of a sandbox waits until it is open
   expect(await answer).toMatchObject({ success: true })
 })
 
-it('with sandboxes switched off, calls get 503', async () => {
+it('code calls get 503 if sandboxes are disabled', async () => {
   await using stack = await stackOf()
   expect(await failureOf(stack)).toMatchObject({ status: 503, code: 'sandbox_unavailable' })
 })
 
-it('a run that its sandbox lost is retried once', async () => {
+it('a code run is retried once if its sandbox fails', async () => {
   const lostOnce = scriptedAdapter((count) => {
     if (count === 1) throw new ServiceError('sandbox_lost', 'The sandbox broke.')
     return DONE
@@ -93,7 +93,7 @@ it('a run that its sandbox lost is retried once', async () => {
   expect(await run(stack, 'print(1)')).toMatchObject({ success: true, stdout: 'before\n' })
 })
 
-it('a run that its sandbox lost twice is an error, never a result', async () => {
+it('a code run returns an error, not a result, if its sandbox fails twice', async () => {
   let runs = 0
   const lost = scriptedAdapter((count) => {
     runs = count
@@ -104,7 +104,7 @@ it('a run that its sandbox lost twice is an error, never a result', async () => 
   expect(runs).toBe(2)
 })
 
-it('a run whose output was streamed is not retried', async () => {
+it('a code run is not retried after its output was streamed', async () => {
   let runs = 0
   const lost = scriptedAdapter(async (count) => {
     runs = count
@@ -116,7 +116,7 @@ it('a run whose output was streamed is not retried', async () => {
   expect(runs).toBe(1)
 })
 
-it('a sandbox that can start no more runs is replaced', async () => {
+it('the code worker opens a new sandbox if the current one cannot start runs', async () => {
   let opened = 0
   const dying = scriptedAdapter(() => {
     if (opened === 1) throw new ServiceError('sandbox_unavailable', 'The daemon is gone.')
@@ -137,7 +137,7 @@ it('a sandbox that can start no more runs is replaced', async () => {
   expect(opened).toBe(2)
 })
 
-it('a run ended by a limit is a result that names the limit', async () => {
+it('a code run ended by a limit returns a result that names the limit', async () => {
   const killed = scriptedAdapter(() => ({ type: 'killed', message: 'the memory limit of 512 MiB was exceeded.' }))
   await using stack = await stackOf(killed)
   expect(await run(stack, 'print(1)')).toMatchObject({
@@ -149,7 +149,7 @@ it('a run ended by a limit is a result that names the limit', async () => {
   })
 })
 
-it('time spent waiting for a sandbox slot does not count', async () => {
+it('the execution time of a code run excludes the wait for a sandbox slot', async () => {
   const load: LoadAdapter['load'] = async () => {
     const adapter = await scriptedAdapter(() => DONE).load()
     const open: typeof adapter.open = async (signal) => ({
@@ -179,12 +179,12 @@ async function startRole(...sandboxes: LoadAdapter[]) {
   return service
 }
 
-it('a separate worker is not ready without a working sandbox, and reports why', async () => {
+it('a separate code worker is not ready, and reports why, if no sandbox opens', async () => {
   const service = await startRole(refusing('There is no daemon.'))
   await until(() => service.problems().join().includes('There is no daemon.'))
 })
 
-it('a separate worker opens its sandbox before the first run, and is ready then', async () => {
+it('a separate code worker is ready after its sandbox has opened, before the first run', async () => {
   const opened = Promise.withResolvers<void>()
   const load: LoadAdapter['load'] = async () => {
     const adapter = await scriptedAdapter(() => DONE).load()
@@ -196,7 +196,7 @@ it('a separate worker opens its sandbox before the first run, and is ready then'
   await until(() => service.problems().length === 0)
 })
 
-it('without a working sandbox, opening one is retried automatically', async () => {
+it('the code worker retries to open a sandbox after a failure', async () => {
   let tries = 0
   const load: LoadAdapter['load'] = async () => {
     if (++tries === 1) throw new ServiceError('sandbox_unavailable', 'There is no daemon yet.')

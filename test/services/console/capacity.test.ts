@@ -29,7 +29,7 @@ const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
   ...more,
 })
 
-it('adds up the capacity of each worker: the highest limit of the model, or every slot', () => {
+it('the capacity of a model is the sum over its workers: the highest limit of the model, or all slots', () => {
   const bounds = [
     { kind: 'generate', model: 'm', capacity: 3 },
     { kind: 'count_tokens', model: 'm', capacity: 2 },
@@ -42,13 +42,13 @@ it('adds up the capacity of each worker: the highest limit of the model, or ever
   expect(capacity).toMatchObject({ workers: 2, concurrency: 3 + 8, slots: 16 })
 })
 
-it('ignores workers that are unresponsive, drained, of another pool, or without the model', () => {
+it('the capacity of a model excludes suspected and drained workers, other pools and other models', () => {
   const others = [{ suspected: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
   const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
   expect(capacityOf('m', 'inference', all)).toEqual({ workers: 0, concurrency: 0, slots: 0, failing: 0, limits: [] })
 })
 
-it('uses the newest adaptive limit per server, and only those of the model', () => {
+it('the capacity of a model includes the newest adaptive limit of each of its servers', () => {
   const old = { model: 'm', server: 0, generation: 2, limit: 40 }
   const found = [
     { ...old, server: 1, limit: 9 },
@@ -65,7 +65,7 @@ it('uses the newest adaptive limit per server, and only those of the model', () 
   ])
 })
 
-it('counts workers with an open circuit breaker', () => {
+it('the capacity of a model includes the number of workers with an open circuit breaker', () => {
   const all = [
     worker('wrk_1', { open_circuits: ['other', 'm'] }),
     worker('wrk_2', { open_circuits: ['other'] }),

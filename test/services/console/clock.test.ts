@@ -11,21 +11,21 @@ it.each([
   ['an hour ahead', 3_600_000, 'now'],
   ['an hour behind', -3_600_000, 'now'],
   ['equal to that of the browser', 0, 'now'],
-])('computes ages correctly if the clock of the service is %s', (_, aheadMs, age) => {
+])('the console computes ages correctly if the clock of the service is %s', (_, aheadMs, age) => {
   vi.useFakeTimers({ now: NOW })
   syncClock(dateAt(NOW + aheadMs), NOW - 50)
   expect(ageText((NOW + aheadMs) / 1_000)).toBe(age)
   expect(ageText((NOW + aheadMs) / 1_000 - 180)).toBe('3 min ago')
 })
 
-it('uses the clock of the browser while both clocks may be equal', () => {
+it("the console uses the browser's clock if the difference is within the response time", () => {
   vi.useFakeTimers({ now: NOW })
   // The date header lies within the ten seconds that the response took.
   syncClock(dateAt(NOW - 7_000), NOW - 10_000)
   expect(serviceNow()).toBe(NOW / 1_000)
 })
 
-it.each([null, '', 'yesterday'])('ignores a response whose date header is %j', (date) => {
+it.each([null, '', 'yesterday'])('the console ignores a response whose date header is %j', (date) => {
   vi.useFakeTimers({ now: NOW })
   syncClock(dateAt(NOW), NOW)
   syncClock(date, NOW)

@@ -36,7 +36,7 @@ it.each([
   'a";type=html;filename="b.html',
   'back\\slash.wav',
   '$(echo run) `echo run`;echo run.wav',
-])('quotes the file name %s in curl code', async (file) => {
+])('the curl code of the console quotes the file name %s', async (file) => {
   const body = await sent({ name: 'whisper', path: '/v1/audio/transcriptions', body: { model: "it's; $(x)" }, file })
   expect(body).toContain('sound')
   expect(body).toContain("it's; $(x)")
@@ -44,7 +44,7 @@ it.each([
   expect(body).not.toContain('filename="b.html"')
 })
 
-it('quotes text in curl code', async () => {
+it('the curl code of the console quotes shell characters in text', async () => {
   const text = `'; touch run; echo ' "$HOME" \\ \u2028 \u0007 ${'`id`'}`
   const body = await sent({ name: 'echo', path: '/v1/responses', body: { input: text } })
   expect(JSON.parse(body)).toEqual({ input: text })

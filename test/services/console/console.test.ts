@@ -80,7 +80,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.screenshot({ path: join(PICTURES, `${name}.png`) })
   }
 
-  it('rejects an invalid key with the message of the service', async () => {
+  it('rejects an invalid key with the error message of the service', async () => {
     const page = await browser.newPage()
     await page.goto(`${admin.stack.url}/console`)
     await page.getByLabel('API key').fill('sk-nobody-0123456789')
@@ -90,7 +90,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.close()
   })
 
-  it('streams a reply, stops one, and shows code for the request', async () => {
+  it('streams a reply, stops another one, and shows code for the request', async () => {
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Playground', exact: true }).click()
     await page.getByLabel('Message').fill('!echo text="Hello there."')
@@ -107,7 +107,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('follows a job, cancels it and runs it again', async () => {
+  it('shows the events of a job, cancels the job and redrives it', async () => {
     const id = await admin.submit('alice', '!echo tokens=5000 delay_ms=100')
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Jobs', exact: true }).click()
@@ -129,7 +129,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('renders visible rows only, and loads more jobs on scroll', async () => {
+  it('renders only the visible rows, and loads more jobs on scroll', async () => {
     for (let nth = 0; nth < MANY; nth++) await admin.submit('bob', `Number ${nth}.`)
     const page = await openTab('bob')
     await page.getByRole('link', { name: 'Jobs', exact: true }).click()
@@ -141,7 +141,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('shows an operator the pools and the jobs of every project, dark and narrow', async () => {
+  it('shows an operator all pools and the jobs of every project, in dark mode at 360 pixels', async () => {
     const id = await admin.submit('alice', 'One.')
     const page = await openTab('op', { viewport: { width: 360, height: 740 }, colorScheme: 'dark' })
     await page.getByRole('heading', { name: 'inference' }).waitFor()
@@ -186,7 +186,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('shows the models of a key, and pauses one as an operator', async () => {
+  it("lists the models of a key, and pauses a model if the key is an operator's", async () => {
     await admin
       .as('alice')
       .post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] })
@@ -227,7 +227,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await Promise.all([caller, operator].map((page) => page.context().close()))
   })
 
-  it('shows dead letters with their reasons, and requeues after a preview', async () => {
+  it('shows dead letters with their reasons, and requeues one after a preview', async () => {
     await deadLetter(admin, ['not a job', letter({ kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }), letter()])
     const page = await openTab('op')
     await page.getByRole('link', { name: 'Dead letters', exact: true }).click()
@@ -267,7 +267,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('hides operator screens from callers', async () => {
+  it('hides operator screens if the key has no admin scope', async () => {
     const page = await openTab('alice')
     expect(await page.getByRole('link', { name: 'Workers', exact: true }).count()).toBe(0)
     await page.goto(`${admin.stack.url}/console/workers`)
@@ -275,7 +275,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('logged no errors and sent no requests to other hosts', () => {
+  it('logs no unexpected errors and sends no requests to other hosts', () => {
     // Expected: a rejected key, 403 for the admin API with a caller's key, and 403 for models with an operator's key.
     const expected = /status of 40[134]/
     expect(faults.filter((fault) => !expected.test(fault))).toEqual([])

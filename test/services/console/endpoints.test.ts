@@ -6,7 +6,7 @@ import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
 vi.stubGlobal('sessionStorage', { getItem: () => null })
 const { endpointsOf } = await import('#services/console/screens/jobs/endpoints.ts')
 
-it('offers every job endpoint of the ingress as a filter, and batches', () => {
+it('the job filter of the console offers every job endpoint of the ingress, and batches', () => {
   const steps = openApiDocument()
   let step = steps.next()
   while (!step.done) step = steps.next()

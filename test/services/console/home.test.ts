@@ -9,7 +9,7 @@ import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support
 
 const NARROW = { width: 360, height: 740 }
 
-describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
   let browser: Browser
   const faults: string[] = []
@@ -25,7 +25,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
 
   const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
 
-  it('shows queued jobs, latency and failures by model', async () => {
+  it('shows queued jobs, latency and failures of each model', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
     await page.getByRole('table', { name: 'Models of inference' }).waitFor()
     await admin.submit('alice', 'One.')
@@ -64,7 +64,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('shows a progress bar for each part that still loads', async () => {
+  it('shows a progress bar for each model or sandbox that is in preparation', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     // A real first start downloads a gigabyte, so the response is mocked.
     await page.route('**/readyz', (route) =>
@@ -84,14 +84,14 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
 
   it.each([
     ['an error', { status: 500, json: { error: { message: 'Something broke.' } } }, 'Something broke.'],
-    ['an HTML page from a proxy', { status: 502, body: '<html>' }, 'The service returned HTTP 502.'],
-    ['too many requests', { status: 429, json: { error: { message: 'Slow down.' } } }, 'Slow down.'],
+    ['an HTML page with the status 502', { status: 502, body: '<html>' }, 'The service returned HTTP 502.'],
+    ['the status 429', { status: 429, json: { error: { message: 'Slow down.' } } }, 'Slow down.'],
     [
-      'a page that is not JSON',
+      'an HTML page with the status 200',
       { status: 200, body: '<html>' },
       'Unexpected response; a proxy may have intercepted the request.',
     ],
-  ])('shows that the service returns %s, and recovers', async (_, answer, text) => {
+  ])('shows that the service returned %s, and recovers when the service is back', async (_, answer, text) => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
     await page.getByText('All systems operational.').waitFor()
     const isOfService = ({ pathname }: URL) => /^\/(v1|readyz|metrics)/.test(pathname)
@@ -103,7 +103,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('shows a timeout if the service is not responding, and retries', async () => {
+  it('shows a timeout if the service does not respond, and retries', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
     await page.getByText('All systems operational.').waitFor()
     await page.clock.install()
@@ -123,7 +123,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('shows the operator screens once the service is back', async () => {
+  it('shows the operator screens when the service is back', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('op'), [])
     await page.route('**/v1/key', (route) => route.fulfill({ status: 503, body: '' }))
     await page.reload()
@@ -133,7 +133,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it.each(['constructor', '__proto__', 'nothing'])('plots jobs if the URL names the plot %s', async (name) => {
+  it.each(['constructor', '__proto__', 'nothing'])('plots jobs if the URL names the unknown plot %s', async (name) => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     await page.goto(`${admin.stack.url}/console?plot=${name}`)
     await page.getByRole('img', { name: /^inference, Jobs/ }).waitFor()
@@ -154,7 +154,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('logged no errors and sent no requests to other hosts', () => {
+  it('logs no unexpected errors and sends no requests to other hosts', () => {
     // A key for operators may not call models.
     expect(faults.filter((fault) => !/status of 403/.test(fault))).toEqual([])
   })

@@ -14,7 +14,7 @@ import { until } from '../../support/stack.ts'
 const REQUESTS = 120
 const run = promisify(execFile)
 
-describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
   let browser: Browser
   const faults: string[] = []
@@ -44,7 +44,7 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     return (await client.batches.create(request)).id.replace('batch_', 'job_')
   }
 
-  it('shows the input and the queue position of a job', async () => {
+  it('shows the input and the queue position of the job', async () => {
     await admin.as('op').post('/v1/admin/models/echo-1/pause')
     const first = await admin.submit('alice', 'The first.')
     const second = await admin.submit('alice', 'What is a sluice?')
@@ -65,7 +65,7 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
   it.each([
     ['not an id', '../key', '/v1/key', 'Expected the id of a job or of a batch.'],
     ['a job of another project', 'bob', '/v1/jobs/job_', 'No job with the id'],
-  ])('requests the parent job at most once if it is %s', async (_, of, path, text) => {
+  ])('requests the parent job at most once if the parent is %s', async (_, of, path, text) => {
     const id = of === 'bob' ? await admin.submit('bob', 'Hello.') : of
     const requested: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
@@ -89,7 +89,7 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     await page.context().close()
   })
 
-  it('streams output, and copies a curl command for the job', async () => {
+  it('streams the output, and copies a curl command for the job', async () => {
     const prompt = '!echo tokens=100000 delay_ms=50'
     const body = { model: 'echo-1', stream: true, max_tokens: 100_000, messages: [{ role: 'user', content: prompt }] }
     const created = await admin.as('alice').post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
@@ -162,7 +162,7 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     await page.context().close()
   })
 
-  it('shows an operator the child jobs of any project, narrow and dark, without their input', async () => {
+  it('shows an operator the child jobs of any project without their input, dark and narrow', async () => {
     const id = await submitBatch((nth) => `A secret, number ${nth}.`)
     await until(async () => (await admin.job('alice', id)).status === 'completed')
     const page = await openTab('op', { viewport: { width: 360, height: 740 }, colorScheme: 'dark' })
@@ -193,7 +193,7 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     await page.context().close()
   })
 
-  it('logged no errors and sent no requests to other hosts', () => {
+  it('logs no unexpected errors and sends no requests to other hosts', () => {
     // Expected: 404 for a job of another project, 403 for the admin API with a caller's key, and 403 for models with an operator's key.
     expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
   })

@@ -12,7 +12,7 @@ import { until } from '../../support/stack.ts'
 
 const NARROW = { width: 360, height: 740 }
 
-describe.skipIf(!CHROMIUM)('the screen Keys', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
   let browser: Browser
   const faults: string[] = []
@@ -48,7 +48,7 @@ describe.skipIf(!CHROMIUM)('the screen Keys', { timeout: 6 * PAGE_MS }, () => {
     return response.status
   }
 
-  it('creates a project with a budget and a key, whose secret is shown once and works until it is revoked', async () => {
+  it('creates a project with a budget, and a key whose secret is shown once and works until revoked', async () => {
     const page = await openTab('boss')
     await page.getByRole('button', { name: 'Create project' }).click()
     await dialog(page).getByLabel('Name').fill('search')
@@ -91,7 +91,7 @@ describe.skipIf(!CHROMIUM)('the screen Keys', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('edits and rotates a key, by keyboard, dark and narrow', async () => {
+  it('edits and rotates a key by keyboard, in dark mode at a narrow width', async () => {
     const created = await admin.as('boss').post('/v1/admin/keys', { name: 'robot' })
     const { id, secret } = (await created.json()) as { id: string; secret: string }
     const page = await openTab('boss', { viewport: NARROW, colorScheme: 'dark' })
@@ -119,7 +119,7 @@ describe.skipIf(!CHROMIUM)('the screen Keys', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('shows which permission the signed-in key cannot grant', async () => {
+  it('marks the permissions that the signed-in key cannot grant', async () => {
     const page = await openTab('op')
     await page.getByRole('button', { name: 'Create key' }).click()
     await dialog(page).getByText('cannot grant this permission').waitFor()
@@ -129,14 +129,14 @@ describe.skipIf(!CHROMIUM)('the screen Keys', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('is hidden from callers, and sends no forbidden requests for them', async () => {
+  it('is hidden from keys without the admin scope, and sends no admin requests for them', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     await page.getByText('This key shows its own project only.').waitFor()
     expect(await page.getByRole('link', { name: 'Keys', exact: true }).count()).toBe(0)
     await page.context().close()
   })
 
-  it('logged no errors and sent no requests to other hosts', () => {
+  it('logs no unexpected errors and sends no requests to other hosts', () => {
     // Expected: one form was rejected on purpose.
     const expected = /status of 400/
     expect(faults.filter((fault) => !expected.test(fault))).toEqual([])

@@ -24,7 +24,7 @@ const ROWS_MAX = 60
 /** Maximum growth of heap and DOM after scrolling a second time. */
 const GROWTH_MAX = 1.3
 
-describe.skipIf(!CHROMIUM)('ten thousand jobs in the table', { timeout: 8 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the job table of the console with ten thousand jobs', { timeout: 8 * PAGE_MS }, () => {
   let dataDir: string
   let stack: Stack
   let browser: Browser
@@ -53,7 +53,7 @@ describe.skipIf(!CHROMIUM)('ten thousand jobs in the table', { timeout: 8 * PAGE
     await rm(dataDir, { recursive: true, force: true })
   })
 
-  it('scrolls through all jobs with correct rows and a small DOM', async () => {
+  it('scrolls through all jobs with correct rows and few DOM nodes', async () => {
     const page = await signIn(browser, stack.url, TEST_KEY, faults)
     const thread = await page.context().newCDPSession(page)
     await thread.send('Performance.enable', { timeDomain: 'threadTicks' })

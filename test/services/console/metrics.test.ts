@@ -10,7 +10,7 @@ const metrics = (began: number, lines: readonly string[]) =>
 const attempts = (end: string, count: number, model = 'echo-1') =>
   `sluice_attempts_total{pool="inference",model="${model}",outcome="${end}"} ${count}`
 
-it('restarts counting after a restart of the service, without negative values', () => {
+it('the metrics of the console restart counting after a service restart, without negative values', () => {
   const before = metrics(1, [attempts('failed', 5)])
   recordScrape(before, 1_000)
   const after = metrics(2, [attempts('completed', 6), attempts('failed', 1)])
@@ -23,7 +23,7 @@ it('restarts counting after a restart of the service, without negative values', 
   expect(stateOf('inference', later, undefined)).toMatchObject({ ended: 2, failed: 0, isRecent: true })
 })
 
-it('parses the metrics of ten times as many models in about ten times the CPU time', () => {
+it('the metrics parser needs about ten times the CPU time for ten times as many models', () => {
   const timed = (count: number) => {
     const lines = Array.from({ length: count }, (_, nth) => [
       attempts('completed', nth, `m-${nth}`),

@@ -16,7 +16,7 @@ const GONE = {
   engine: { type: 'openai', base_url: 'http://127.0.0.1:9/v1', breaker: { failures: 1, reset_ms: 600_000 } },
 }
 
-describe.skipIf(!CHROMIUM)('the models of the console', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PAGE_MS }, () => {
   let stack: Stack
   let browser: Browser
   const faults: string[] = []
@@ -35,7 +35,7 @@ describe.skipIf(!CHROMIUM)('the models of the console', { timeout: 6 * PAGE_MS }
     await stack?.[Symbol.asyncDispose]()
   })
 
-  it('show an open circuit breaker next to a ready model', async () => {
+  it('shows an open circuit breaker next to a ready model', async () => {
     const body = { model: 'gone', messages: [{ role: 'user', content: 'Is anybody there?' }] }
     const response = await stack.post('/v1/chat/completions', body)
     expect(response.ok).toBe(false)

@@ -45,7 +45,7 @@ const packages = CHROMIUM ? await findPythonEnv('sdk-new', pinsOf('new')) : unde
 const environment = CHROMIUM ? await findEnvironment() : undefined
 const speech = environment ? await findSpeech() : undefined
 
-describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_MS }, () => {
   let stack: Stack
   let browser: Browser
   let dataDir: string
@@ -111,7 +111,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     return (await run(command, args, { env, timeout: PAGE_MS })).stdout
   }
 
-  it('compares two models, and shows working code', async () => {
+  it('compares two models, and shows code that works', async () => {
     const page = await openForm('Chat')
     await page.getByLabel('Compare with another').check()
     await page.getByLabel('Second model').selectOption('echo-2')
@@ -133,7 +133,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-chat')
   })
 
-  it('stops a reply, which cancels its job', async () => {
+  it('stops a reply, which cancels the job', async () => {
     const page = await openForm('Chat')
     await page.getByLabel('Message').fill('!echo tokens=5000 delay_ms=50')
     await page.keyboard.press('Enter')
@@ -148,7 +148,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('shows an error with its remedy', async () => {
+  it('shows an error message with its remedy', async () => {
     const page = await openForm('Chat')
     await page.getByLabel('Temperature').fill('7')
     await page.getByLabel('Message').fill('Hello')
@@ -163,7 +163,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
   it.each([
     ['Responses', 'responses', 'Max output tokens'],
     ['Messages', 'messages', 'Max tokens'],
-  ])('sends requests in the format of %s, and shows working code', async (name, path, bound) => {
+  ])('sends requests in the format of %s, and shows code that works', async (name, path, bound) => {
     const page = await openForm(name)
     await page.getByLabel('Input').fill('!echo text="By the water."')
     await page.getByLabel(bound).fill('64')
@@ -199,7 +199,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('shows the forms once the service is back', async () => {
+  it('shows the forms when the service is back', async () => {
     const page = await signIn(browser, stack.url, TEST_KEY, [])
     await page.route('**/openapi.json', (route) => route.fulfill({ status: 503, body: '' }))
     await page.goto(`${stack.url}/console/playground`)
@@ -218,7 +218,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('completes a prompt', async () => {
+  it('shows the completion of a prompt', async () => {
     const page = await openForm('Completions')
     await page.getByLabel('Prompt', { exact: true }).fill('!echo text=" there was a heron."')
     await page.getByRole('button', { name: 'Complete' }).click()
@@ -227,7 +227,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-completions')
   })
 
-  it.skipIf(SANDBOX_MISSING)('runs Python and shows output and figures', async () => {
+  it.skipIf(SANDBOX_MISSING)('runs Python code and shows its output and figures', async () => {
     const page = await openForm('Python')
     await page.getByRole('button', { name: 'Run' }).click()
     await page.getByRole('img', { name: 'Figure 1 from the code' }).waitFor()
@@ -239,7 +239,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-python')
   })
 
-  it('researches a question and shows the quote of each citation', async () => {
+  it('runs a research and shows the quote of each citation', async () => {
     const page = await openForm('Research')
     await page.getByLabel('Question').fill('Where do herons build their nests, and what do they eat?')
     await page.getByRole('button', { name: 'Research' }).click()
@@ -253,7 +253,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-research')
   })
 
-  it('moderates texts if the service has the endpoint', async () => {
+  it('moderates texts if the service has the moderations endpoint', async () => {
     const reference = (await (await stack.get('/openapi.json')).json()) as { paths: Record<string, unknown> }
     if (!reference.paths['/v1/moderations']) {
       const page = await openForm('Chat')
@@ -268,7 +268,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-moderations')
   })
 
-  it.skipIf(!environment)('shows the similarity of texts', async () => {
+  it.skipIf(!environment)('shows the similarity of each pair of texts', async () => {
     const page = await openForm('Embeddings')
     await page.getByRole('button', { name: 'Compare' }).click()
     await page.getByText('Most similar: 3 and 4').waitFor()
@@ -312,7 +312,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-audio')
   })
 
-  it('converts text to speech, plays it, and shows working code', async () => {
+  it('converts text to speech, plays the audio, and shows code that works', async () => {
     const page = await openForm('Speech')
     await page.getByLabel('Text').fill('Ever tried.')
     await page.getByLabel('Response format').selectOption('wav')
@@ -343,7 +343,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-speech')
   })
 
-  it.skipIf(!speech)('records from the microphone', async () => {
+  it.skipIf(!speech)('records audio from the microphone', async () => {
     const page = await openForm('Audio')
     await page.getByRole('button', { name: 'Record' }).click()
     const end = page.getByRole('button', { name: 'Stop recording' })
@@ -357,7 +357,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
-  it('explains how to configure a missing model', async () => {
+  it('explains how to configure a model for a form without one', async () => {
     const page = await signIn(browser, stack.url, LIMITED_KEY, faults)
     await page.goto(`${stack.url}/console/playground?form=research`)
     await page.getByText('add an entry with pool: research to models.yaml').waitFor()
@@ -369,7 +369,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-limited')
   })
 
-  it('logged no errors and sent no requests to other hosts', () => {
+  it('logs no unexpected errors and sends no requests to other hosts', () => {
     // Expected: the rejected temperature, and 403 for the admin API with a caller's key.
     expect(faults.filter((fault) => !/status of 40[03]/.test(fault))).toEqual([])
   })

@@ -34,7 +34,7 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
     await admin?.[Symbol.asyncDispose]()
   })
 
-  it.each(['op', 'alice'])('is accessible and fits the window, signed in as %s', async (who) => {
+  it.each(['op', 'alice'])('is accessible and fits the window if the user is %s', async (who) => {
     const faults: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf(who), faults)
     // Operator screens appear after the scopes of the key are loaded.
@@ -69,7 +69,7 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
   it.each([
     ['reference', '/docs', 'Submit a job'],
     ['guide', '/docs/guide', 'Sluice'],
-  ])('links to an accessible %s', async (name, path, words) => {
+  ])('links to an accessible page: %s', async (name, path, words) => {
     const faults: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     const link = page.getByRole('navigation', { name: 'Screens' }).locator(`a[href="${path}"]`)

@@ -8,11 +8,11 @@ it.each([
   [185, '+3 min 5 s'],
   [7_500, '+2 h 5 min'],
   [90_000, '+1 d 1 h'],
-])('formats an offset of %d seconds as %s', (seconds, text) => {
+])('the console formats an offset of %d seconds as %s', (seconds, text) => {
   expect(offsetText(seconds)).toBe(text)
 })
 
-it('formats a time with its time zone', () => {
+it('the console formats a time with its time zone', () => {
   const [, zone = ''] = /\s(\S+)$/.exec(dateTimeText(1_800_000_000)) ?? []
   expect(zone).toMatch(/^[A-Z]{3,5}$|^GMT[+-]/)
   expect(minuteText(1_800_000_000).endsWith(zone)).toBe(true)

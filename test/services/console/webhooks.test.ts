@@ -24,7 +24,7 @@ async function openReceiver() {
   return { state, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/events` }
 }
 
-describe.skipIf(!CHROMIUM)('the screen Webhooks', { timeout: 6 * PAGE_MS }, () => {
+describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
   let browser: Browser
   const faults: string[] = []
@@ -67,7 +67,7 @@ describe.skipIf(!CHROMIUM)('the screen Webhooks', { timeout: 6 * PAGE_MS }, () =
     await page.context().close()
   })
 
-  it('shows failed deliveries, narrow', async () => {
+  it('shows failed deliveries at a narrow width', async () => {
     const { state, url } = await openReceiver()
     // 410 Gone ends the retries.
     state.status = 410
@@ -92,7 +92,7 @@ describe.skipIf(!CHROMIUM)('the screen Webhooks', { timeout: 6 * PAGE_MS }, () =
     await page.context().close()
   })
 
-  it('logged no errors and sent no requests to other hosts', () => {
+  it('logs no errors and sends no requests to other hosts', () => {
     expect(faults).toEqual([])
   })
 })

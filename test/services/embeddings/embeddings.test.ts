@@ -30,7 +30,7 @@ async function running(stack: Stack): Promise<number> {
 const floatsOf = (list: List) => list.data.map(({ embedding }) => Float32Array.from(embedding as number[]))
 
 for (const { mode, options } of MODES) {
-  describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`embeddings, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`the embeddings endpoint, ${mode}`, () => {
     it('returns a vector for a text', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
@@ -59,7 +59,7 @@ for (const { mode, options } of MODES) {
       expect(new Float32Array(new Uint8Array(bytes).buffer)).toEqual(numbers)
     })
 
-    it('keeps the order of many inputs that are split over calls', async () => {
+    it('returns many inputs in their order if several upstream calls share them', async () => {
       await using embedder = await startEmbedder()
       const model = embedderModel(embedder, { embeddings: { batch_inputs_max: 50 } })
       await using stack = await startStack({ ...options(), models: [model] })
@@ -72,9 +72,9 @@ for (const { mode, options } of MODES) {
     })
 
     it.each([
-      ['to a caller who waits', {}],
+      ['of a synchronous call', {}],
       ['of a durable job', { 'idempotency-key': 'largest' }],
-    ])('returns the largest response %s', async (_, headers) => {
+    ])('returns the largest possible response %s', async (_, headers) => {
       await using embedder = await startEmbedder({ dimensions: 3_072 })
       const model = embedderModel(embedder, { embeddings: { dimensions: 3_072 } })
       await using stack = await startStack({ ...options(), models: [model] })
@@ -85,7 +85,7 @@ for (const { mode, options } of MODES) {
       expect(data[2_047]?.embedding).toBe(Buffer.from(vectorOf('3', 3_072).buffer).toString('base64'))
     })
 
-    it('combines texts of concurrent callers into shared calls, each text once', async () => {
+    it('combines texts of concurrent callers into shared upstream calls, each text once', async () => {
       const gate = Promise.withResolvers<void>()
       await using embedder = await startEmbedder({ before: () => gate.promise })
       const model = embedderModel(embedder, { engine: { concurrency: 1 } })
@@ -102,7 +102,7 @@ for (const { mode, options } of MODES) {
       expect(embedder.calls).toHaveLength(2)
     })
 
-    it('runs as a durable job and stores the response of the plain call', async () => {
+    it('runs a durable job and stores the response of a synchronous call', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: ['one', 'two'], encoding_format: 'base64' }
@@ -133,7 +133,7 @@ for (const { mode, options } of MODES) {
       gate.resolve()
     })
 
-    it('responds over a WebSocket', async () => {
+    it('returns the response over a WebSocket', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: 'hello' }
@@ -142,7 +142,7 @@ for (const { mode, options } of MODES) {
       expect(await client.end('r1')).toMatchObject({ type: 'request.completed', body: await embed(stack, 'hello') })
     })
 
-    it('cancels the upstream call of a caller that disconnects', async () => {
+    it('cancels the upstream call if the caller disconnects', async () => {
       await using embedder = await startEmbedder({ before: () => new Promise(() => {}) })
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const leave = new AbortController()
@@ -155,8 +155,8 @@ for (const { mode, options } of MODES) {
   })
 }
 
-describe('embeddings of a model', () => {
-  it('truncates and renormalises vectors if the model supports it', async () => {
+describe('the embeddings endpoint of a configured model', () => {
+  it('truncates and renormalises vectors if the model can shorten them', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder, { embeddings: { can_shorten: true } })] })
     const [short] = floatsOf(await embed(stack, 'some text', { dimensions: 8 }))
@@ -167,13 +167,13 @@ describe('embeddings of a model', () => {
     for (const [i, number] of start.entries()) expect(short?.[i]).toBeCloseTo(number / length, 6)
   })
 
-  it('accepts the native number of dimensions of a model that cannot shorten vectors', async () => {
+  it('accepts the native dimensions of a model that cannot shorten vectors', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
     expect(floatsOf(await embed(stack, 'x', { dimensions: DIMENSIONS }))).toEqual([vectorOf('x')])
   })
 
-  it('decodes token ids, in one array or several', async () => {
+  it('decodes token ids in one array or in several arrays', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
     // cl100k_base: "hello world", and the first two of three bytes of a character.
@@ -184,7 +184,7 @@ describe('embeddings of a model', () => {
     expect(embedder.calls.at(-1)).toEqual(['hello\uFFFD'])
   })
 
-  it('decodes token ids of the encoding in the catalogue', async () => {
+  it('decodes token ids by the encoding in the catalogue', async () => {
     await using embedder = await startEmbedder()
     const model = embedderModel(embedder, { embeddings: { token_encoding: 'o200k_base' } })
     await using stack = await startStack({ models: [model] })
@@ -192,7 +192,7 @@ describe('embeddings of a model', () => {
     expect(embedder.calls).toEqual([['hello world']])
   })
 
-  it('counts the tokens of each caller in a shared call as reported by the server', async () => {
+  it('counts the tokens of each caller in a shared upstream call as reported by the server', async () => {
     await using embedder = await startEmbedder({ tellsEach: true })
     await using stack = await startStack({ models: [embedderModel(embedder, { engine: { concurrency: 1 } })] })
     const texts = Array.from({ length: 30 }, (_, i) => 'word '.repeat(i + 1))
@@ -201,7 +201,7 @@ describe('embeddings of a model', () => {
     expect(lists.map(({ usage }) => usage.prompt_tokens)).toEqual(texts.map(tokensOf))
   })
 
-  it('treats equal texts with special tokens, NUL and emoji equally on every path', async () => {
+  it('returns equal vectors for equal texts with special tokens, NUL and emoji on every code path', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
     const odd = ['<|endoftext|>', 'a\u0000b', '👩‍👩‍👧 ß\n', ' ', '日本語'.repeat(600)]

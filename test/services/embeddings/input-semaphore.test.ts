@@ -23,7 +23,7 @@ async function openWith(jobs: number) {
 /** After every pending microtask and immediate. */
 const settled = () => new Promise((resolve) => setImmediate(resolve))
 
-it('a large job waits for memory for its vectors, and small jobs do not', async () => {
+it('the memory semaphore for embeddings delays a large job, but no small job', async () => {
   const { leaves, entered, enter } = await openWith(16)
   void enter('large', 100)
   void enter('small', 32)
@@ -34,7 +34,7 @@ it('a large job waits for memory for its vectors, and small jobs do not', async 
   expect(entered).toEqual(['small', 'large'])
 })
 
-it('large jobs start in order of arrival', async () => {
+it('the memory semaphore for embeddings grants large jobs in order of arrival', async () => {
   const { leaves, entered, enter } = await openWith(16)
   for (const [name, inputs] of [
     ['first', 2_048],
@@ -50,7 +50,7 @@ it('large jobs start in order of arrival', async () => {
   expect(entered).toEqual(['first', 'second'])
 })
 
-it('a job cancelled while waiting makes way for the next', async () => {
+it('the memory semaphore for embeddings grants the next job if a waiting job is cancelled', async () => {
   const { leaves, entered, enter } = await openWith(16)
   const cancel = new AbortController()
   leaves[0]?.()

@@ -17,7 +17,7 @@ interface Research {
   result: { choices: { message: { content: string } }[]; usage: { prompt_tokens: number } }
 }
 
-describe.skipIf(!environment)('embeddings of the local model, through the whole service', () => {
+describe.skipIf(!environment)('embeddings of the local model', () => {
   let stack: Stack
   let dataDir: string
   beforeAll(async () => {
@@ -45,14 +45,14 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     return (await response.json()) as List
   }
 
-  it('rank a text with the same meaning higher', async () => {
+  it('rank a text with the same meaning above an unrelated text', async () => {
     const texts = ['How do I get my money back?', 'Refunds are issued within five days.', 'Blue whales are large.']
     const [asked = [], near = [], far = []] = (await embed(texts)).data.map(({ embedding }) => embedding)
     expect(asked).toHaveLength(384)
     expect(dot(asked, near)).toBeGreaterThan(dot(asked, far) + 0.2)
   })
 
-  it('are identical however many callers share a call, and so are their token counts', async () => {
+  it('are equal, with equal token counts, whether or not callers share an upstream call', async () => {
     const texts = Array.from({ length: 30 }, (_, i) => `${'word '.repeat(i * 3)}number ${i}`)
     const alone: List[] = []
     for (const text of texts) alone.push(await embed(text))
@@ -63,7 +63,7 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     expect(all.usage.prompt_tokens).toBe(alone.reduce((sum, { usage }) => sum + usage.prompt_tokens, 0))
   })
 
-  it('rank the passages of a research, as a child of its job', async () => {
+  it('rank the passages of a research job in a child job', async () => {
     const messages = [{ role: 'user', content: 'Within how many days does the money go back to the buyer?' }]
     const posted = await stack.post('/v1/deep-research', { model: 'deep-research', messages, background: true })
     const { id } = (await posted.json()) as { id: string }
@@ -75,7 +75,7 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     expect(usage.prompt_tokens).toBeGreaterThan(20)
   })
 
-  it('are equal for token ids and their text', async () => {
+  it('are equal for token ids and for their text', async () => {
     // cl100k_base: "hello world".
     expect((await embed([[15339, 1917]])).data).toEqual((await embed('hello world')).data)
   })
@@ -98,7 +98,7 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     expect(others.map(({ status }) => status)).toEqual(others.map(() => 200))
   })
 
-  it('cannot be shortened', async () => {
+  it('are refused with fewer dimensions than the model has', async () => {
     expect((await post({ input: 'x', dimensions: 384 })).status).toBe(200)
     expect(await (await post({ input: 'x', dimensions: 128 })).json()).toMatchObject({ error: { param: 'dimensions' } })
   })

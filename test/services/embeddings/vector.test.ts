@@ -8,7 +8,7 @@ import { encodeEmbeddings, writeEmbeddings } from '#shared/protocols/embeddings/
 
 const Vector = fc.float32Array({ minLength: 1, maxLength: 40, noNaN: true, noDefaultInfinity: true })
 
-it('a vector round-trips through base64 and numbers for every float32', () => {
+it('a float32 vector is unchanged after conversion to base64 or numbers and back', () => {
   fc.assert(
     fc.property(Vector, (vector) => {
       const numbers = JSON.parse(JSON.stringify(shortNumbers(vector))) as number[]
@@ -19,7 +19,7 @@ it('a vector round-trips through base64 and numbers for every float32', () => {
   )
 })
 
-it('numbers have no more digits than float32 needs', () => {
+it('numbers of a vector have no more digits than float32 needs', () => {
   const vector = Float32Array.of(0.1, -0.25, 0.0123, 0.000456, 1 / 3, 0, 1)
   expect(JSON.stringify(shortNumbers(vector))).toBe('[0.1,-0.25,0.0123,0.000456,0.33333334,0,1]')
 })
@@ -27,7 +27,7 @@ it('numbers have no more digits than float32 needs', () => {
 const CONTEXT = { request_id: 'req_1', call_id: '1', created_at: 0, model: 'e1', include_usage: true, version: '' }
 const USAGE: EmbedEvent = { type: 'usage', usage: { input_tokens: 3, output_tokens: 0 } }
 
-it('a response does not depend on how its events were split and merged', () => {
+it('an embeddings response does not depend on how its events were divided and merged', () => {
   fc.assert(
     fc.property(
       fc.array(Vector, { minLength: 1 }),
@@ -52,11 +52,11 @@ it.each([
   ['vectors', [USAGE]],
   ['usage', [{ type: 'vectors', first: 0, vectors: ['AACAPw=='] }]],
   ['the first vectors', [{ type: 'vectors', first: 1, vectors: ['AACAPw=='] }, USAGE]],
-])('a response without %s is a failure', (_, events) => {
+])('an embeddings response without %s is reported as a failure', (_, events) => {
   expect(() => encodeEmbeddings(events as EmbedEvent[], CONTEXT)).toThrow(/stopped before/)
 })
 
-it('a response is equal when written in pieces, in both formats', async () => {
+it('an embeddings response is equal if it is written in pieces, in both encoding formats', async () => {
   const vectors = Array.from({ length: 300 }, (_, i) => vectorToBase64(Float32Array.of(i / 7, -0.1, 1e-9)))
   const events: EmbedEvent[] = [{ type: 'vectors', first: 0, vectors }, USAGE]
   for (const encoding_format of ['float', 'base64'] as const) {

@@ -17,10 +17,10 @@ function call(stack: Stack, model: string, signal?: AbortSignal): Promise<Respon
 }
 
 test.each([
-  ['its concurrency', { concurrency: 2 }, 2],
-  ['all slots', {}, 4],
+  ['only its concurrency limit', { concurrency: 2 }, 2],
+  ['at most the configured slots', {}, 4],
 ])(
-  'a model whose upstream hangs holds %s, and calls of another model are answered meanwhile',
+  'a model whose upstream does not respond occupies %s, and calls of another model are answered',
   async (_, engine, places) => {
     await using hanging = await startUpstream(() => {})
     await using healthy = await startUpstream((_call, answer) => answer.json(ANSWER))

@@ -14,7 +14,7 @@ const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
 )
 
 it.skipIf(!hasWeights)(
-  'loads a model before its first call if configured, and logs it',
+  'an inference worker loads a model before its first call if configured, and logs the load',
   async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-preload-'))
     onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
@@ -43,7 +43,7 @@ it.skipIf(!hasWeights)(
   120_000,
 )
 
-it.skipIf(!hasWeights)('reports models in preparation until they are ready', async () => {
+it.skipIf(!hasWeights)('an inference worker reports models in preparation until they are ready', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-preload-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   await symlink(preparedDir, join(dataDir, 'models'))

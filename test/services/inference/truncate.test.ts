@@ -26,30 +26,30 @@ const long = [
   turn('user', 'last'),
 ]
 
-test('a prompt that fits, must not be truncated, or whose model has no limit is unchanged', async () => {
+test('truncation leaves a prompt unchanged if it fits, if it is disabled, or if the model has no limit', async () => {
   expect(await leftOf(long, 20)).toEqual(long)
   expect(await leftOf(long, undefined)).toEqual(long)
   expect(await leftOf(long, 4, { truncates: undefined })).toEqual(long)
 })
 
-test('the oldest messages are dropped, as few as possible, and never the instructions', async () => {
+test('truncation drops as few of the oldest messages as possible, and never the instructions', async () => {
   expect(await leftOf(long, 8)).toEqual([long[0], ...long.slice(5)])
   expect(await leftOf(long, 4)).toEqual([long[0], ...long.slice(7 + 2)])
   expect(await leftOf(long, 8, { max_tokens: 1 })).toEqual([long[0], ...long.slice(5)])
   expect(await leftOf(long.slice(1), 9, { max_tokens: 1 })).toEqual(long.slice(3))
 })
 
-test('no output of a tool remains without its call', async () => {
+test('truncation drops the output of a tool together with its call', async () => {
   const turns = [turn('user', 'a'), called, output, turn('assistant', 'b'), turn('user', 'c'), called, output]
   expect(await leftOf(turns, 6)).toEqual(turns.slice(4))
 })
 
-test('the last message of the user remains even if it is too long', async () => {
+test('truncation keeps the last user message even if it is too long', async () => {
   expect(await leftOf(long, 1)).toEqual([long[0], long.at(-1)])
   expect(await leftOf([turn('user', 'a'), called, output], 2)).toHaveLength(3)
 })
 
-test('a conversation that outgrows its model is truncated if its caller allows it, and refused otherwise', async () => {
+test('a conversation longer than the context window is truncated if allowed, and refused otherwise', async () => {
   const limits = { context_tokens: 40, default_output_tokens: 10 }
   await using stack = await startStack({ models: [{ ...ECHO_MODEL, limits }] })
   const say = async (body: object) => {

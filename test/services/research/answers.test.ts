@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest'
+import { readHtml } from '#shared/search/documents/html.ts'
 import type { BlockType, SearchBackend, Snapshot } from '#shared/search/search.ts'
 import { sha256Of } from '#shared/search/snapshot.ts'
-import { TextBuilder } from '#shared/search/text/builder.ts'
+import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { PagesBackend, type RunResult, researched, spansOf } from '../../support/research/run.ts'
 
 /** The paragraph below the first heading, which is the answer. */
@@ -10,21 +11,24 @@ const quotesOf = ({ annotations }: RunResult) => annotations.map(({ url_citation
 const ask = (question: string, pages: Record<string, string>) =>
   researched({ backends: [new PagesBackend(pages)] }, { question })
 
-/** A document split into blocks, as the reader of Word files does. */
-class BlocksBackend extends PagesBackend implements SearchBackend {
+/** One document, as a reader of Word files or HTML splits it into blocks. */
+class DocumentBackend extends PagesBackend implements SearchBackend {
   readonly #snapshot: Snapshot
 
-  constructor(url: string, blocks: readonly (readonly [BlockType, string])[]) {
-    super({ [url]: blocks.map(([, text]) => text).join('\n') })
-    const builder = new TextBuilder(48 * 1024)
-    for (const [type, text] of blocks) builder.add(type, text)
-    const { title, text, blocks: own } = builder.build()
-    this.#snapshot = { url, title: title || url, text, blocks: own, sha256: sha256Of(text) }
+  constructor(url: string, { title, text, blocks }: ReadDocument) {
+    super({ [url]: text })
+    this.#snapshot = { url, title: title || url, text, blocks, sha256: sha256Of(text) }
   }
 
   override async read(): Promise<Snapshot> {
     return this.#snapshot
   }
+}
+
+function documentOf(blocks: readonly (readonly [BlockType, string])[]): ReadDocument {
+  const builder = new TextBuilder(48 * 1024)
+  for (const [type, text] of blocks) builder.add(type, text)
+  return builder.build()
 }
 
 const SETTINGS = `# Resource settings
@@ -47,15 +51,18 @@ describe('the answer', () => {
     const run = await researched(
       {
         backends: [
-          new BlocksBackend('limits.docx', [
-            ['heading', 'Limits of the warehouse'],
-            ['text', 'Table 4. Limits of each kind of goods'],
-            ['row', 'Goods\tPallets\tLargest weight'],
-            ['row', 'Timber\t40\t900 kg'],
-            ['row', 'Paint\t12\t350 kg'],
-            ['row', 'Glass\t6\t120 kg'],
-            ['row', 'Wool\t80\t400 kg'],
-          ]),
+          new DocumentBackend(
+            'limits.docx',
+            documentOf([
+              ['heading', 'Limits of the warehouse'],
+              ['text', 'Table 4. Limits of each kind of goods'],
+              ['row', 'Goods\tPallets\tLargest weight'],
+              ['row', 'Timber\t40\t900 kg'],
+              ['row', 'Paint\t12\t350 kg'],
+              ['row', 'Glass\t6\t120 kg'],
+              ['row', 'Wool\t80\t400 kg'],
+            ]),
+          ),
         ],
       },
       { question: 'What is the largest weight of glass in the warehouse?' },
@@ -68,6 +75,19 @@ describe('the answer', () => {
   test('is the definition of the requested term', async () => {
     const run = await ask('What is the default of buffers_shared?', { 'https://a.example/settings': SETTINGS })
     expect(answerOf(run)).toMatch(/^buffers_shared \(integer\): The default is typically 128 megabytes/)
+  })
+
+  test('has the defined term or the column headers that HTML marks, which are never quoted', async () => {
+    const html = `<h1>Tariff of the harbour</h1><dl><dt>Wharf dues.</dt><dd>Eleven crowns per boat and night.</dd>
+<dt>Crane dues.</dt><dd>Forty crowns per hour of work.</dd></dl><table><tr><th>Berth of the harbour</th><th>Pilot on duty</th></tr>
+<tr><td>North quay</td><td>Tilda Marlow</td></tr><tr><td>South quay</td><td>Osric Vane</td></tr></table>`
+    const document = readHtml(html, new TextBuilder(48 * 1024))
+    const ask = (question: string) =>
+      researched({ backends: [new DocumentBackend('tariff.html', document)] }, { question })
+    expect(answerOf(await ask('How many crowns are the wharf dues?'))).toMatch(/^Wharf dues: Eleven crowns/)
+    const run = await ask('Which pilot is on duty at the north quay?')
+    expect(answerOf(run)).toMatch(/^Berth of the harbour \\\| Pilot on duty: North quay \\\| Tilda Marlow/)
+    expect(quotesOf(run).some((quote) => quote.startsWith('Berth'))).toBe(false)
   })
 
   test('includes a sentence that depends on the previous one', async () => {
@@ -90,6 +110,17 @@ A row of films is added by the statement INSERT, whose columns are named in pare
     const run = await ask('How are rows of films added by INSERT?', { 'https://a.example/films': page })
     expect(answerOf(run)).not.toContain('UA502')
     expect(answerOf(run)).toContain('columns are named in parentheses')
+  })
+
+  test('is short for a question of yes or no', async () => {
+    const filler = Array.from(
+      { length: 40 },
+      (_, at) => `Pelican number ${at} compresses nothing, because messages are short.`,
+    )
+    const page = `# Pelican\n\nPelican compresses messages only if the client requests it.\n\n${filler.join('\n\n')}\n`
+    const run = await ask('Does pelican compress messages?', { 'https://a.example/pelican': page })
+    expect(answerOf(run)).toMatch(/^Pelican compresses messages only if the client requests it/)
+    expect(run.annotations.length).toBeLessThan(8)
   })
 
   test('is short for a simple question, however much the source contains', async () => {

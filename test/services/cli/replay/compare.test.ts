@@ -8,14 +8,14 @@ const run = (...steps: [kind: string, input: unknown, output?: unknown][]): Step
     return { number: at + 1, kind, key: `${kind} ${JSON.stringify(input)}`, input, output }
   })
 
-describe('two runs', () => {
-  test('are equal if their steps have equal inputs and outputs, regardless of time and order', () => {
+describe('the comparison of two research runs', () => {
+  test('reports no difference if the steps have equal inputs and outputs in another order or time', () => {
     const one = run(['admit', {}, 1], ['search', { query: 'a' }, [1]], ['search', { query: 'b' }, [2]])
     const two = run(['admit', {}, 2], ['search', { query: 'b' }, [2]], ['search', { query: 'a' }, [1]])
     expect(compareRuns(one, two)).toMatchObject({ divergence: undefined, more: [] })
   })
 
-  test('differ at the first missing step; the most similar one is reported with its differences', () => {
+  test('reports the first missing step, and how the most similar step differs', () => {
     const one = run(
       ['search', { query: 'a', limit: 10 }],
       ['search', { query: 'b', limit: 10 }],
@@ -32,7 +32,7 @@ describe('two runs', () => {
     expect(divergence).toMatchObject({ step: { number: 2 }, nearest: { number: 3 }, differences: ['query: "b" ≠ "d"'] })
   })
 
-  test('differ at the first step with another output', () => {
+  test('reports the first step with another output', () => {
     const one = run(['search', { query: 'a' }, { hits: ['x', 'y'] }])
     const two = run(['search', { query: 'a' }, { hits: ['x', 'z'] }])
     expect(compareRuns(one, two)).toMatchObject({
@@ -41,7 +41,7 @@ describe('two runs', () => {
     })
   })
 
-  test('differ if one has more steps, without a similar step if none exists', () => {
+  test('reports an additional step, without a similar step if none exists', () => {
     const { divergence } = compareRuns(run(['search', 1]), run(['search', 1], ['read', 2]))
     expect(divergence).toMatchObject({ step: { number: 2, kind: 'read' }, nearest: undefined, differences: [] })
     expect(compareRuns(run(['read', 2]), run(['search', 1])).divergence?.nearest).toBeUndefined()

@@ -39,7 +39,7 @@ function draw(shown: Snapshot, { columns = 80, rows = 24, view = FIRST_VIEW, rea
   return frameOf(shown, { columns, rows, view, url: 'http://127.0.0.1:8080', readError: readError || undefined })
 }
 
-describe('a frame', () => {
+describe('a screen of sluice top', () => {
   it.each([
     [80, 24],
     [79, 23],
@@ -71,7 +71,7 @@ describe('a frame', () => {
     expect(text).toMatch(/q quit · sort: s status↓ a age m model p project e endpoint · r reverse · ↑↓$/)
   })
 
-  it('drops workers, models and pools, in this order, if the terminal is low, and always shows jobs', () => {
+  it('drops workers, then models, then pools if the terminal has few rows, and always shows jobs', () => {
     const sections = (rows: number) =>
       draw(snapshot(), { rows }).flatMap((line) => /^(pool|model|worker|job) /.exec(line)?.[1] ?? [])
     expect(sections(24)).toEqual(['pool', 'model', 'worker', 'job'])
@@ -80,7 +80,7 @@ describe('a frame', () => {
     expect(sections(7)).toEqual(['job'])
   })
 
-  it('shows busy pools and workers first, with unusual states', () => {
+  it('lists busy pools and workers first, with paused and drained states', () => {
     const text = draw(
       snapshot({
         pools: [
@@ -95,7 +95,7 @@ describe('a frame', () => {
     expect(text).toMatch(/models\nwrk_busy +inference +up +3\/4/)
   })
 
-  it('shows the capacity of a worker, or its slots if the service does not report a capacity', () => {
+  it('shows the capacity of a worker, or its slots if the service reports no capacity', () => {
     const workers = [worker('wrk_1', { running: 2, slots: 256, capacity: 2 }), worker('wrk_2', { slots: 256 })]
     const text = draw(snapshot({ workers })).join('\n')
     expect(text).toMatch(/wrk_1 +inference +up +2\/2 .*\n.*wrk_2 +inference +up +0\/256 /)
@@ -110,7 +110,7 @@ describe('a frame', () => {
     expect(text.join('\n')).not.toMatch(/pool|worker/)
   })
 
-  it('shows that there are no jobs, or no job store', () => {
+  it('reports that no job is running, or that the service has no job store', () => {
     expect(draw(snapshot({ jobs: [] }))).toContain('No running or queued durable jobs.')
     expect(draw(snapshot({ jobs: null }))).toContain('Durable jobs are not available: the service has no job store.')
   })
@@ -132,7 +132,7 @@ describe('a frame', () => {
   })
 })
 
-describe('the keys', () => {
+describe('the keys of sluice top', () => {
   const jobs = [
     job(3, { model: 'a', project: 'y', endpoint: '/v1/messages' }),
     job(1, { model: 'b', project: 'x', endpoint: '/v1/messages' }),
@@ -155,17 +155,17 @@ describe('the keys', () => {
     { keys: ['a', 'j', 'j', 'j', 'pagedown'], ids: [3] },
     { keys: ['a', 'pagedown', 'home'], ids: [1, 2, 3] },
     { keys: ['a', 'up', 'x', 'constructor'], ids: [1, 2, 3] },
-  ])('$keys show the jobs $ids', ({ keys, ids }) => {
+  ])('show the jobs $ids after $keys', ({ keys, ids }) => {
     expect(order(...keys)).toEqual(ids)
   })
 
-  it('keep the last job visible if the list became shorter', () => {
+  it('show the last job if the list becomes shorter than the scroll position', () => {
     expect(sorted(jobs.slice(0, 1), { ...FIRST_VIEW, offset: 2 })).toHaveLength(1)
     expect(sorted([], { ...FIRST_VIEW, offset: 2 })).toEqual([])
   })
 })
 
-it('rows are shared evenly among the sections that need more than their share', () => {
+it('the row allocation of sluice top divides rows evenly among the sections that need more', () => {
   expect(shareRows([2, 50, 50], 22)).toEqual([2, 10, 10])
   expect(shareRows([50, 3], 100)).toEqual([50, 3])
   expect(shareRows([5, 5], 0)).toEqual([0, 0])

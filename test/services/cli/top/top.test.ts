@@ -33,7 +33,7 @@ async function startWithJobs(): Promise<{ admin: Admin; running: string; waiting
   return { admin, running, waiting, theirs }
 }
 
-it('--once shows everything to an admin key, the own project to another key, and an error for an invalid key', async () => {
+it('sluice top --once shows all jobs to an admin key, own jobs to others, and an error to invalid keys', async () => {
   const { admin, running, waiting, theirs } = await startWithJobs()
   const topAs = (user: string) => topWith(admin.stack.url, secretOf(user))
   const read = async (user: string, ...args: string[]) => {
@@ -64,7 +64,7 @@ it('--once shows everything to an admin key, the own project to another key, and
   })
 })
 
-it('refreshes, sorts, adapts to a new size and restores the terminal', async () => {
+it('sluice top refreshes, sorts, adapts to a new terminal size and restores the terminal', async () => {
   const { admin, running } = await startWithJobs()
   const ran = await onTerminal(
     ['top', '--interval', '1'],
@@ -86,7 +86,7 @@ it('refreshes, sorts, adapts to a new size and restores the terminal', async () 
 it.each([
   { how: 'Ctrl-C', step: { send: '\x03' }, code: 130 },
   { how: 'a signal', step: { signal: 15 }, code: -15 },
-])('$how restores the terminal; NO_COLOR disables colours', async ({ step, code }) => {
+])('sluice top restores the terminal after $how, and omits colours if NO_COLOR is set', async ({ step, code }) => {
   await using stack = await startStack({ models: [ECHO_MODEL] })
   const env = { SLUICE_URL: stack.url, SLUICE_API_KEY: 'sk-test-0123456789', NO_COLOR: '1' }
   const ran = await onTerminal(['top'], env, [{ waitFor: 'No running or queued', ...step }])
