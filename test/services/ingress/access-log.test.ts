@@ -121,14 +121,14 @@ describe('the access log', () => {
     expect(line).not.toHaveProperty('sent_status')
   })
 
-  it('distinguishes a slow reader from a caller that disconnected', async () => {
+  it('distinguishes a caller that reads too slowly from a caller that disconnected', async () => {
     expect(await unread(() => {})).toMatchObject({ status: 408, sent_status: 200, error_code: 'slow_reader' })
     const left = await unread((socket) => socket.destroy())
     expect(left.status).toBe('aborted')
     expect(left).not.toHaveProperty('error_code')
   })
 
-  it('logs the error code of a failed job whose result is requested', async () => {
+  it('contains the error code of a failed job if its result is requested', async () => {
     const made = await post('/v1/jobs', { endpoint: CHAT, body: say('!echo fail=upstream_refused') })
     const { id } = JSON.parse(made.text) as { id: string }
     await (await fetch(`${service.url}/v1/jobs/${id}?wait=20`, { headers: KEY })).text()

@@ -70,21 +70,24 @@ describe.each(PATHS)('the body of POST %s', (path) => {
 
   test.each([
     ['nothing', ''],
-    ['cut JSON', '{"model":"echo-1","messages":[{"role":'],
-    ['two values', '{}{}'],
-    ['a comma too many', '{"model":"echo-1",}'],
-    ['single quotes', "{'model':'echo-1'}"],
+    ['truncated JSON', '{"model":"echo-1","messages":[{"role":'],
+    ['two JSON values', '{}{}'],
+    ['JSON with a trailing comma', '{"model":"echo-1",}'],
+    ['JSON in single quotes', "{'model':'echo-1'}"],
     ['NaN', '{"model":"echo-1","temperature":NaN}'],
-    ['a control character in a string', '{"model":"a\u0000b"}'],
+    ['a JSON string with a control character', '{"model":"a\u0000b"}'],
     ['a byte order mark alone', '\ufeff'],
-    ['white space', ' \n\t '],
-    ['10,000 levels of arrays', '['.repeat(10_000) + ']'.repeat(10_000)],
-    ['10,000 levels inside a field', `{"model":"echo-1","x":${'{"a":'.repeat(10_000)}1${'}'.repeat(10_000)}}`],
+    ['white space only', ' \n\t '],
+    ['an array of 10,000 levels', '['.repeat(10_000) + ']'.repeat(10_000)],
+    [
+      'an object with 10,000 levels inside a field',
+      `{"model":"echo-1","x":${'{"a":'.repeat(10_000)}1${'}'.repeat(10_000)}}`,
+    ],
     ['a million opening brackets', '['.repeat(1_000_000)],
-    ['a million values where messages belong', `{"model":"echo-1","messages":[${'1,'.repeat(1_000_000)}1]}`],
-    ['70,000 keys', `{${Array.from({ length: 70_000 }, (_, i) => `"k${i}":1`).join()}}`],
-    ['a million keys', `{${Array.from({ length: 1_000_000 }, (_, i) => `"k${i}":1`).join()}}`],
-  ])('%s is refused with 400', async (_name, body) => {
+    ['an object with a million values as messages', `{"model":"echo-1","messages":[${'1,'.repeat(1_000_000)}1]}`],
+    ['an object with 70,000 keys', `{${Array.from({ length: 70_000 }, (_, i) => `"k${i}":1`).join()}}`],
+    ['an object with a million keys', `{${Array.from({ length: 1_000_000 }, (_, i) => `"k${i}":1`).join()}}`],
+  ])('is refused with 400 if it is %s', async (_name, body) => {
     expect(await refusalOf(await postBytes(path, body), path)).toMatchObject(invalid)
   })
 
@@ -95,28 +98,31 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['{"model":"echo-1","messages":[{"role":', ' The JSON is incomplete.'],
     // V8 would quote the body here.
     ['my secret', ''],
-  ])('truncated JSON (%j) is refused with the position, and without its text', async (body, place) => {
+  ])('is refused with the position of the error and without its text if it is %j', async (body, place) => {
     const message = `We could not parse the JSON body of your request.${place}`
     expect(await refusalOf(await postBytes(path, body), path)).toMatchObject({ ...invalid, message })
   })
 
   test.each([
     ['a lone continuation byte', [0x80]],
-    ['an overlong slash', [0xc0, 0xaf]],
-    ['a UTF-8 surrogate', [0xed, 0xa0, 0x80]],
-    ['half a character', [0xf0, 0x9f, 0x98]],
+    ['an overlong encoding of a slash', [0xc0, 0xaf]],
+    ['an encoded surrogate', [0xed, 0xa0, 0x80]],
+    ['a truncated character', [0xf0, 0x9f, 0x98]],
     ['UTF-16', [0xff, 0xfe, 0x7b, 0x00]],
-  ])('invalid UTF-8 (%s) is refused with 400', async (_name, bytes) => {
+  ])('is refused with 400 if it contains %s, which is invalid UTF-8', async (_name, bytes) => {
     const [head = '', tail = ''] = JSON.stringify(valid({ messages: [{ role: 'user', content: '@' }] })).split('@')
     const body = Buffer.concat([Buffer.from(head), Buffer.from(bytes), Buffer.from(tail)])
     const refusal = await refusalOf(await postBytes(path, body), path)
     expect(refusal).toMatchObject({ ...invalid, message: 'The body is not valid UTF-8.' })
   })
 
-  test.each([null, [], 'x', 7, true, [valid()]])('a JSON body %j that is not an object is refused', async (body) => {
-    const refusal = await refusalOf(await stack.post(path, body), path)
-    expect(refusal).toMatchObject({ status: 400, type: 'invalid_request_error' })
-  })
+  test.each([null, [], 'x', 7, true, [valid()]])(
+    'is refused with 400 if it is %j, which is not an object',
+    async (body) => {
+      const refusal = await refusalOf(await stack.post(path, body), path)
+      expect(refusal).toMatchObject({ status: 400, type: 'invalid_request_error' })
+    },
+  )
 
   test.each([
     ['a missing model', { model: undefined }, 'model'],
@@ -124,13 +130,17 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['an empty model', { model: '' }, 'model'],
     ['a model of the wrong type', { model: { id: 'echo-1' } }, 'model'],
     ['missing messages', { messages: undefined }, 'messages'],
-    ['no messages', { messages: [] }, 'messages'],
+    ['an empty list of messages', { messages: [] }, 'messages'],
     ['messages of the wrong type', { messages: 'hi' }, 'messages'],
     ['a message of the wrong type', { messages: ['hi'] }, 'messages[0]'],
     ['a message without a role', { messages: [{ content: 'hi' }] }, 'messages[0].role'],
     ['an unknown role', { messages: [{ role: 'robot', content: 'hi' }] }, 'messages[0].role'],
     ['content of the wrong type', { messages: [{ role: 'user', content: 5 }] }, 'messages[0].content'],
-    ['an unknown part', { messages: [{ role: 'user', content: [{ type: 'smell' }] }] }, 'messages[0].content[0].type'],
+    [
+      'a part of an unknown type',
+      { messages: [{ role: 'user', content: [{ type: 'smell' }] }] },
+      'messages[0].content[0].type',
+    ],
     [
       'a part without text',
       { messages: [{ role: 'user', content: [{ type: 'text' }] }] },
@@ -149,9 +159,9 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['stream as a string', { stream: 'true' }, 'stream'],
     ['tools of the wrong type', { tools: { name: 'f' } }, 'tools'],
     ['a tool of the wrong type', { tools: [null] }, 'tools[0]'],
-    ['a 10 MB string where a number belongs', { temperature: 'x'.repeat(10_000_000) }, 'temperature'],
-    ['a 10 MB role', { messages: [{ role: 'x'.repeat(10_000_000), content: 'hi' }] }, 'messages[0].role'],
-  ])('%s is refused with its path', async (_name, more, param) => {
+    ['a 10 MB string in place of a number', { temperature: 'x'.repeat(10_000_000) }, 'temperature'],
+    ['a role of 10 MB', { messages: [{ role: 'x'.repeat(10_000_000), content: 'hi' }] }, 'messages[0].role'],
+  ])('is refused with the path of the value if it has %s', async (_name, more, param) => {
     const response = await stack.post(path, valid(more))
     const refusal = await refusalOf(response, path)
     expect(refusal).toMatchObject({ status: 400, type: 'invalid_request_error' })
@@ -160,7 +170,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect(refusal.message.length).toBeLessThan(1_000)
   })
 
-  it('names an unknown model, however long its name is', async () => {
+  it('is refused with the model name if the model is unknown, even if the name has 10 MB', async () => {
     for (const model of ['no-such-model', 'm'.repeat(10_000_000), '__proto__', 'constructor', '\ud800', '../../etc']) {
       const response = await stack.post(path, valid({ model }))
       const refusal = await refusalOf(response, path)
@@ -170,7 +180,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     }
   })
 
-  it('uses the last of duplicate keys, for checks and execution alike', async () => {
+  it('is read with the last value of a duplicate key, both for checks and for execution', async () => {
     const [head] = JSON.stringify(valid()).split('}]')
     const bad = await postBytes(path, `{"model":"no-such-model",${JSON.stringify(valid()).slice(1)}`)
     expect(bad.status).toBe(200)
@@ -178,7 +188,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect((await refusalOf(good, path)).status).toBe(404)
   })
 
-  it('ignores a __proto__ key in every part of a request', async () => {
+  it('is read without __proto__ keys at every level', async () => {
     const hidden = '"__proto__":{"stream":true,"n":50,"model":"other"},"constructor":{"prototype":{"stream":true}}'
     const response = await postBytes(path, JSON.stringify(valid()).replace('{', `{${hidden},`))
     expect(response.status).toBe(200)
@@ -189,7 +199,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     expect((await refusalOf(await postBytes(path, nameless), path)).status).toBe(400)
   })
 
-  it('accepts a 10 MB string where a string belongs', async () => {
+  it('is accepted if a message has 10 MB', async () => {
     const content = `!echo text=done\n${'x'.repeat(10_000_000)}`
     const response = await stack.post(path, valid({ messages: [{ role: 'user', content }] }))
     expect(response.status).toBe(200)
@@ -197,14 +207,14 @@ describe.each(PATHS)('the body of POST %s', (path) => {
   })
 
   test.each([
-    ['no type', undefined],
+    ['no content type', undefined],
     ['text/plain', 'text/plain'],
     ['a form', 'application/x-www-form-urlencoded'],
     ['multipart', 'multipart/form-data; boundary=x'],
-    ['a type that only begins like JSON', 'application/jsonx'],
-    ['another charset', 'application/json; charset=utf-16'],
+    ['a type that only begins with application/json', 'application/jsonx'],
+    ['JSON in another charset', 'application/json; charset=utf-16'],
     ['nonsense', ';;;'],
-  ])('a content type that is not JSON (%s) is refused with 415', async (_name, type) => {
+  ])('is refused with 415 if its content type is not JSON: %s', async (_name, type) => {
     const headers = type === undefined ? [KEY] : [KEY, `content-type: ${type}`]
     using client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, headers, JSON.stringify(valid())))
@@ -217,7 +227,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     'APPLICATION/JSON',
     'application/json;charset="utf-8"',
     'application/vnd.x+json',
-  ])('the content type %s is JSON', async (type) => {
+  ])('is accepted as JSON with the content type %s', async (type) => {
     expect((await postBytes(path, JSON.stringify(valid()), { 'content-type': type })).status).toBe(200)
   })
 
@@ -229,7 +239,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['GZIP', gzipSync],
     ['gzip, zstd', (body: string) => zstdCompressSync(gzipSync(body))],
     ['identity,br , gzip', (body: string) => gzipSync(brotliCompressSync(body))],
-  ])('a body in %s is decompressed', async (encoding, compress) => {
+  ])('is decompressed if its Content-Encoding is %s', async (encoding, compress) => {
     const body = compress(JSON.stringify(valid()))
     expect((await postBytes(path, body, { 'content-encoding': encoding })).status).toBe(200)
   })
@@ -241,7 +251,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['zstd', zstdCompressSync],
     ['gzip, zstd', (body: Buffer) => zstdCompressSync(gzipSync(body))],
     ['gzip, gzip, gzip', () => gzipSync(gzipSync(Buffer.alloc(64 * 1024 * 1024, gzipSync(''))))],
-  ])('a decompression bomb in %s is refused with 413 at the bound', async (encoding, compress) => {
+  ])('is refused with 413 at the size limit if it is a decompression bomb in %s', async (encoding, compress) => {
     const bomb = compress(Buffer.alloc(64 * 1024 * 1024, 0x20))
     expect(bomb.length).toBeLessThan(100_000)
     const refusal = await refusalOf(await postBytes(path, bomb, { 'content-encoding': encoding }), path)
@@ -257,7 +267,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', 400],
     ['br', 400],
     ['zstd', 400],
-  ])('an unknown or wrong Content-Encoding %s gets %i', async (encoding, status) => {
+  ])('with the unknown or wrong Content-Encoding %s gets %i', async (encoding, status) => {
     const response = await postBytes(path, JSON.stringify(valid()), { 'content-encoding': encoding })
     expect(await refusalOf(response, path)).toMatchObject({ status, type: 'invalid_request_error' })
   })
@@ -266,7 +276,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', gzipSync],
     ['zstd', zstdCompressSync],
     ['gzip, zstd', (body: string) => zstdCompressSync(gzipSync(body).subarray(0, -12))],
-  ])('refuses a truncated body in %s', async (encoding, compress) => {
+  ])('is refused with 400 if it is truncated in %s', async (encoding, compress) => {
     const body = compress(JSON.stringify(valid())).subarray(0, encoding.includes(',') ? undefined : -12)
     expect((await refusalOf(await postBytes(path, body, { 'content-encoding': encoding }), path)).status).toBe(400)
   })
@@ -274,12 +284,15 @@ describe.each(PATHS)('the body of POST %s', (path) => {
   test.each([
     [23, 200],
     [24, 400],
-  ])('a zstd body with a window of 2^%i bytes gets %i: RFC 9659 allows 8 MiB', async (windowLog, status) => {
-    const body = zstdFrame(JSON.stringify(valid()), windowLog)
-    expect((await postBytes(path, body, { 'content-encoding': 'zstd' })).status).toBe(status)
-  })
+  ])(
+    'in zstd with a window of 2^%i bytes gets %i, because RFC 9659 limits the window to 8 MiB',
+    async (windowLog, status) => {
+      const body = zstdFrame(JSON.stringify(valid()), windowLog)
+      expect((await postBytes(path, body, { 'content-encoding': 'zstd' })).status).toBe(status)
+    },
+  )
 
-  it('lists zstd among the accepted encodings', async () => {
+  it('is refused with a list of the accepted encodings, including zstd', async () => {
     const response = await postBytes(path, '{}', { 'content-encoding': 'compress' })
     expect((await refusalOf(response, path)).message).toContain('gzip, deflate, br, zstd or identity')
   })
@@ -287,27 +300,27 @@ describe.each(PATHS)('the body of POST %s', (path) => {
   test.each([
     ['plain', (body: Buffer) => body, {}],
     ['in gzip', gzipSync, { 'content-encoding': 'gzip' }],
-  ])('a body %s may begin with a byte order mark', async (_, compress, headers) => {
+  ])('%s may begin with a byte order mark', async (_, compress, headers) => {
     const body = Buffer.from(`\uFEFF${JSON.stringify(valid())}`)
     expect((await postBytes(path, compress(body), { ...headers })).status).toBe(200)
   })
 
   test.each([['\uFEFF'], [`${JSON.stringify({})}\uFEFF`], ['\uFEFF\uFEFF{}']])(
-    '%j is not a JSON body',
+    'is refused with 400 if it is the JSON value %j',
     async (body) => {
       expect((await refusalOf(await postBytes(path, body), path)).status).toBe(400)
     },
   )
 })
 
-describe.each(PATHS)('a body too large for POST %s', (path) => {
+describe.each(PATHS)('a body over the size limit of POST %s', (path) => {
   let small: Stack
   beforeAll(async () => {
     small = await startStack({ settings: { BODY_BYTES_MAX: '100000', BODY_STALL_MS: '300' } })
   })
   afterAll(() => small[Symbol.asyncDispose]())
 
-  it('is refused by its Content-Length before it is sent', async () => {
+  it('is refused with 413 by its Content-Length before the client sends the body', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 100001']))
     const refusal = await refusalOf(await client.answer(), path)
@@ -315,7 +328,7 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
     expect(refusal.code ?? refusal.type).toBe('request_too_large')
   })
 
-  it.concurrent('is refused while its chunks arrive, and cut if it does not end', async () => {
+  it.concurrent('is refused with 413 while its chunks arrive, and its connection is closed if they continue', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
     const drip = setInterval(() => client.send(`4000\r\n${' '.repeat(0x4000)}\r\n`), 20)
@@ -327,7 +340,7 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
     }
   })
 
-  it('does not cost the connection if the rest arrives in time', async () => {
+  it('leaves the connection usable if the rest of the body arrives in time', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 150000']))
     expect((await client.answer()).status).toBe(413)
@@ -336,7 +349,7 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
     expect((await client.answer(1)).status).toBe(200)
   })
 
-  it.concurrent('gets one response, and the service survives a stall of the upload afterwards', async () => {
+  it.concurrent('gets one response, and the service continues after the upload stalls', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
     client.send(`30000\r\n${' '.repeat(0x30000)}`)
@@ -347,8 +360,8 @@ describe.each(PATHS)('a body too large for POST %s', (path) => {
   })
 })
 
-describe.each(PATHS)('an upload to %s that stops', (path) => {
-  it.concurrent('is ended with 408, which SDKs retry, and its connection is cut', async () => {
+describe.each(PATHS)('a stalled upload to %s', (path) => {
+  it.concurrent('ends with 408, which SDKs retry, and its connection is closed', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000']))
     client.send('{"model":')
@@ -359,7 +372,7 @@ describe.each(PATHS)('an upload to %s that stops', (path) => {
     await until(() => client.isEnded)
   })
 
-  it.concurrent('may be slow if it makes progress', async () => {
+  it.concurrent('is accepted if it is slow but makes progress', async () => {
     using client = await openRaw(stack.url)
     const body = JSON.stringify(valid())
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, `content-length: ${body.length}`]))
@@ -370,7 +383,7 @@ describe.each(PATHS)('an upload to %s that stops', (path) => {
     expect((await client.answer()).status).toBe(200)
   })
 
-  it('leaves no data when the client disconnects in the middle', async () => {
+  it('leaves no data if the client disconnects in the middle of the body', async () => {
     const client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000', 'content-encoding: gzip']))
     client.send(gzipSync('{"model":'))
@@ -403,7 +416,7 @@ describe('routes and methods', () => {
     ['GET', 'http://[::1'],
     ['OPTIONS', '*'],
     ['DELETE', '/v1/nothing'],
-  ])('%s %s is 404 in the format of its path', async (method, path) => {
+  ])('%s %s returns 404 in the error format of its path', async (method, path) => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`${method} ${path}`, [KEY]))
     const refusal = await refusalOf(await client.answer(), path)
@@ -423,7 +436,7 @@ describe('routes and methods', () => {
     ['PROPFIND', '/v1/embeddings', 'POST'],
     ['POST', '/v1/models', 'GET, HEAD'],
     ['PATCH', '/v1/models/echo-1', 'GET, HEAD'],
-  ])('%s %s is 405 and lists the allowed methods', async (method, path, allow) => {
+  ])('%s %s returns 405 with the allowed methods: %s', async (method, path, allow) => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`${method} ${path}`, [KEY]))
     const refusal = await refusalOf(await client.answer(), path)
@@ -431,13 +444,13 @@ describe('routes and methods', () => {
     expect(refusal.headers.get('allow')).toBe(allow)
   })
 
-  it('accepts an absolute URL as a target, as a proxy sends it', async () => {
+  it('GET with an absolute URL returns 200, as for a proxy', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest('GET http://elsewhere/v1/models?x=1', [KEY]))
     expect((await client.answer()).status).toBe(200)
   })
 
-  it('answers HEAD like GET, without a body', async () => {
+  it('HEAD returns the headers of GET without a body', async () => {
     const [get, head] = await Promise.all([stack.get('/v1/models'), stack.get('/v1/models', { method: 'HEAD' })])
     expect(get.status).toBe(200)
     expect((await fetch(`${stack.url}/v1/models`, { method: 'HEAD' })).status).toBe(401)
@@ -450,35 +463,38 @@ describe('routes and methods', () => {
   })
 })
 
-describe('keys', () => {
+describe('the key of a request', () => {
   test.each([
     ['none', []],
-    ['an empty bearer', ['authorization: Bearer ']],
-    ['another scheme', [`authorization: Basic ${btoa(`user:${TEST_KEY}`)}`]],
-    ['a bare key', [`authorization: ${TEST_KEY}`]],
+    ['an empty bearer token', ['authorization: Bearer ']],
+    ['a key in another authentication scheme', [`authorization: Basic ${btoa(`user:${TEST_KEY}`)}`]],
+    ['a key without a scheme', [`authorization: ${TEST_KEY}`]],
     ['a key in two words', ['authorization: Bearer sk test']],
     ['a wrong key', ['authorization: Bearer sk-wrong-0123456789-abcd']],
     ['a wrong x-api-key', ['x-api-key: sk-wrong-0123456789-abcd']],
-    ['a key cut short', [`authorization: Bearer ${TEST_KEY.slice(0, -1)}`]],
+    ['a truncated key', [`authorization: Bearer ${TEST_KEY.slice(0, -1)}`]],
     ['a key in another case', [`authorization: Bearer ${TEST_KEY.toUpperCase()}`]],
     ['a very long key', [`authorization: Bearer ${'k'.repeat(8_000)}`]],
-    ['bytes beyond ASCII', ['authorization: Bearer \u00ff\u00fe\u00ff\u00fe\u00ff\u00fe\u00ff\u00fe']],
-  ])('%s is 401 with a challenge, in both formats, and echoes no key', async (_name, headers) => {
-    for (const path of PATHS) {
-      using client = await openRaw(stack.url)
-      client.send(Buffer.from(rawRequest(`POST ${path}`, [...headers, JSON_TYPE], JSON.stringify(valid())), 'latin1'))
-      const refusal = await refusalOf(await client.answer(), path)
-      expect(refusal).toMatchObject({
-        status: 401,
-        type: path === CHAT ? 'invalid_request_error' : 'authentication_error',
-      })
-      expect(refusal.headers.get('www-authenticate')).toBe('Bearer')
-      expect(refusal.message).not.toContain('wrong-0123456789')
-      expect(refusal.message.length).toBeLessThan(200)
-    }
-  })
+    ['bytes outside ASCII', ['authorization: Bearer \u00ff\u00fe\u00ff\u00fe\u00ff\u00fe\u00ff\u00fe']],
+  ])(
+    'gets 401 with a challenge in both formats, without the key in the response, if it is %s',
+    async (_name, headers) => {
+      for (const path of PATHS) {
+        using client = await openRaw(stack.url)
+        client.send(Buffer.from(rawRequest(`POST ${path}`, [...headers, JSON_TYPE], JSON.stringify(valid())), 'latin1'))
+        const refusal = await refusalOf(await client.answer(), path)
+        expect(refusal).toMatchObject({
+          status: 401,
+          type: path === CHAT ? 'invalid_request_error' : 'authentication_error',
+        })
+        expect(refusal.headers.get('www-authenticate')).toBe('Bearer')
+        expect(refusal.message).not.toContain('wrong-0123456789')
+        expect(refusal.message.length).toBeLessThan(200)
+      }
+    },
+  )
 
-  it('are checked before the body', async () => {
+  it('is checked before the body arrives', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${CHAT}`, ['authorization: Bearer sk-nobody', JSON_TYPE, 'content-length: 1000000']))
     expect((await client.answer()).status).toBe(401)
@@ -486,41 +502,49 @@ describe('keys', () => {
   })
 })
 
-describe('HTTP itself', () => {
+describe('the HTTP parser', () => {
   test.each([
     ['TLS', '\x16\x03\x01\x02\x00\x01\x00', CHAT],
     ['HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', CHAT],
-    ['a method that is none', 'FROBNICATE / HTTP/1.1\r\nhost: x\r\n\r\n', CHAT],
+    ['an unknown method', 'FROBNICATE / HTTP/1.1\r\nhost: x\r\n\r\n', CHAT],
     ['a space in a header name', rawRequest(`POST ${MESSAGES}`, ['a b: c']), MESSAGES],
     ['an empty header name', rawRequest(`POST ${MESSAGES}`, [': c']), MESSAGES],
     ['a control character in a header', rawRequest(`POST ${MESSAGES}`, ['a: \x01']), MESSAGES],
     ['a folded header', rawRequest(`POST ${MESSAGES}`, ['a: b', ' c']), MESSAGES],
     [
-      'both lengths',
+      'Content-Length followed by Transfer-Encoding',
       rawRequest(`POST ${MESSAGES}`, [KEY, 'content-length: 5', 'transfer-encoding: chunked'], '0\r\n\r\nG'),
       MESSAGES,
     ],
     [
-      'both lengths the other way round',
+      'Transfer-Encoding followed by Content-Length',
       rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: chunked', 'content-length: 5'], '0\r\n\r\nG'),
       CHAT,
     ],
-    ['two lengths', rawRequest(`POST ${CHAT}`, [KEY, 'content-length: 5', 'content-length: 6'], 'xxxxx'), CHAT],
-    ['a negative length', rawRequest(`POST ${CHAT}`, [KEY, 'content-length: -5']), CHAT],
-    ['an endless length', rawRequest(`POST ${CHAT}`, [KEY, `content-length: ${'9'.repeat(40)}`]), CHAT],
-    ['an unknown transfer encoding', rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: xchunked']), CHAT],
-    ['chunked not last', rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: chunked, gzip']), CHAT],
     [
-      'a chunk size that is none',
+      'two values of Content-Length',
+      rawRequest(`POST ${CHAT}`, [KEY, 'content-length: 5', 'content-length: 6'], 'xxxxx'),
+      CHAT,
+    ],
+    ['a negative Content-Length', rawRequest(`POST ${CHAT}`, [KEY, 'content-length: -5']), CHAT],
+    ['a Content-Length of 40 digits', rawRequest(`POST ${CHAT}`, [KEY, `content-length: ${'9'.repeat(40)}`]), CHAT],
+    ['an unknown transfer encoding', rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: xchunked']), CHAT],
+    [
+      'a transfer encoding that does not end with chunked',
+      rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: chunked, gzip']),
+      CHAT,
+    ],
+    [
+      'an invalid chunk size',
       rawRequest(`POST ${MESSAGES}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked'], 'zz\r\n'),
       MESSAGES,
     ],
     [
-      'a chunk longer than it says',
+      'a chunk longer than its size',
       rawRequest(`POST ${MESSAGES}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked'], '2\r\n{}}}\r\n0\r\n\r\n'),
       MESSAGES,
     ],
-  ])('%s is 400 once and the connection is cut', async (_name, bytes, path) => {
+  ])('returns one 400 and closes the connection for %s', async (_name, bytes, path) => {
     using client = await openRaw(stack.url)
     client.send(Buffer.from(bytes, 'latin1'))
     expect(await refusalOf(await client.answer(), path)).toMatchObject({ status: 400, type: 'invalid_request_error' })
@@ -531,28 +555,28 @@ describe('HTTP itself', () => {
   test.each([
     ['one header of 20 KB', rawRequest(`POST ${MESSAGES}`, [`x: ${'a'.repeat(20_000)}`]), MESSAGES],
     [
-      'many headers',
+      '3,000 headers',
       rawRequest(
         `POST ${CHAT}`,
         Array.from({ length: 3_000 }, (_, i) => `x-${i}: y`),
       ),
       CHAT,
     ],
-    ['a target of 20 KB', rawRequest(`GET /${'a'.repeat(20_000)}`), CHAT],
-  ])('%s is 431', async (_name, bytes, path) => {
+    ['a request target of 20 KB', rawRequest(`GET /${'a'.repeat(20_000)}`), CHAT],
+  ])('returns 431 and closes the connection for %s', async (_name, bytes, path) => {
     using client = await openRaw(stack.url)
     client.send(bytes)
     expect((await refusalOf(await client.answer(), path)).status).toBe(431)
     await until(() => client.isEnded)
   })
 
-  it('refuses a request without Host in the format of its path', async () => {
+  it('refuses a request without Host in the error format of its path', async () => {
     using client = await openRaw(stack.url)
     client.send(`POST ${MESSAGES} HTTP/1.1\r\n${KEY}\r\n\r\n`)
     expect(await refusalOf(await client.answer(), MESSAGES)).toMatchObject({ status: 400 })
   })
 
-  it('continues after Expect: 100-continue, and ignores any other expectation', async () => {
+  it('continues after Expect: 100-continue, and ignores other expectations', async () => {
     const body = JSON.stringify(valid())
     for (const expectation of ['100-continue', 'a-miracle']) {
       using client = await openRaw(stack.url)
@@ -565,7 +589,7 @@ describe('HTTP itself', () => {
     }
   })
 
-  it('answers pipelined requests in their order', async () => {
+  it('returns the responses of pipelined requests in order', async () => {
     using client = await openRaw(stack.url)
     const slow = JSON.stringify(valid({ messages: [{ role: 'user', content: '!echo first_ms=150 text=slow' }] }))
     client.send(rawRequest(`POST ${CHAT}`, [KEY, JSON_TYPE], slow))
@@ -577,7 +601,7 @@ describe('HTTP itself', () => {
     expect(answers[0]?.body).toContain('slow')
   })
 
-  it('never sends an error for garbage in place of an earlier response, nor in the middle of a stream', async () => {
+  it('sends no error for invalid bytes before an earlier response ends or within a stream', async () => {
     for (const stream of [false, true]) {
       using client = await openRaw(stack.url)
       const body = JSON.stringify(
@@ -593,13 +617,13 @@ describe('HTTP itself', () => {
     }
   })
 
-  it('treats an unknown Upgrade as a plain request', async () => {
+  it('serves a request with an unknown Upgrade as a plain request', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest('GET /v1/models', [KEY, 'connection: upgrade', 'upgrade: h2c']))
     expect((await client.answer()).status).toBe(200)
   })
 
-  it('cuts a refused connection although the client keeps its side open', async () => {
+  it('closes the connection of a refused request even if the client leaves its side open', async () => {
     using client = await openRaw(stack.url)
     client.send('GARBAGE\r\n\r\n')
     await until(() => client.isEnded)
@@ -609,7 +633,7 @@ describe('HTTP itself', () => {
     })
   })
 
-  it('cuts CONNECT', async () => {
+  it('closes the connection of a CONNECT request without a response', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest('CONNECT example.com:443', [KEY]))
     await until(() => client.isEnded)

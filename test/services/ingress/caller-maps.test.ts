@@ -59,7 +59,7 @@ describe('metadata', () => {
     120_000,
   )
 
-  it('is found by each stored key', async () => {
+  it('filters the list of jobs by each stored key', async () => {
     await using service = await startService()
     const body = { endpoint: CHAT, body: say('x'), run_at: inAnHour() }
     for (const name of [...NAMES, '[', ']', 'a&b=c', 'é', '\n']) {
@@ -69,7 +69,7 @@ describe('metadata', () => {
     }
   })
 
-  it('with a key of 65 code points is refused; the message counts and truncates by code points', async () => {
+  it('is refused with a key of 65 code points, and the message counts and truncates by code points', async () => {
     await using service = await startService()
     const metadata = mapOf(`a${'😀'.repeat(64)}`, 'x')
     const error = await errorOf((await PLACES['POST /v1/jobs']?.(service, metadata)) as Response)
@@ -78,14 +78,14 @@ describe('metadata', () => {
   })
 })
 
-describe('the names of other maps', () => {
-  test.each(NAMES)('logit_bias refuses %j', async (name) => {
+describe('names such as __proto__ in maps of callers', () => {
+  test.each(NAMES)('are refused as keys of logit_bias: %j', async (name) => {
     await using service = await startService()
     const response = await service.post(CHAT, say('x', { logit_bias: mapOf(name, 1) }))
     expect(await errorOf(response)).toMatchObject({ type: 'invalid_request_error', param: `logit_bias.${name}` })
   })
 
-  test.each(NAMES.slice(0, 5))('a tool may have the parameter %s', async (name) => {
+  test.each(NAMES.slice(0, 5))('are accepted as a parameter of a tool: %s', async (name) => {
     await using service = await startService()
     const parameters = { type: 'object', properties: mapOf(name, { type: 'integer' }), required: [name] }
     const tools = [{ type: 'function', function: { name: 'f', parameters } }]
@@ -94,7 +94,7 @@ describe('the names of other maps', () => {
     expect([name, Object.hasOwn(called, name)]).toEqual([name, true])
   })
 
-  it('are own keys of every record on the wire, also of a newer version', () => {
+  it('are own keys of every record between processes, including records of a newer version', () => {
     const schema = z.strictObject({ map: recordOf(z.string().max(11), z.int()).nullish() })
     const given = JSON.parse('{"map":{"__proto__":1,"constructor":2}}')
     for (const reader of [schema, tolerant(schema)]) {
@@ -106,7 +106,7 @@ describe('the names of other maps', () => {
     expect(issues).toContainEqual(['invalid_key', '__proto__'])
   })
 
-  it('are not lost in a schema: only models.yaml has plain records', async () => {
+  it('are preserved by every schema except models.yaml, because no other schema uses plain records', async () => {
     const files = (await readdir('schemas', { recursive: true })).filter((file) => /\.ts$/.test(file))
     const plain = await Promise.all(
       files

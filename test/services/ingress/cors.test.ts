@@ -44,7 +44,7 @@ describe('with origins in CORS_ORIGINS', () => {
   })
   afterAll(() => stack[Symbol.asyncDispose]())
 
-  test('a preflight needs no key, and may request any header', async () => {
+  test('a preflight request needs no key, and allows any request header', async () => {
     for (const path of ['/v1/chat/completions', '/v1/files', '/healthz', '/nothing']) {
       const { status, headers, text } = await preflight(stack, PAGE, path)
       expect([status, text]).toEqual([204, ''])
@@ -58,7 +58,7 @@ describe('with origins in CORS_ORIGINS', () => {
     expect((await preflight(stack, 'http://localhost:5173')).status).toBe(204)
   })
 
-  test('responses and errors are readable, also over a limit, for which preflights do not count', async () => {
+  test('responses and errors are readable, and a preflight does not count against the rate limit', async () => {
     const call = () => stack.post('/v1/chat/completions', CHAT, { headers: { origin: PAGE } })
     const answers = [
       await call(),
@@ -80,14 +80,14 @@ describe('with origins in CORS_ORIGINS', () => {
     })
   })
 
-  test('other origins get no CORS headers, and their preflights are no calls', async () => {
+  test('other origins get no CORS headers, and their preflight requests get 405', async () => {
     const { status, headers } = await preflight(stack, OTHER)
     expect([status, headers['access-control-allow-origin'], headers.vary]).toEqual([405, undefined, 'Origin'])
     const models = await stack.get('/v1/models', { headers: { origin: OTHER } })
     expect([models.status, models.headers.get('access-control-allow-origin')]).toEqual([200, null])
   })
 
-  test('WebSockets are accepted from these origins, the same origin, and programs', async () => {
+  test('WebSockets are accepted from the listed origins, from the own origin, and without an Origin', async () => {
     expect(await refusalOf(stack, { headers: { origin: OTHER } })).toMatchObject({
       status: 403,
       body: { error: { code: 'permission_denied' } },
@@ -100,7 +100,7 @@ describe('with origins in CORS_ORIGINS', () => {
   })
 })
 
-test('an origin without a host does not match a request without an origin', () => {
+test('an origin without a host is not equal to the origin of a request without an Origin header', () => {
   const allows = (headers: IncomingHttpHeaders) => new Cors(PAGE).allowsSocket({ headers } as IncomingMessage)
   for (const origin of ['null', 'garbage', '', 'file:///tmp/page.html', 'http://']) {
     expect([origin, allows({ origin }), allows({ origin, host: '' })]).toEqual([origin, false, false])
@@ -108,7 +108,7 @@ test('an origin without a host does not match a request without an origin', () =
   expect(allows({ origin: 'http://127.0.0.1:8080', host: '127.0.0.1:8080' })).toBe(true)
 })
 
-test('* allows every page', async () => {
+test('the CORS_ORIGINS value * allows every page to read responses', async () => {
   await using stack = await startStack({ settings: { CORS_ORIGINS: '*' } })
   const { status, headers } = await preflight(stack, OTHER)
   expect([status, headers['access-control-allow-origin'], headers.vary]).toEqual([204, '*', undefined])
@@ -116,7 +116,7 @@ test('* allows every page', async () => {
   expect(client.frames).toHaveLength(1)
 })
 
-test('without the setting no page can read a response', async () => {
+test('an empty CORS_ORIGINS allows no page to read a response', async () => {
   await using stack = await startStack()
   const { status, headers } = await preflight(stack, PAGE)
   expect([status, headers['access-control-allow-origin']]).toEqual([405, undefined])
@@ -125,7 +125,7 @@ test('without the setting no page can read a response', async () => {
 })
 
 test.each(['app.example.com', 'https://app.example.com/', 'https://a.example, *', 'https://*.example.com', 'null'])(
-  'an invalid origin is refused at the start: %s',
+  'an invalid value of CORS_ORIGINS is refused at the start: %s',
   (origins) => {
     expect(() => parseConfig({ CORS_ORIGINS: origins })).toThrow(ConfigError)
   },

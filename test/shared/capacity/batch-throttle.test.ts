@@ -27,13 +27,13 @@ async function waited(pace: BatchThrottle): Promise<number> {
   return Math.round(at - from)
 }
 
-it('lines do not wait while no calls arrive, whatever their duration', async () => {
+it('the batch throttle delays no line while no calls arrive, whatever the duration of a line', async () => {
   const pace = new BatchThrottle()
   expect(await pace.line(taking(200), never)).toBe(200)
   expect(await waited(pace)).toBe(0)
 })
 
-it('a slow line next to calls is followed by a bounded pause', async () => {
+it('the batch throttle pauses for a limited time after a slow line if calls arrive', async () => {
   const pace = new BatchThrottle()
   pace.recordCall()
   await pace.line(taking(2), never)
@@ -48,7 +48,7 @@ it('a slow line next to calls is followed by a bounded pause', async () => {
   expect(await waited(pace)).toBeLessThanOrEqual(500)
 })
 
-it('earlier calls do not delay a line', async () => {
+it('the batch throttle ignores calls that arrived more than ten seconds before a line', async () => {
   const pace = new BatchThrottle()
   pace.recordCall()
   await pace.line(taking(300), never)
@@ -57,7 +57,7 @@ it('earlier calls do not delay a line', async () => {
   expect(await waited(pace)).toBe(0)
 })
 
-it('a failing line is followed by a pause as well, and a waiting line ends with its signal', async () => {
+it('the batch throttle pauses after a failed line, and ends a pause if the signal aborts', async () => {
   const pace = new BatchThrottle()
   pace.recordCall()
   const failing = async () => {

@@ -22,7 +22,7 @@ function openSubmits(turns: SubmitQueue) {
   return { begun, submit, end: () => ends.shift()?.() }
 }
 
-it('submissions pass directly while no other project makes calls', async () => {
+it('job submissions are not delayed while no other project makes calls', async () => {
   const turns = new SubmitQueue()
   turns.recordCall('a')
   const { begun, submit } = openSubmits(turns)
@@ -30,7 +30,7 @@ it('submissions pass directly while no other project makes calls', async () => {
   await until(() => begun.length === 50)
 })
 
-it('submissions run few at once next to calls of others, and round robin over projects whatever their backlog', async () => {
+it('job submissions next to calls run a few at once, and round robin over projects', async () => {
   const turns = new SubmitQueue()
   turns.recordCall('caller')
   const { begun, submit, end } = openSubmits(turns)
@@ -46,7 +46,7 @@ it('submissions run few at once next to calls of others, and round robin over pr
   expect(begun).toEqual(['many', 'many', 'many', 'few', 'many', 'few', 'many', 'many'])
 })
 
-it('submissions are refused beyond a bound, and pass on their slot when their caller disconnects', async () => {
+it('job submissions are refused if the queue is full, and release their slot if the caller disconnects', async () => {
   const turns = new SubmitQueue()
   turns.recordCall('caller')
   const { begun, submit, end } = openSubmits(turns)

@@ -14,21 +14,21 @@ const of = (...[models, bounds]: Parameters<typeof worker>) => {
   return capacityOf({ slots, capacity: { ...capacity, parkedCalls: 0, host: undefined, pid: undefined } }, idOf)
 }
 
-it('sums the limits of the models of a worker', () => {
+it('the capacity of a worker is the sum of the limits of its models', () => {
   expect(of(['small'], { 'generate small': 2, 'count_tokens small': 2 })).toBe(2)
   expect(of(['small', 'large'], { 'generate small': 2, 'generate large': 32 })).toBe(34)
 })
 
-it('counts a model with aliases once, and ignores names that are not in the catalogue', () => {
+it('the capacity of a worker includes a model with aliases once, and no model outside the catalogue', () => {
   expect(of(['small', 'tiny', 'word-list'], { 'generate small': 2 })).toBe(2)
 })
 
-it('is every slot if a model has no limit, or if the limits are larger', () => {
+it('the capacity of a worker is all slots if a model has no limit, or if the limits exceed the slots', () => {
   expect(of(['small', 'echo'], { 'generate small': 2 })).toBe(256)
   expect(of(['small', 'large'], { 'generate small': 200, 'generate large': 200 })).toBe(256)
 })
 
-it('is every slot of a worker that reports no models, or has not reported yet', () => {
+it('the capacity of a worker is all slots if the worker has reported no models', () => {
   expect(of(undefined)).toBe(256)
   expect(of([])).toBe(256)
   expect(capacityOf({ slots: 4, capacity: undefined }, idOf)).toBe(4)

@@ -17,8 +17,8 @@ interface Finding {
 }
 const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
 
-describe('the health checks of the service', () => {
-  it('are for operators, and report no problems, paused models, and dead letters', async () => {
+describe('GET /v1/admin/findings', () => {
+  it('returns problems, paused models and dead letters to operators only', async () => {
     await using admin = await openAdmin()
     const found = async (of = '') => await dataOf(await admin.as('op').get(`/v1/admin/findings${of}`))
     expect((await admin.as('alice').get('/v1/admin/findings')).status).toBe(403)
@@ -40,7 +40,7 @@ describe('the health checks of the service', () => {
     )
   })
 
-  it('check the disk of the blobs if it differs from the disk of the data', async () => {
+  it('checks the disk of the blobs if it is not the disk of the data directory', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'sluice-blobs-'))
     onTestFinished(() => rmSync(directory, { recursive: true }))
     await using admin = await openAdmin({ settings: { BLOB_DIR: directory } })
@@ -48,7 +48,7 @@ describe('the health checks of the service', () => {
     expect(machine.find(({ check }) => check === 'blobs')?.message).toMatch(/^\/.*(free|full)$/)
   })
 
-  it('include the metrics of the process, also if METRICS_PORT hides the metrics from callers', async () => {
+  it('includes the metrics of the process, even if METRICS_PORT hides them from callers', async () => {
     await using admin = await openAdmin({ settings: { METRICS_PORT: '0' } })
     expect((await admin.as('op').get('/metrics')).status).toBe(404)
     expect((await admin.as('alice').get('/v1/admin/metrics')).status).toBe(403)
@@ -57,7 +57,7 @@ describe('the health checks of the service', () => {
     expect(await answer.text()).toContain('sluice_attached_jobs{pool="inference"')
   })
 
-  it('name a model whose upstream keeps failing', async () => {
+  it('names a model whose upstream fails repeatedly', async () => {
     const upstream = { type: 'openai', base_url: 'http://127.0.0.1:1/v1', breaker: { failures: 2, reset_ms: 60_000 } }
     await using stack = await startStack({ models: [{ id: 'gone', engine: upstream }] })
     const operator = keyOf('sk-op-0123456789', { id: 'op', project: 'ops', scopes: ['admin'] })
@@ -79,7 +79,7 @@ describe('the health checks of the service', () => {
   })
 })
 
-describe('the health checks of a fleet', () => {
+describe('the fleet findings', () => {
   const pool = {
     id: 'inference',
     workers: 2,

@@ -3,8 +3,8 @@ import { describe, expect, it } from 'vitest'
 import { openAdmin, type Page } from '../../../support/admin.ts'
 import { until } from '../../../support/stack.ts'
 
-describe('the admin API', () => {
-  it('is open only to keys with the scope admin, and reports how to create one', async () => {
+describe('the admin API for jobs', () => {
+  it('is open only to keys with the admin scope, and reports how to create such a key', async () => {
     await using door = await openAdmin()
     for (const path of ['jobs', 'workers', 'pools', 'pauses', 'deliveries', 'jobs/job_00000000']) {
       const refused = await door.as('alice').get(`/v1/admin/${path}`)
@@ -19,7 +19,7 @@ describe('the admin API', () => {
     expect((await door.as('op').get('/v1/jobs')).status).toBe(403)
   })
 
-  it('refuses invalid parameters and names them', async () => {
+  it('refuses invalid parameters with the name of the parameter', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const codeOf = async (response: Response) =>
@@ -49,8 +49,8 @@ describe('the admin API', () => {
   })
 })
 
-describe('the jobs of all projects', () => {
-  it('are listed with their project, filtered and page by page, without input and output', async () => {
+describe('the jobs of all projects in the admin API', () => {
+  it('are listed with their project, filtered and paged, without input and output', async () => {
     await using door = await openAdmin()
     const [first, second] = [await door.submit('alice', 'a secret'), await door.submit('bob', 'a secret')]
     const failed = await door.submit('bob', '!echo fail=upstream_refused')
@@ -77,7 +77,7 @@ describe('the jobs of all projects', () => {
     expect(page.data[2]).toMatchObject({ id: second, project: 'bob', model: 'echo-1', status: 'completed' })
   })
 
-  it('are cancelled and rerun for their project, with an audit event for each', async () => {
+  it('are cancelled and redriven for their project, with an audit event for each', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const running = await door.submit('alice', '!echo tokens=100000 delay_ms=40')
@@ -105,7 +105,7 @@ describe('the jobs of all projects', () => {
     ])
   })
 
-  it('are changed in bulk: up to the requested number, each once, or none in a dry run', async () => {
+  it('are cancelled or redriven in bulk up to a maximum, each once, and unchanged in a dry run', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const failed: string[] = []
@@ -138,7 +138,7 @@ describe('the jobs of all projects', () => {
 })
 
 describe('the reason why a job is pending', () => {
-  it('has a code and a sentence', async () => {
+  it('consists of a code and a sentence', async () => {
     await using door = await openAdmin({ models: 2 })
     const op = door.as('op')
     const waits = async (id: string) =>

@@ -8,7 +8,7 @@ import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 const postgres = inject('postgres')
 const ADAPTERS = [
-  { name: 'SQLite and a file', isHere: true, open: async () => ({}) },
+  { name: 'SQLite and a key file', isHere: true, open: async () => ({}) },
   {
     name: 'Postgres',
     isHere: postgres !== null,
@@ -51,10 +51,10 @@ async function openWith(settings: Readonly<Record<string, string>> = {}) {
   }
 }
 
-describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
+describe.each(ADAPTERS)('the admin API for keys on $name', ({ isHere, open }) => {
   const openDoor = async () => await openWith(await open())
 
-  it.skipIf(!isHere)('creates a key whose secret is shown once, updates, rotates and revokes it', async () => {
+  it.skipIf(!isHere)('creates a key whose secret is returned once, updates, rotates and revokes the key', async () => {
     const door = await openDoor()
     const project = await door.post('boss', '/v1/admin/projects', {
       name: 'search',
@@ -94,7 +94,7 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
     ])
   })
 
-  it.skipIf(!isHere)('reports when a key was last used and its usage by day', async () => {
+  it.skipIf(!isHere)('reports the last use of a key and its usage by day', async () => {
     const door = await openDoor()
     const today = new Date().toISOString().slice(0, 10)
     expect((await door.get('op', '/v1/admin/keys/alice')).json).toMatchObject({
@@ -110,7 +110,7 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
     expect((await door.get('op', '/v1/usage?key=boss')).json.data).toEqual([])
   })
 
-  it.skipIf(!isHere)('lists page by page, with the key of the settings', async () => {
+  it.skipIf(!isHere)('lists keys in pages, including the key of the settings', async () => {
     const door = await openDoor()
     const seen: string[] = []
     let after = ''
@@ -127,8 +127,8 @@ describe.each(ADAPTERS)('on $name', ({ isHere, open }) => {
   })
 })
 
-describe('delegation of permissions', () => {
-  it('grants no permission to a key that the caller lacks', async () => {
+describe('the admin API for permissions', () => {
+  it('refuses to grant a permission that the caller lacks', async () => {
     const door = await openWith()
     const refused = async (who: string, path: string, body: object) => {
       const { status, json } = await door.post(who, path, body)
@@ -154,7 +154,7 @@ describe('delegation of permissions', () => {
     ])
   })
 
-  it('reports to every key its own permissions', async () => {
+  it('reports its own permissions to every key', async () => {
     const door = await openWith()
     const own = async (who: string) => (await door.get(who, '/v1/key')).json
     expect(await own('op')).toMatchObject({ id: 'op', project: 'op', scopes: ['admin'], endpoints: null })
@@ -163,7 +163,7 @@ describe('delegation of permissions', () => {
     expect(Object.keys(await own('alice'))).not.toContain('hash')
   })
 
-  it('reports to a key the tightest of its own limits, the limits of its project and the global limits', async () => {
+  it("reports to a key the lowest of its own limits, its project's limits and the global limits", async () => {
     const door = await openWith({ RATE_LIMIT_REQUESTS: '100', RATE_LIMIT_TOKENS: '5000' })
     const limits = { requests_per_minute: 20, running: 3, queued: 7, budget_usd_per_month: 1.5 }
     const project = (await door.post('boss', '/v1/admin/projects', { name: 'team', limits })).json
@@ -185,7 +185,7 @@ describe('delegation of permissions', () => {
     })
   })
 
-  it('refuses keys without the admin scope, with 403', async () => {
+  it('refuses keys without the admin scope with 403', async () => {
     const door = await openWith()
     for (const path of ['keys', 'keys/alice', 'projects', 'audit']) {
       const { status, json } = await door.get('alice', `/v1/admin/${path}`)
@@ -196,7 +196,7 @@ describe('delegation of permissions', () => {
     expect((await door.post('alice', '/v1/admin/keys/alice/revoke')).status).toBe(403)
   })
 
-  it('names the problem of an invalid request', async () => {
+  it('names the invalid parameter of a request', async () => {
     const door = await openWith()
     const wrong = async (path: string, body: object) => {
       const { status, json } = await door.post('boss', `/v1/admin/${path}`, body)

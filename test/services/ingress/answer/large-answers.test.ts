@@ -12,7 +12,7 @@ const APIS = [
   ['/v1/responses', (text: string) => ({ input: text })],
 ] as const
 
-describe('a response', () => {
+describe('a response in one large piece', () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack()
@@ -37,13 +37,13 @@ describe('a response', () => {
     )
   }
 
-  it.each(APIS)('that an engine returns in one large piece arrives complete from %s', async (path, bodyOf) => {
+  it.each(APIS)('arrives complete from %s', async (path, bodyOf) => {
     const { status, text } = await ask(path, bodyOf(LARGE))
     expect(status).toBe(200)
     expect(said(text) === LARGE).toBe(true)
   })
 
-  it.each(APIS)('larger than the limit is refused by %s, without retry', async (path, bodyOf) => {
+  it.each(APIS)('over the size limit is refused with 400 by %s, without a retry', async (path, bodyOf) => {
     const { status, text } = await ask(path, bodyOf(TOO_LARGE))
     expect(status).toBe(400)
     const { error } = JSON.parse(text)
@@ -52,7 +52,7 @@ describe('a response', () => {
     if (path !== '/v1/messages') expect(error.code).toBe('answer_too_large')
   })
 
-  it('has no such limit if streamed', async () => {
+  it('over the size limit of whole responses arrives complete as a stream', async () => {
     const [, bodyOf] = APIS[0]
     const { status, text } = await ask('/v1/chat/completions', { ...bodyOf(TOO_LARGE), stream: true })
     expect(status).toBe(200)

@@ -26,7 +26,7 @@ async function messageOf(response: Response): Promise<string> {
   return ((await response.json()) as { error: { message: string } }).error.message
 }
 
-describe('a path that is no endpoint', () => {
+describe('a request to an unknown path', () => {
   test.each([
     ['/chat/completions', '/v1/chat/completions'],
     ['/v1/chat/completion', '/v1/chat/completions'],
@@ -38,11 +38,11 @@ describe('a path that is no endpoint', () => {
     ['/jobs/job_1/result', '/v1/jobs/job_1/result'],
     ['/models/echo-1', '/v1/models/echo-1'],
     ['/responses/resp_1/cancel', '/v1/responses/resp_1/cancel'],
-  ])('suggests the most similar endpoint: %s', async (path, meant) => {
+  ])('gets the name of the most similar endpoint: %s', async (path, meant) => {
     expect(await messageOf(await stack.post(path, {}))).toBe(`Invalid URL (POST ${path}). Did you mean ${meant}?`)
   })
 
-  test('lists the API, its reference and the console for an empty path', async () => {
+  test('gets a list of the API, its reference and the console for the path /', async () => {
     const answer = await fetch(`${stack.url}/`, { headers: { accept: '*/*' } })
     expect(answer.status).toBe(404)
     expect(await answer.json()).toMatchObject({ error: { type: 'invalid_request_error' } })
@@ -55,7 +55,7 @@ describe('a path that is no endpoint', () => {
   })
 
   test.each(['/nothing/like/it', `/${'x'.repeat(5_000)}`])(
-    'lists all endpoints if none is similar: %.30s',
+    'gets a list of all endpoints if none is similar: %.30s',
     async (path) => {
       const message = await messageOf(await stack.post(path, {}))
       expect(message).toMatch(
@@ -72,11 +72,11 @@ describe('a path that is no endpoint', () => {
     ['/v1/threads/thread_1/runs', '/v1/chat/completions'],
     ['/v1/images/generations', 'not supported'],
     ['/v1/realtime', '/v1/ws'],
-  ])('of another API returns what to use instead: %s', async (path, hint) => {
+  ])('gets the name of the replacement if the path belongs to another API: %s', async (path, hint) => {
     expect(await messageOf(await stack.post(path, {}))).toContain(hint)
   })
 
-  test('returns the error in the format of the SDK that called', async () => {
+  test('gets the error in the format of the calling SDK', async () => {
     const anthropic = new Anthropic({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
     const body = { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user' as const, content: 'hi' }] }
     await expect(anthropic.messages.create(body)).rejects.toMatchObject({
@@ -88,10 +88,10 @@ describe('a path that is no endpoint', () => {
   })
 })
 
-describe('an unknown model', () => {
+describe('the error of an unknown model', () => {
   const chat = (model: string) => ({ model, messages: [{ role: 'user', content: 'hi' }] })
 
-  test('gets suggestions of models for the task, the most similar first and at most ten', async () => {
+  test('suggests at most ten models for the task, the most similar first', async () => {
     const message = await messageOf(await stack.post('/v1/chat/completions', chat('ecko-1')))
     expect(message).toMatch(
       /^The model 'ecko-1' does not exist or you do not have access to it\. This key may use: echo-1, /,
@@ -102,7 +102,7 @@ describe('an unknown model', () => {
     expect(await messageOf(await stack.get('/v1/models/vectorz'))).toMatch(/This key may use: vectors, /)
   })
 
-  test('gets suggestions after its name in the Anthropic format', async () => {
+  test('contains the suggestions after the model name in the Anthropic format', async () => {
     const body = { ...chat('ecko-1'), max_tokens: 9 }
     expect(await messageOf(await stack.post('/v1/messages', body))).toMatch(
       /^model: ecko-1\. This key may use: echo-1, /,
@@ -110,8 +110,8 @@ describe('an unknown model', () => {
   })
 })
 
-describe('an unset API key of an upstream', () => {
-  test('is logged at the start, and each call names the variable', async () => {
+describe("an unset environment variable of an upstream's API key", () => {
+  test('is logged at the start, and is named by the error of each call', async () => {
     const engine = (type: string) => ({ type, base_url: 'http://127.0.0.1:9/v1', api_key_env: 'NOT_SET_ANYWHERE' })
     const models = [
       { id: 'o', engine: engine('openai') },
@@ -138,7 +138,7 @@ describe('an unset API key of an upstream', () => {
   })
 })
 
-describe('a mistake in models.yaml', () => {
+describe('an error in models.yaml', () => {
   async function problemsOf(yaml: string): Promise<string> {
     const path = join(tmpdir(), newId('models-'))
     await writeFile(path, yaml)
@@ -166,7 +166,7 @@ describe('a mistake in models.yaml', () => {
     model('type: openai, base_url: "http://h/v1", api_key: sk-secret-0123'),
     model('type: openai, base_url: "::http://user:sk-secret-0123@h/v1"'),
     'models:\n  - id: "sk-secret-0123\n    engine: {',
-  ])('is reported without values that may be secret: %#', async (yaml) => {
+  ])('is reported without a value that may be secret: %#', async (yaml) => {
     const problems = await problemsOf(yaml)
     expect(problems).toContain('MODELS_FILE: FILE: ')
     expect(problems).not.toContain('sk-secret')

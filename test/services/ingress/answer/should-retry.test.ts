@@ -43,17 +43,20 @@ describe('the OpenAI SDK', () => {
     ['upstream_timeout', 504],
     ['upstream_refused', 502],
     ['worker_lost', 500],
-  ])('does not retry a call that failed with %s after the retries of the service', async (code, status) => {
-    const body = { model: 'echo-1', messages: messages(`!echo fail=${code}`) }
-    expect(await attempt(() => client.chat.completions.create(body))).toEqual([status, 1])
-  })
+  ])(
+    'does not retry a call that failed with %s, because the service has retried the call already',
+    async (code, status) => {
+      const body = { model: 'echo-1', messages: messages(`!echo fail=${code}`) }
+      expect(await attempt(() => client.chat.completions.create(body))).toEqual([status, 1])
+    },
+  )
 
   it.each([
     ['upstream_error', 502],
     ['worker_lost', 500],
     ['overloaded', 503],
     ['internal_error', 500],
-  ])('does not retry a request for a result that is a stored %s', async (code, status) => {
+  ])('does not retry a request for the result of a job that failed with %s', async (code, status) => {
     // Retries of the job would take minutes, so it runs once.
     const id = await submit(`!echo fail=${code} after=1 retry_after_ms=1\none two`)
     const isEnded = async () =>
@@ -62,14 +65,14 @@ describe('the OpenAI SDK', () => {
     expect(await attempt(() => client.get(`/jobs/${id}/result`))).toEqual([status, 1])
   })
 
-  it('does not retry a deletion or a redrive of a job that has not ended', async () => {
+  it('does not retry to delete or redrive a job that has not ended', async () => {
     const id = await submit(ENDLESS)
     expect(await attempt(() => client.delete(`/jobs/${id}`))).toEqual([409, 1])
     expect(await attempt(() => client.post(`/jobs/${id}/redrive`))).toEqual([409, 1])
     await client.post(`/jobs/${id}/cancel`)
   })
 
-  it('polls again for a result that is not ready', async () => {
+  it('polls again for the result of a job that has not ended', async () => {
     const id = await submit('!echo first_ms=1000\nlate')
     sent.length = 0
     await client.get(`/jobs/${id}/result`)

@@ -44,7 +44,7 @@ describe('batches', () => {
     return text.split('\n').flatMap((each) => (each === '' ? [] : [JSON.parse(each)]))
   }
 
-  it('run every request of a file, even if the file is deleted at once', async () => {
+  it('run every request of a file, even if the file is deleted during the run', async () => {
     const lines = Array.from({ length: 250 }, (_, i) => line(`r${i}`, say(`number ${i}`)))
     const file = await upload(lines)
     const made = await create(file.id, { metadata: { report: '2026-11' } })
@@ -75,7 +75,7 @@ describe('batches', () => {
     expect((await client.batches.list({ limit: 1 })).data[0]?.id).toBe(batch.id)
   })
 
-  it('report for each request why it failed', async () => {
+  it('report the reason for each failed request', async () => {
     const file = await upload([
       line('good', say('hello')),
       line('bad', { model: 'echo-1', messages: 'none' }),
@@ -94,7 +94,7 @@ describe('batches', () => {
     expect(errors[1]).toMatchObject({ response: { status_code: 400, body: { error: { param: 'stream' } } } })
   })
 
-  it('create embeddings', async () => {
+  it('of embeddings return the vectors of each request', async () => {
     const url = '/v1/embeddings'
     const file = await upload(['one', 'two'].map((input) => line(input, { model: 'embed-1', input }, url)))
     const batch = await ended((await create(file.id, { endpoint: url })).id)
@@ -107,14 +107,14 @@ describe('batches', () => {
 
   it.each([
     ['another endpoint', line('a', say('hi')), '/v1/embeddings', { code: 'mismatched_url', line: 1, param: 'url' }],
-    ['a model that is not there', line('a', say('hi', { model: 'none' })), CHAT, { code: 'model_not_found', line: 1 }],
+    ['an unknown model', line('a', say('hi', { model: 'none' })), CHAT, { code: 'model_not_found', line: 1 }],
     [
-      'a model of another kind',
+      'a model that cannot serve the endpoint',
       line('a', say('hi', { model: 'embed-1' })),
       CHAT,
       { code: 'model_not_supported', line: 1 },
     ],
-  ])('are not started if a line names %s', async (_, first, endpoint, problem) => {
+  ])('fail before the first request if a line names %s', async (_, first, endpoint, problem) => {
     const file = await upload([first])
     const batch = await ended((await create(file.id, { endpoint })).id)
     expect(batch).toMatchObject({
@@ -127,7 +127,7 @@ describe('batches', () => {
     expect(batch.failed_at).toBeGreaterThanOrEqual(batch.created_at)
   })
 
-  it('are refused for invalid files and completion windows', async () => {
+  it('are refused with an invalid file or an invalid completion window', async () => {
     const other = await client.files.create({ file: await toFile(Buffer.from('x'), 'x'), purpose: 'user_data' })
     const { id } = await upload([line('a', say('hi'))])
     await expect(create(other.id)).rejects.toMatchObject({ status: 400, param: 'input_file_id' })
@@ -141,7 +141,7 @@ describe('batches', () => {
     await expect(client.batches.retrieve('batch_none')).rejects.toMatchObject({ status: 404 })
   })
 
-  it('created twice with one Idempotency-Key are one batch', async () => {
+  it('are created once for a repeated Idempotency-Key', async () => {
     const { id } = await upload([line('a', say('hi'))])
     const body = { input_file_id: id, endpoint: CHAT, completion_window: '24h' } as const
     const options = { headers: { 'idempotency-key': 'twice' } }
@@ -175,7 +175,7 @@ describe('batches', () => {
     expect(batch.request_counts).toEqual({ total: 120, completed: 5, failed: 115 })
   }
 
-  it('write the finished results when cancelled', async () => {
+  it('write the finished results if they are cancelled', async () => {
     const { id } = await create((await upload(MIXED)).id)
     await quickAreDone(id)
     // Long before a part has ended.
@@ -194,7 +194,7 @@ describe('batches', () => {
     await expect(client.batches.cancel(id)).rejects.toMatchObject({ status: 409 })
   })
 
-  it('write the finished results when the completion window ends', async () => {
+  it('write the finished results if their completion window ends', async () => {
     const { id } = await create((await upload(MIXED)).id, { completion_window: '4s' })
     const batch = await ended(id)
     expect(batch.status).toBe('expired')

@@ -71,7 +71,7 @@ const ASKED: Readonly<Record<string, readonly [body: object, answer: object | st
   '/v1/deep-research': [{ model: 'deep-research', messages: [{ role: 'user', content: 'Where do herons nest?' }] }, {}],
 }
 
-it.concurrent.each(Object.entries(ASKED))('a batch runs calls of %s', async (endpoint, [body, answer]) => {
+it.concurrent.each(Object.entries(ASKED))('a batch runs calls of the endpoint %s', async (endpoint, [body, answer]) => {
   const { batch, output, errors } = await runBatch(client, endpoint, [body, {}])
   expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 2, completed: 1, failed: 1 } })
   expect(output).toMatchObject([{ custom_id: 'r0', response: { status_code: 200 }, error: null }])
@@ -81,12 +81,12 @@ it.concurrent.each(Object.entries(ASKED))('a batch runs calls of %s', async (end
   expect(errors).toMatchObject([{ custom_id: 'r1', response: { status_code: 400, body: { error: {} } } }])
 })
 
-it('every endpoint with jobs is covered, except code', () => {
+it('the batch tests include every endpoint that accepts jobs, except code', () => {
   const known = JOB_ENDPOINTS.map(({ path }) => path).filter((path) => path !== '/v1/tools/code')
   expect(Object.keys(ASKED).sort()).toEqual(known.toSorted())
 })
 
-it('a response of a batch is stored, and another one continues from it', async () => {
+it('a response of a batch is stored and can be continued by another response', async () => {
   const { output } = await runBatch(client, '/v1/responses', [{ model: 'echo-1', input: 'first' }])
   const id = String(output[0]?.response?.body.id)
   expect(await client.responses.retrieve(id)).toMatchObject({ id, status: 'completed', output_text: 'first' })
@@ -94,7 +94,7 @@ it('a response of a batch is stored, and another one continues from it', async (
   expect(next.output_text).toBe('second')
 })
 
-it('calls that are not allowed in a batch are refused by name', async () => {
+it('a batch refuses streaming and conversations of a response with the name of the field', async () => {
   const { id } = await client.conversations.create()
   const { errors } = await runBatch(client, '/v1/responses', [
     { model: 'echo-1', input: 'hi', stream: true },
@@ -107,7 +107,7 @@ it('calls that are not allowed in a batch are refused by name', async () => {
   expect(errors).toMatchObject(named)
 })
 
-it('an endpoint without jobs is refused with a list of those with jobs', async () => {
+it('a batch of an endpoint without jobs is refused with a list of the supported endpoints', async () => {
   const refused = runBatch(client, '/v1/images/generations', [{}])
   await expect(refused).rejects.toMatchObject({ status: 400, param: 'endpoint', message: /\/v1\/deep-research/ })
 })

@@ -22,7 +22,7 @@ const lineOf = (i: number, body: object, name = `r${i}`) =>
 const linesOf = (body: (i: number) => object) => Array.from({ length: LINES }, (_, i) => lineOf(i, body(i)))
 
 describe('a batch in which each line fails', () => {
-  it('reports each failure once, in order: refused before the run, or failed during it', async () => {
+  it('reports each failure once and in order, whether the line was refused or its job failed', async () => {
     const wrong = [
       { model: 'echo-1', messages: 'none' },
       say('!echo fail=upstream_refused'),
@@ -46,12 +46,12 @@ describe('a batch in which each line fails', () => {
 
   it.each([
     [
-      'that are no JSON',
+      'that are not JSON',
       (i: number) => `{"custom_id": "r${i}", `,
       /^Line 1: The line is not JSON\. Each line is a request: .*custom_id, method, url and body/,
     ],
     [
-      'that name another model each',
+      'that each name another model',
       (i: number) => lineOf(i, { ...say('x'), model: `m${i}` }),
       /^Line 2: The model 'm1' differs from that of the previous lines/,
     ],
@@ -60,7 +60,7 @@ describe('a batch in which each line fails', () => {
       (i: number) => lineOf(i, say('x'), 'same'),
       /^Line 2.*'same' was used in line 1 already/,
     ],
-  ])('is refused at the upload with the number of the first invalid line %s', async (_, line, message) => {
+  ])('is refused at the upload with the number of the first invalid line, for lines %s', async (_, line, message) => {
     const lines = Array.from({ length: LINES }, (_, i) => line(i))
     await expect(createBatch(client, CHAT, lines)).rejects.toMatchObject({
       status: 400,
@@ -69,7 +69,7 @@ describe('a batch in which each line fails', () => {
     })
   })
 
-  it('is not started if all lines name an unknown model', async () => {
+  it('fails before the first request if all lines name an unknown model', async () => {
     const { batch } = await endOf(
       client,
       await createBatch(
@@ -83,7 +83,7 @@ describe('a batch in which each line fails', () => {
   })
 })
 
-it('a batch keeps its input and its results if either file is deleted', async () => {
+it('a batch continues to run, and its output remains readable, if its input file is deleted', async () => {
   const made = await createBatch(client, CHAT, [
     lineOf(0, say('!echo first_ms=300 text=slow')),
     lineOf(1, say('quick')),

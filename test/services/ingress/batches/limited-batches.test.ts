@@ -40,8 +40,8 @@ async function jobsOf(stack: Stack, id: string): Promise<number> {
   return page.data.length
 }
 
-describe('a batch', () => {
-  it('submits no more lines per minute than the request limit of its key, and reports why others wait', async () => {
+describe('a batch of a key with limits', () => {
+  it('submits no more lines per minute than its request limit, and reports why the others wait', async () => {
     const { stack, client } = await startLimited({ requests_per_minute: 5 })
     await using _ = stack
     // The upload and the batch use two of the five requests.
@@ -53,13 +53,13 @@ describe('a batch', () => {
     })
     expect(waiting.waiting_for).toContain('5 requests per minute')
     expect(waiting.status).toBe('in_progress')
-    expect(await jobsOf(stack, id), 'lines submitted').toBe(3)
+    expect(await jobsOf(stack, id), 'submitted lines').toBe(3)
     await client.batches.cancel(id)
     const { batch } = await endOf(client, { id } as OpenAI.Batch)
     expect(batch).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3 } })
   })
 
-  it('exceeds a budget by at most one line, and its calls by at most one call', async () => {
+  it('exceeds its budget by at most one line, and synchronous calls exceed the budget by at most one', async () => {
     const { stack, client } = await startLimited({ budget_usd_per_month: 0.05 })
     await using _ = stack
     const burst = await Promise.all(

@@ -65,13 +65,13 @@ describe('batches of messages', () => {
     await expect(client.messages.batches.retrieve(made.id)).rejects.toMatchObject({ status: 404 })
   })
 
-  it('may begin with a byte order mark', async () => {
+  it('are accepted if the body begins with a byte order mark', async () => {
     const body = JSON.stringify({ requests: [{ custom_id: 'a', params: params('x') }] })
     expect((await post(`\uFEFF${body}`)).status).toBe(200)
     expect((await post(`{\uFEFF${body.slice(1)}`)).status).toBe(400)
   })
 
-  it('sent twice with one Idempotency-Key are one batch, also after the end', async () => {
+  it('are created once for a repeated Idempotency-Key, even after the end of the first batch', async () => {
     const body = { requests: [{ custom_id: 'a', params: params('once') }] }
     const headers = { 'anthropic-version': '2023-06-01', 'idempotency-key': 'sent-twice' }
     const send = async () =>
@@ -102,27 +102,27 @@ describe('batches of messages', () => {
 
   const one = JSON.stringify({ custom_id: 'a', params: params('x') })
   test.each([
-    ['no list', '{"requests": 1}', 400, 'requests'],
-    ['another field before it', `{"model": "x", "requests": [${one}]}`, 400, 'requests'],
-    ['another field behind it', `{"requests": [${one}], "x": 1}`, 400, 'requests'],
+    ['requests that are not a list', '{"requests": 1}', 400, 'requests'],
+    ['a field before the requests', `{"model": "x", "requests": [${one}]}`, 400, 'requests'],
+    ['a field after the requests', `{"requests": [${one}], "x": 1}`, 400, 'requests'],
     ['no end', `{"requests": [${one}`, 400, 'requests'],
-    ['a request cut off', '{"requests": [{"custom_id": "a"', 400, 'requests'],
-    ['no comma', `{"requests": [${one}${one}]}`, 400, 'requests'],
-    ['a comma too many', `{"requests": [${one},]}`, 400, 'requests'],
-    ['no requests', '{"requests": []}', 400, 'requests'],
-    ['a request that is a text', `{"requests": [${one}, "x"]}`, 400, 'requests'],
-    ['a request that is no JSON', `{"requests": [${one}, {custom_id}]}`, 400, 'requests.1'],
-    ['a name twice', `{"requests": [${one}, ${one}]}`, 400, 'requests.1.custom_id'],
-    ['a name that cannot be one', '{"requests": [{"custom_id": "a b", "params": {}}]}', 400, 'requests.0.custom_id'],
-    ['no params', '{"requests": [{"custom_id": "a"}]}', 400, 'requests.0.params'],
-    ['a request that is too large', `{"requests": [{"custom_id": "${'a'.repeat(100_001)}"}]}`, 413, 'requests.0'],
-  ])('are refused with %s', async (_, body, status, where) => {
+    ['a truncated request', '{"requests": [{"custom_id": "a"', 400, 'requests'],
+    ['no comma between two requests', `{"requests": [${one}${one}]}`, 400, 'requests'],
+    ['a comma after the last request', `{"requests": [${one},]}`, 400, 'requests'],
+    ['an empty list of requests', '{"requests": []}', 400, 'requests'],
+    ['a request that is a string', `{"requests": [${one}, "x"]}`, 400, 'requests'],
+    ['a request that is not JSON', `{"requests": [${one}, {custom_id}]}`, 400, 'requests.1'],
+    ['a duplicate custom_id', `{"requests": [${one}, ${one}]}`, 400, 'requests.1.custom_id'],
+    ['a custom_id with a space', '{"requests": [{"custom_id": "a b", "params": {}}]}', 400, 'requests.0.custom_id'],
+    ['a request without params', '{"requests": [{"custom_id": "a"}]}', 400, 'requests.0.params'],
+    ['a request over the size limit', `{"requests": [{"custom_id": "${'a'.repeat(100_001)}"}]}`, 413, 'requests.0'],
+  ])('are refused with the path of the problem if the body has %s', async (_, body, status, where) => {
     const response = await post(body)
     const { error } = (await response.json()) as { error: { message: string } }
     expect([response.status, error.message]).toEqual([status, expect.stringContaining(where)])
   })
 
-  it('refused during their upload keep the connection usable for the next request', async () => {
+  it('leave the connection usable if they are refused during the upload', async () => {
     using raw = await openRaw(stack.url)
     const key = `x-api-key: ${TEST_KEY}`
     const bad = `{"requests":[7${',{}'.repeat(200_000)}]}`
@@ -132,7 +132,7 @@ describe('batches of messages', () => {
     expect((await raw.answer(1)).status).toBe(200)
   })
 
-  it('are refused as another content type', async () => {
+  it('are refused with 415 if the content type is not JSON', async () => {
     expect((await post('{}', 'text/plain')).status).toBe(415)
   })
 })

@@ -14,10 +14,10 @@ import { TEST_KEY, until } from '../../../support/stack.ts'
 const MIB = 1024 * 1024
 const CHAT = '/v1/chat/completions'
 
-describe('the budget of request bodies', () => {
+describe('the memory budget of request bodies', () => {
   const budget = () => new ByteBudget({ bytesMax: 100, keyBytesMax: 50 })
 
-  it('refuses excess with 503 and a Retry-After, and does not count it', () => {
+  it('refuses bytes over the budget with 503 and Retry-After, without counting them', () => {
     const all = budget()
     const [a, b, c] = [all.open('a'), all.open('b'), all.open('c')]
     a.hold(50)
@@ -37,13 +37,13 @@ describe('the budget of request bodies', () => {
     other.hold(50)
   })
 
-  it('lets a single body exceed it, which would be refused forever otherwise', () => {
+  it('admits a single body over the budget, because that body could never be admitted otherwise', () => {
     const all = budget()
     all.open('a').hold(1_000)
     expect(() => all.open('b').hold(1)).toThrow(expect.objectContaining({ code: 'overloaded' }))
   })
 
-  it('is released once', () => {
+  it('releases the bytes of a body once', () => {
     const all = budget()
     const one = all.open('a')
     one.hold(50)
@@ -56,14 +56,14 @@ describe('the budget of request bodies', () => {
   })
 })
 
-describe('bytes that arrive in small pieces', () => {
+describe('blocks of bytes that arrive in small pieces', () => {
   it.each([
     { sizes: [1, 1, 1] },
     { sizes: [5_000, 1, 70_000, 3] },
     { sizes: [1, ...Array(9_000).fill(7)] },
     { sizes: [3_000_000, 2] },
     { sizes: [] },
-  ])('are equal once $sizes.length of them are joined', async ({ sizes }) => {
+  ])('contain the exact bytes after $sizes.length pieces are joined', async ({ sizes }) => {
     const blocks = new ByteBlocks()
     const pieces = sizes.map((size, i) => Buffer.alloc(size, i))
     for (const piece of pieces) blocks.push(piece)
@@ -72,7 +72,7 @@ describe('bytes that arrive in small pieces', () => {
   })
 })
 
-describe('the memory of a worker for bodies', () => {
+describe('the memory budget of a worker for request bodies', () => {
   const never = new AbortController().signal
   const blobs = memoryBlobs(new Map([40, 10].map((size) => [`b${size}`, Buffer.from(`"${'x'.repeat(size - 2)}"`)])))
   const [large, small] = [{ blob: 'b40' }, { blob: 'b10' }]
@@ -91,13 +91,13 @@ describe('the memory of a worker for bodies', () => {
     expect(entered).toEqual(['second', 'third'])
   })
 
-  it('always suffices for a single body, and for bodies without a blob', async () => {
+  it('admits a single body of any size, and bodies that are not in a blob', async () => {
     const room = new BodyBudget(1)
     await room.fetch(large, blobs, never)
     expect((await room.fetch({ body: 'x' }, blobs, never)).body).toBe('x')
   })
 
-  it('is not reserved for a caller that disconnected', async () => {
+  it('is not reserved for a caller that disconnected while waiting', async () => {
     const room = new BodyBudget(150)
     await room.fetch(large, blobs, never)
     const leaving = new AbortController()
@@ -109,7 +109,7 @@ describe('the memory of a worker for bodies', () => {
     expect((await third).body).toBe('xxxxxxxx')
   })
 
-  it('is released when the blob of a body is gone', async () => {
+  it('is released if the blob of the body does not exist', async () => {
     const room = new BodyBudget(1)
     await expect(room.fetch({ blob: 'gone' }, blobs, never)).rejects.toMatchObject({ code: 'internal_error' })
     await room.fetch(large, blobs, never)
@@ -139,7 +139,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
   }
   const held = () => gauge('sluice_request_body_bytes')
 
-  it('survives 40 calls of 28 MB of one key, and serves another key meanwhile', async () => {
+  it('survives 40 calls of 28 MB with one key, and serves another key meanwhile', async () => {
     const body = say(`!echo tokens=5 first_ms=2000\n${'日本'.repeat((28 * MIB) / 6)}`)
     const calls = Array.from({ length: 40 }, () => post(TEST_KEY, CHAT, body).catch(() => undefined))
     await until(async () => (await held()) > 0)
@@ -156,7 +156,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     expect(service.rssMib()).toBeLessThan(1_500)
   })
 
-  it('holds no more than its budget with 60 unfinished bodies of 31 MiB', async () => {
+  it('stays within its budget with 60 unfinished bodies of 31 MiB', async () => {
     const answers: string[] = []
     for (let i = 0; i < 60; i++) {
       const socket = connect(Number(new URL(service.url).port), '127.0.0.1')
@@ -180,7 +180,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     await expectOthersServed()
   })
 
-  it('holds no more than its budget with 40 WebSockets with unfinished messages of 31 MiB', async () => {
+  it('stays within its budget with 40 WebSockets and unfinished messages of 31 MiB', async () => {
     const codes: number[] = []
     const sockets: WebSocket[] = []
     for (let i = 0; i < 40; i++) {

@@ -22,7 +22,7 @@ const large = fc
   })
 
 describe('incremental JSON parsing', () => {
-  it('equals JSON.parse', () => {
+  it('returns the value of JSON.parse', () => {
     fc.assert(
       fc.property(large, fc.constantFrom(0, 1, 3), (value, indent) => {
         const text = JSON.stringify(value, undefined, indent)
@@ -34,22 +34,22 @@ describe('incremental JSON parsing', () => {
 
   it.each([
     ['escapes', `"${'\\u00e9\\n\\"\\\\'.repeat(PIECE_BYTES / 8)}"`],
-    ['escaped pairs', `["${'a\\ud83d\\ude00'.repeat(PIECE_BYTES / 8)}"]`],
+    ['escaped surrogate pairs', `["${'a\\ud83d\\ude00'.repeat(PIECE_BYTES / 8)}"]`],
     ['characters of four bytes', `["${'😀'.repeat(PIECE_BYTES / 2)}"]`],
     [
-      'duplicate keys, __proto__ among them',
+      'duplicate keys, including __proto__',
       `{"__proto__":1,"a":"${'x'.repeat(PIECE_BYTES)}","a":2,"__proto__":{"b":3}}`,
     ],
     ['blanks', `${' '.repeat(PIECE_BYTES)}[ 1 ,\n${' '.repeat(PIECE_BYTES)}2\t]\r\n`],
     ['an empty list after a long text', `["${'x'.repeat(PIECE_BYTES)}",[],{},[ ]]`],
     ['a long number', `[${'1'.repeat(300)},${'2,'.repeat(PIECE_BYTES)}3e5]`],
-  ])('accepts %s', (_, text) => {
+  ])('returns the value and key order of JSON.parse for %s', (_, text) => {
     expect(read(text)).toEqual(JSON.parse(text))
     expect(Object.keys(read(text) as object)).toEqual(Object.keys(JSON.parse(text)))
   })
 
   it.each(['\\u00e9', '\\\\', '\\"', 'a\\\\\\"', 'é', '😀', '\\ud83d\\ude00', '\\n\\\\u0041'])(
-    'splits a string of %s between characters',
+    'divides a string of %s between characters',
     (unit) => {
       for (let at = 0; at < 12; at++) {
         const text = `["${'x'.repeat(at)}${unit.repeat((PIECE_BYTES + 64) / unit.length)}",${at}]`
@@ -73,7 +73,7 @@ describe('incremental JSON parsing', () => {
     '{"a"',
     '[tru]',
     '',
-  ])('refuses %j, wherever it is split', (wrong) => {
+  ])('refuses %j at every position', (wrong) => {
     const long = `"${'x'.repeat(PIECE_BYTES)}"`
     for (const text of [
       `[${long},${wrong}]`,
@@ -86,7 +86,7 @@ describe('incremental JSON parsing', () => {
     }
   })
 
-  it('refuses the same texts as JSON.parse, with a missing or extra byte', () => {
+  it('refuses the texts that JSON.parse refuses, with one byte missing or added', () => {
     fc.assert(
       fc.property(large, fc.nat(), fc.constantFrom('', ',', ']', '}', '"', ':', '\\'), (value, place, put) => {
         const text = JSON.stringify(value)
@@ -109,7 +109,7 @@ function outcome(parse: () => unknown): string {
 }
 
 describe('incremental JSON writing', () => {
-  it('equals JSON.stringify', () => {
+  it('returns the text of JSON.stringify', () => {
     fc.assert(
       fc.property(large, (value) => {
         expect(write(value)).toBe(JSON.stringify(value))
@@ -123,14 +123,14 @@ describe('incremental JSON writing', () => {
     expect(write(value)).toBe(JSON.stringify(value))
   })
 
-  it('has no large piece', () => {
+  it('yields pieces of less than 300,000 characters', () => {
     const value = { a: 'x'.repeat(5_000_000), b: Array(100_000).fill({ c: 'd' }) }
     for (const piece of writeJson(value)) expect(piece.length).toBeLessThan(300_000)
   })
 })
 
-describe('cooperative work', () => {
-  it('is interleaved in slices of some milliseconds', async () => {
+describe('work that yields to the event loop', () => {
+  it('runs in slices of some milliseconds between other tasks', async () => {
     const busy = (ms: number) => {
       const end = performance.now() + ms
       while (performance.now() < end);
@@ -151,7 +151,7 @@ describe('cooperative work', () => {
     expect(rounds).toBeGreaterThan(20)
   })
 
-  it('ends with its signal', async () => {
+  it('ends if its signal aborts', async () => {
     const abort = new AbortController()
     function* endless() {
       for (;;) yield

@@ -46,8 +46,8 @@ function decoded(name: string, messages: object[]) {
   for (let step = work.next(); ; step = work.next(), steps++) if (step.done) return { turns: step.value.turns, steps }
 }
 
-describe.each(BODIES)('%s', (name, messagesOf) => {
-  it('is decoded like a message of few parts', () => {
+describe.each(BODIES)('a message with many parts (%s)', (name, messagesOf) => {
+  it('is decoded like a message with few parts', () => {
     const { turns, steps } = decoded(name, messagesOf(texts(5_500)))
     const few = decoded(name, messagesOf(texts(2)))
     const said = turns.find(({ parts }) => parts.length >= 5_500)
@@ -61,7 +61,7 @@ describe.each(BODIES)('%s', (name, messagesOf) => {
     expect(steps).toBeGreaterThan(10)
   })
 
-  it('is refused with the path of its part', () => {
+  it('is refused with the path of its invalid part', () => {
     const parts: unknown[] = texts(5_500)
     parts[4_321] = { type: 'text', text: 7 }
     const messages = messagesOf(parts)
@@ -71,7 +71,7 @@ describe.each(BODIES)('%s', (name, messagesOf) => {
     expect(failure).toThrow(expect.objectContaining({ param: `${inside}.content[4321].text` }))
   })
 
-  it('may have 190,000 parts', () => {
+  it('is accepted with 190,000 parts', () => {
     const { turns } = decoded(name, messagesOf(Array.from({ length: 190_000 }, () => ({ type: 'text', text: '' }))))
     expect(turns.some(({ parts }) => parts.length >= 190_000)).toBe(true)
   })

@@ -36,7 +36,7 @@ async function openOne() {
 }
 
 describe('a budget', () => {
-  it('admits the part of a burst that fits, and refuses the rest with a Retry-After', async () => {
+  it('admits the part of a burst that fits, and refuses the rest with Retry-After', async () => {
     const { budgets } = await openOne()
     const burst = Array.from({ length: 40 }, () => budgets.reserve(key, CALL))
     const refusal = await Promise.all(burst).catch((error: unknown) => error)
@@ -44,7 +44,7 @@ describe('a budget', () => {
     expect(refusal).toMatchObject({ code: 'rate_limit_exceeded', retryAfterMs: 2_000 })
   })
 
-  it('admits a single call that is larger than the whole budget, and no other next to it', async () => {
+  it('admits a single call over the whole budget, and no other call meanwhile', async () => {
     const { budgets } = await openOne()
     const [large, ...others] = await reserved(Array.from({ length: 9 }, () => budgets.reserve(key, USD)))
     expect(others).toEqual([])
@@ -52,7 +52,7 @@ describe('a budget', () => {
     expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])).toHaveLength(2)
   })
 
-  it('is reserved until the ledger has the cost of an ended call, and then counted once', async () => {
+  it('counts the cost of an ended call once, before and after the ledger contains the call', async () => {
     const { store, clock, budgets } = await openOne()
     const { promise: entered, resolve } = Promise.withResolvers<void>()
     const call = await budgets.reserve(key, CALL)
@@ -67,10 +67,13 @@ describe('a budget', () => {
     resolve()
     await entered
     clock.ms += 10_000
-    expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)]), 'of $0.02 left').toHaveLength(1)
+    expect(
+      await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)]),
+      'calls admitted with $0.02 left',
+    ).toHaveLength(1)
   })
 
-  it('is reserved by unfinished durable jobs, also after a restart of the ingress', async () => {
+  it('reserves the cost of unfinished durable jobs, including after a restart of the ingress', async () => {
     const { store, clock, budgets } = await openOne()
     const first = await budgets.reserve(key, CALL)
     await submit(store, first.nanos)
@@ -79,7 +82,7 @@ describe('a budget', () => {
     clock.ms += 10_000
     const restarted = new Budgets({ ledger: store.usage, log: silentLog, limitsOf: () => ({}) })
     const after = Array.from({ length: 9 }, () => restarted.reserve(key, CALL))
-    expect(await reserved(after), 'next to the job').toHaveLength(1)
+    expect(await reserved(after), 'calls admitted next to the job').toHaveLength(1)
   })
 
   it.skipIf(!postgres)('admits the same part of a burst through several ingresses as through one', async () => {
@@ -94,17 +97,17 @@ describe('a budget', () => {
     })
     const burst = Array.from({ length: 60 }, (_, i) => (all[i % 3] as Budgets).reserve(key, CALL))
     const admitted = await reserved(burst)
-    expect(admitted.length, 'admitted calls').toBeGreaterThanOrEqual(1)
-    expect(admitted.length, 'admitted calls').toBeLessThanOrEqual(2)
+    expect(admitted.length, 'calls admitted through several ingresses').toBeGreaterThanOrEqual(1)
+    expect(admitted.length, 'calls admitted after the burst').toBeLessThanOrEqual(2)
   })
 })
 
-describe('the estimate of a call', () => {
+describe('the estimated cost of a call', () => {
   const price = { input_per_million: 1, output_per_million: 10, per_minute_audio: 6, per_second: 2, per_call: 0.5 }
   const of = async (pool: 'inference' | 'code' | 'transcription', body: object) =>
     await runYielding(estimateOf({ pool, body }, price))
 
-  it('counts the prompt by characters, media separately, and the output by its maximum', async () => {
+  it('includes the characters of the prompt, each media part, and the maximum output', async () => {
     const turns = [
       {
         role: 'user',
@@ -120,7 +123,7 @@ describe('the estimate of a call', () => {
     expect(nanos / USD).toBeCloseTo(0.5 + (2_000 * 10 + (tokens - 2_000)) / 1e6, 3)
   })
 
-  it('counts the time of code and of audio', async () => {
+  it('includes the duration of code and of audio', async () => {
     expect((await of('code', { timeout_seconds: 30 })).nanos / USD).toBe(60.5)
     expect((await of('transcription', { audio: { bytes: 480_000 } })).nanos / USD).toBe(12.5)
   })

@@ -51,14 +51,14 @@ async function admitted(calls: readonly Promise<unknown>[]): Promise<number> {
   return (await Promise.all(calls)).filter((outcome) => typeof outcome === 'function').length
 }
 
-describe('limits of a single ingress', () => {
+describe('limits within a single ingress', () => {
   function open(ofProject: Limits | undefined, settings = {}) {
     const clock = { ms: 1_000_000 }
     const limitsOf = (project: string) => (project === 'proj' ? ofProject : undefined)
     return { clock, limits: new RateLimits({ ...NONE, ...settings }, { limitsOf, clock: () => clock.ms }) }
   }
 
-  it('of a project count all its keys together, in addition to the limits of each key', async () => {
+  it('of a project include all its keys, in addition to the limits of each key', async () => {
     const { limits } = open({ requests_per_minute: 3 })
     const a = key({ requests_per_minute: 2 }, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
@@ -72,7 +72,7 @@ describe('limits of a single ingress', () => {
     expect(await admitted([call(limits, key({}, 'key_c', 'other'))])).toBe(1)
   })
 
-  it('are reported for the one that is reached first', async () => {
+  it('report the limit that is reached first', async () => {
     const { limits } = open({ requests_per_minute: 3, tokens_per_minute: 100 })
     const a = key({ requests_per_minute: 10, tokens_per_minute: 50 }, 'key_a', 'proj')
     await spend(limits, key({}, 'key_b', 'proj'), 70)
@@ -86,7 +86,7 @@ describe('limits of a single ingress', () => {
     })
   })
 
-  it('of a key replace the settings, and 0 blocks every call', async () => {
+  it('of a key replace the limits of the settings, and a limit of 0 refuses every call', async () => {
     const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, concurrencyMaxPerKey: 1 })
     const free = key({ requests_per_minute: 5, tokens_per_minute: 1_000, running: 5 })
     expect(await admitted(Array.from({ length: 6 }, () => call(limits, free)))).toBe(5)
@@ -96,7 +96,7 @@ describe('limits of a single ingress', () => {
     }
   })
 
-  it('on tokens reserve the maximum of calls in flight, and admit one call larger than the rest', async () => {
+  it('on tokens reserve the maximum of each running call, and admit one call larger than the rest', async () => {
     const { limits } = open({ tokens_per_minute: 100 })
     const a = key({}, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
@@ -113,7 +113,7 @@ describe('limits of a single ingress', () => {
     await expect(limits.reserveTokens(a, 1)).rejects.toMatchObject({ code: 'token_limit_exceeded' })
   })
 
-  it('on concurrency are released once, whatever refused the call', async () => {
+  it('on concurrency are released once, whichever limit refused the call', async () => {
     const { limits } = open({ running: 2, tokens_per_minute: 10 })
     const a = key({}, 'key_a', 'proj')
     const b = key({ running: 1 }, 'key_b', 'proj')
@@ -130,7 +130,7 @@ describe('limits of a single ingress', () => {
     expect(await call(limits, a)).toMatchObject({ code: 'token_limit_exceeded' })
   })
 
-  it('report the time until the end of the minute, and admit calls again then', async () => {
+  it('report the time until the end of the minute, and then admit calls again', async () => {
     const { limits, clock } = open(undefined)
     const a = key({ requests_per_minute: 1 })
     await call(limits, a)
@@ -141,7 +141,7 @@ describe('limits of a single ingress', () => {
   })
 })
 
-describe.skipIf(!postgres)('limits of several ingresses', () => {
+describe.skipIf(!postgres)('limits within several ingresses', () => {
   async function openFleet(ingresses: number, url?: string) {
     const database = url === undefined ? await openPostgresDatabase(postgres ?? '') : undefined
     if (database) {
@@ -161,13 +161,13 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
   const spread = (all: readonly RateLimits[], calls: number, of: Key) =>
     Array.from({ length: calls }, (_, i) => call(all[i % all.length] as RateLimits, of))
 
-  it('are exact if a burst is first, through all ingresses at once', async () => {
+  it('admit exactly the limit if the first calls are a burst through all ingresses', async () => {
     const { all } = await openFleet(3)
     expect(await admitted(spread(all, 60, key({ requests_per_minute: 20 })))).toBe(20)
     expect(await admitted(spread(all, 60, key({ running: 10 }, 'key_b')))).toBe(10)
   })
 
-  it('exceed by at most a quarter when each ingress uses its last known counts', async () => {
+  it('are exceeded by at most a quarter if each ingress uses its last known counts', async () => {
     const { all } = await openFleet(3)
     const of = key({ requests_per_minute: 120 })
     let count = 0
@@ -192,7 +192,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     })
   })
 
-  it('are counted locally while Postgres is down, and merged with the others when it is back', async ({ skip }) => {
+  it('use local counts while Postgres is down, and merged counts after Postgres is back', async ({ skip }) => {
     if (noLocal) skip(noLocal)
     await using server = await startLocalPostgres()
     const store = await openPostgresStore({ url: server.url, onProblem: () => undefined })
@@ -214,7 +214,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     await until(async () => (await admitted([call(two, of)])) === 0)
   })
 
-  it('do not wait for a hanging Postgres', async () => {
+  it('do not wait for Postgres if a query hangs', async () => {
     const { all, database } = await openFleet(1)
     const admin = new Client({ connectionString: database?.url })
     await admin.connect()
@@ -229,7 +229,7 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
 })
 
 describe.skipIf(!postgres)('services that share a database', () => {
-  it('share the limits of a key and one ledger, which has all calls from before a service ended', async () => {
+  it('share the limits of a key and one ledger, which includes the calls of an ended service', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const settings = { DATABASE_URL: database.url, RATE_LIMIT_REQUESTS: '6' }
     await using one = await startStack({ settings })

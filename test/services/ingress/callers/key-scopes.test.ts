@@ -14,20 +14,20 @@ import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 const MESSAGES = '/v1/messages'
 
 describe('the permissions of a key', () => {
-  it('are for existing endpoints, and each route belongs to one of them', () => {
+  it('name existing endpoints, and each route belongs to exactly one permission', () => {
     const paths = ROUTES.filter(({ scope }) => scope !== 'admin').map(({ path }) => path)
     expect(KEY_ENDPOINTS.filter((endpoint) => !paths.includes(endpoint))).toEqual([])
     expect(paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))).toEqual([])
   })
 
-  it('exclude the admin API, which requires its own scope on every path below it, and only there', () => {
+  it('exclude the admin API, whose paths all require the admin scope', () => {
     const isAdmin = ({ path }: { path: string }) => path.startsWith(`${ADMIN_PATH}/`)
     expect(ROUTES.filter((route) => isAdmin(route) !== (route.scope === 'admin'))).toEqual([])
     expect(ROUTES.filter(isAdmin).length).toBeGreaterThan(10)
     expect(coversPath(KEY_ENDPOINTS, `${ADMIN_PATH}/jobs`)).toBe(false)
   })
 
-  it('cover the paths below an endpoint, and nothing else', async () => {
+  it('include the paths below an endpoint, and no others', async () => {
     await using stack = await startStack()
     const hash = (secret: string) => createHash('sha256').update(secret).digest('hex')
     const keyOf = (secret: string, endpoints: string[]) => ({
@@ -53,7 +53,7 @@ describe('the permissions of a key', () => {
     expect(await statuses('sk-count')).toEqual([403, 403, 200, 403])
   })
 
-  it('include the tools that a response runs, also in a job', async () => {
+  it('include the tools that a response runs, also if the response is a job', async () => {
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
     await using stack = await startStack({ models: [ECHO_MODEL, research] })
     const keyOf = (secret: string, endpoints: string[]) => ({
@@ -103,7 +103,7 @@ describe('the permissions of a key', () => {
 
 describe('an invalid key', () => {
   it.each(['sk-with a space', ' sk-leading', 'sk-trailing ', 'sk-tab\there', 'sk-schlüssel', 'sk-line\nbreak'])(
-    'is refused as SLUICE_API_KEY: %j',
+    'is refused in SLUICE_API_KEY: %j',
     (secret) => {
       const parse = () => parseConfig({ SLUICE_API_KEY: secret })
       expect(parse).toThrow(ConfigError)
@@ -113,7 +113,7 @@ describe('an invalid key', () => {
   )
 
   it.each([' '.repeat(64), 'A'.repeat(64), `${'a'.repeat(63)} `, 'sk-a-secret-instead-of-its-hash'])(
-    'is refused in the file: a hash such as %j',
+    'is refused in the key file if its hash is %j',
     async (hash) => {
       const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
       onTestFinished(() => rm(directory, { recursive: true, force: true }))

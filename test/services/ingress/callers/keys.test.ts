@@ -57,7 +57,7 @@ function breakable(store: KeyStore): KeyStore & { isAway: boolean } {
 }
 
 describe('the keys of an ingress', () => {
-  it('follow the store: a created key becomes valid, a revoked one invalid', async () => {
+  it('follow the store: a created key becomes valid, and a revoked key becomes invalid', async () => {
     const store = openFileKeys(await keyDirectory())
     const keys = await open(store)
     const { key, secret } = newKey({ models: ['echo-1'] })
@@ -67,7 +67,7 @@ describe('the keys of an ingress', () => {
     await until(() => !keys.find(secret))
   })
 
-  it('have the limits of their project in the store, and changes are logged', async () => {
+  it('get the limits of their project from the store, and changes of limits are logged', async () => {
     const store = openFileKeys(await keyDirectory())
     const lines: object[] = []
     const log = { info: (fields: object) => lines.push(fields) } as unknown as Log
@@ -85,7 +85,7 @@ describe('the keys of an ingress', () => {
     expect(lines).toEqual([{ projects: [project.id] }, { projects: [project.id] }, { revoked: ['key_first'] }])
   })
 
-  it('are unchanged while the store is down, and follow it again afterwards', async () => {
+  it('are unchanged while the store is down, and updated when the store is back', async () => {
     const store = breakable(openFileKeys(await keyDirectory()))
     const keys = await open(store)
     const first = keys.created as string
@@ -103,7 +103,7 @@ describe('the keys of an ingress', () => {
     await until(() => !keys.find(first))
   })
 
-  it('are not opened, and the store is closed, if the store cannot be read at the start', async () => {
+  it('are refused, and the store is closed, if the store cannot be read at the start', async () => {
     const store = breakable(openFileKeys(await keyDirectory()))
     let isClosed = false
     store.close = async () => {
@@ -114,7 +114,7 @@ describe('the keys of an ingress', () => {
     expect(isClosed).toBe(true)
   })
 
-  it.skipIf(!postgres)('include one first key, however many ingresses start at once on one database', async () => {
+  it.skipIf(!postgres)('include one first key if several ingresses start on one database simultaneously', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const opened = await Promise.all(
       [1, 2, 3].map(async () => ApiKeys.open(await openPostgresKeys(database.url), undefined, silentLog)),
@@ -129,7 +129,7 @@ describe('the keys of an ingress', () => {
   })
 
   it.skipIf(noLocal !== undefined)(
-    'remain valid while Postgres is down, and revocations apply once it is back',
+    'remain valid while Postgres is down, and are revoked when Postgres is back',
     async () => {
       await using server = await startLocalPostgres()
       const store = await openPostgresKeys(server.url)
@@ -150,7 +150,7 @@ describe('the keys of an ingress', () => {
     },
   )
 
-  it.skipIf(!postgres)('are read from the database if a service has one', async () => {
+  it.skipIf(!postgres)('are read from the database if DATABASE_URL is set', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await using stack = await startStack({ settings: { DATABASE_URL: database.url } })
     const store = await openPostgresKeys(database.url)

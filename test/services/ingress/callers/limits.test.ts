@@ -46,7 +46,7 @@ describe('the key file', () => {
     return { keys: await open(), path: join(place, 'keys.json'), open }
   }
 
-  it('is created on the first run, private, without the secret that is shown once', async () => {
+  it('is created at the first start, readable by its owner only and without the secret', async () => {
     const { keys, path, open } = await openKeys()
     const secret = keys.created as string
     expect(secret).toMatch(/^sk-[\w-]{40}$/)
@@ -66,14 +66,14 @@ describe('the key file', () => {
   })
 
   it.each(['', 'sk', 'sk-from-the-setting', 'SK-FROM-THE-SETTINGS', '__proto__', '\u0000', 'x'.repeat(100_000)])(
-    'does not accept the key %j',
+    'does not make the key %j valid',
     async (secret) => {
       const { keys } = await openKeys('sk-from-the-settings')
       expect(keys.find(secret)).toBeUndefined()
     },
   )
 
-  it('that is corrupt at the start is an error, and later changes nothing', async () => {
+  it('ends the start with an error if it is corrupt, and is ignored if it becomes corrupt later', async () => {
     const { keys, path, open } = await openKeys()
     const secret = keys.created as string
     writeFileSync(path, '{"keys": [{"id":')
@@ -83,7 +83,7 @@ describe('the key file', () => {
     expect(keys.find(secret)?.id).toBe('key_first')
   })
 
-  it('is reloaded when it changes, also right after the start, and when it is deleted', async () => {
+  it('is read again if it changes or is deleted, even right after the start', async () => {
     const { keys, path } = await openKeys()
     const first = keys.created as string
     writeFileSync(path, JSON.stringify({ keys: [storedKey('sk-changed')] }))
@@ -104,7 +104,7 @@ describe('the key file', () => {
   })
 })
 
-describe('a key with few permissions', () => {
+describe('a key with restricted endpoints and models', () => {
   async function startLimited(): Promise<Stack> {
     const stack = await startStack({ models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
     writeKeys(
@@ -116,7 +116,7 @@ describe('a key with few permissions', () => {
     return stack
   }
 
-  it('gets 403 for other endpoints and models, in the format of the path', async () => {
+  it('gets 403 for other endpoints and models, in the error format of the path', async () => {
     await using stack = await startLimited()
     expect((await stack.post(CHAT, say('hi'), as('sk-only-chat'))).status).toBe(200)
     const endpoint = await stack.post(MESSAGES, say('hi'), as('sk-only-chat'))
@@ -131,7 +131,7 @@ describe('a key with few permissions', () => {
     ])
   })
 
-  it('gets its allowed endpoints and models', async () => {
+  it('gets a list of its allowed endpoints and models in the error', async () => {
     await using stack = await startLimited()
     const said = async (answer: Promise<Response>) =>
       ((await (await answer).json()) as { error: { message: string } }).error.message
@@ -141,7 +141,7 @@ describe('a key with few permissions', () => {
     expect(await model).toBe("This API key may not use the model 'echo-2'. This key may use: echo-1.")
   })
 
-  it('lists only its models', async () => {
+  it('lists only its allowed models', async () => {
     await using stack = await startLimited()
     const list = (await (await stack.get('/v1/models', as('sk-only-echo-1'))).json()) as { data: { id: string }[] }
     expect(list.data.map(({ id }) => id)).toEqual(['echo-1'])
@@ -149,8 +149,8 @@ describe('a key with few permissions', () => {
   })
 })
 
-describe('the limit on requests per minute', () => {
-  it('is in the headers of each response, and excess gets 429 in the OpenAI format', async () => {
+describe('the rate limit of requests', () => {
+  it('is in the headers of each response, and further calls get 429 in the OpenAI format', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3' } })
     for (const remaining of ['2', '1', '0']) {
       const response = await stack.post(CHAT, say('hi'))
@@ -192,8 +192,8 @@ describe('the limit on requests per minute', () => {
   })
 })
 
-describe('the limit on tokens per minute', () => {
-  it('refuses the next call once it is used up, and reports it', async () => {
+describe('the rate limit of tokens', () => {
+  it('refuses the next call when it is used up, and is reported in the headers', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
     const first = await stack.post(CHAT, say('!echo tokens=50'))
     expect(first.headers.get('x-ratelimit-remaining-tokens')).toBe('20')
@@ -208,7 +208,7 @@ describe('the limit on tokens per minute', () => {
     expect(messages.headers.get('anthropic-ratelimit-tokens-remaining')).toBe('0')
   })
 
-  it('counts tokens generated for a caller that disconnected', async () => {
+  it('includes tokens generated for a caller that disconnected', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
     const leave = new AbortController()
     const script = say('!echo tokens=1000 delay_ms=5', { stream: true })
@@ -220,8 +220,8 @@ describe('the limit on tokens per minute', () => {
   })
 })
 
-describe('tokens of durable jobs', () => {
-  it('count like those of synchronous calls', async () => {
+describe('the tokens of a durable job', () => {
+  it('count against the rate limit like the tokens of a synchronous call', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
     const accepted = await stack.post(CHAT, say('!echo tokens=50'), { headers: { prefer: 'respond-async' } })
     expect(accepted.status).toBe(202)
@@ -229,17 +229,17 @@ describe('tokens of durable jobs', () => {
   })
 })
 
-describe('the limit on concurrent calls', () => {
+describe('the concurrency limit of a key', () => {
   const SLOW = say('!echo first_ms=300 text=done')
 
-  it('refuses excess calls of a key, and admits them again when one ended', async () => {
+  it('refuses further calls, and admits calls again when one has ended', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
     const all = await Promise.all(Array.from({ length: 6 }, () => stack.post(CHAT, SLOW)))
     expect(all.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429])
     expect((await stack.post(CHAT, say('hi'))).status).toBe(200)
   })
 
-  it('counts calls that arrive in one packet', async () => {
+  it('includes calls that arrive in one packet', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
     using client = await openRaw(stack.url)
     const headers = [`authorization: Bearer ${TEST_KEY}`, 'content-type: application/json']
@@ -249,7 +249,7 @@ describe('the limit on concurrent calls', () => {
     expect(statuses).toEqual(['200', '200', '429', '429', '429', '429'])
   })
 
-  it('is released when a caller disconnects, sends invalid data, or is refused', async () => {
+  it('releases the permit of a caller that disconnects, sends invalid data or is refused', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
     for (const body of [{}, say('hi', { model: 'none' }), say('!echo fail=upstream_refused')]) {
       expect((await stack.post(CHAT, body)).status).toBeGreaterThanOrEqual(400)
@@ -260,11 +260,11 @@ describe('the limit on concurrent calls', () => {
   })
 })
 
-describe('reads, polls, follows and cancels', () => {
+describe('requests that read, poll, follow or cancel a job', () => {
   const ENDLESS = { endpoint: CHAT, body: say('!echo first_ms=60000 tokens=9') }
   const ASYNC = { headers: { prefer: 'respond-async' } }
 
-  it('are no calls: a key over all of its limits can read and cancel', async () => {
+  it('succeed although the key has reached all limits on calls', async () => {
     const settings = { RATE_LIMIT_REQUESTS: '1', CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
     await using stack = await startStack({ settings })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
@@ -302,7 +302,7 @@ describe('reads, polls, follows and cancels', () => {
     await until(async () => (await forget()) === 200)
   })
 
-  it('have a separate limit on open requests, which a cancel bypasses', async () => {
+  it('have a separate limit on open requests, which does not apply to a cancel', async () => {
     await using stack = await startStack({ settings: { FOLLOWS_MAX_PER_KEY: '2' } })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
     const leave = new AbortController()
@@ -328,23 +328,26 @@ describe('reads, polls, follows and cancels', () => {
   })
 })
 
-describe.each(['embedded', 'Kafka'])('fair queueing of keys, %s', (mode) => {
+describe.each(['embedded', 'Kafka'])('the fair queue of keys, %s', (mode) => {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
 
-  it.skipIf(mode === 'Kafka' && !kafka)('lets a call of one key overtake the waiting calls of another', async () => {
-    await using stack = await startStack({ kafka, settings: { INFERENCE_SLOTS: '2' } })
-    writeKeys(stack.dataDir, storedKey('sk-other-key'))
-    await until(async () => (await stack.get('/v1/models', as('sk-other-key'))).status === 200)
-    let answered = 0
-    const many = Array.from({ length: 40 }, async () => {
-      const response = await stack.post(CHAT, say('!echo first_ms=100\nhi'))
-      answered++
-      return response.status
-    })
-    await until(() => answered > 0)
-    expect((await stack.post(CHAT, say('hi'), as('sk-other-key'))).status).toBe(200)
-    // After the calls that are already in the queue, and one round.
-    expect(answered).toBeLessThan(20)
-    expect(await Promise.all(many)).toEqual(Array(40).fill(200))
-  })
+  it.skipIf(mode === 'Kafka' && !kafka)(
+    'starts a call of one key before the waiting calls of another key',
+    async () => {
+      await using stack = await startStack({ kafka, settings: { INFERENCE_SLOTS: '2' } })
+      writeKeys(stack.dataDir, storedKey('sk-other-key'))
+      await until(async () => (await stack.get('/v1/models', as('sk-other-key'))).status === 200)
+      let answered = 0
+      const many = Array.from({ length: 40 }, async () => {
+        const response = await stack.post(CHAT, say('!echo first_ms=100\nhi'))
+        answered++
+        return response.status
+      })
+      await until(() => answered > 0)
+      expect((await stack.post(CHAT, say('hi'), as('sk-other-key'))).status).toBe(200)
+      // After the calls that are already in the queue, and one round.
+      expect(answered).toBeLessThan(20)
+      expect(await Promise.all(many)).toEqual(Array(40).fill(200))
+    },
+  )
 })

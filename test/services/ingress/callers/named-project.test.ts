@@ -12,7 +12,7 @@ const keyOf = (id: string, more: object = {}) => ({
 })
 const projectOf = (id: string, name: string) => ({ id, name, created_at: 1_790_000_000, limits: {} })
 
-it('projects are found by id and by name; an unknown or ambiguous one is refused with suggestions', () => {
+it('a project is found by its id or name, and an unknown or ambiguous name is refused with suggestions', () => {
   const keys = [keyOf('key_1', { name: 'laptop' }), keyOf('key_2', { project: 'made-by-hand' }), keyOf('key_3')]
   const projects = [
     projectOf('proj_1', 'Büro 🚀'),
@@ -28,7 +28,7 @@ it('projects are found by id and by name; an unknown or ambiguous one is refused
   expect(() => find('lapto')).toThrow("No project 'lapto' exists. Known projects: laptop (key_1), ")
 })
 
-it('id and name are equivalent in usage, in lists of jobs and deliveries, and for bulk cancels', async () => {
+it("a project's name replaces its id in usage, in lists of jobs and deliveries, and in bulk cancels", async () => {
   await using stack = await startStack()
   const keys = [keyOf('a', { project: 'proj_1' }), keyOf('root', { scopes: ['admin'] })]
   const text = JSON.stringify({ keys, projects: [projectOf('proj_1', 'Büro 🚀')] })

@@ -47,7 +47,7 @@ async function submit(stack: Stack, secret: string, headers: Record<string, stri
 }
 
 describe('the keys of one project', () => {
-  it('share their jobs, idempotency keys and event streams; other projects see nothing', async () => {
+  it('share jobs, idempotency keys and event streams, which other projects cannot read', async () => {
     const shared = { project: 'proj_1' }
     await using stack = await startWith(
       keyOf('old', shared),
@@ -74,7 +74,7 @@ describe('the keys of one project', () => {
     expect((await fetch(`${stack.url}/v1/jobs/${id}`, forget)).status).toBe(200)
   })
 
-  it('continue from responses of the project in batches as well; keys of other projects do not', async () => {
+  it('can continue responses of the project in batches, and keys of other projects cannot', async () => {
     await using stack = await startWith(keyOf('one', { project: 'proj_1' }), keyOf('alien', { project: 'proj_2' }))
     const said = await stack.post('/v1/responses', { model: 'echo-1', input: 'first' }, as('sk-one'))
     const { id: previous_response_id } = (await said.json()) as { id: string }
@@ -98,7 +98,7 @@ describe('the keys of one project', () => {
     expect(await counts('sk-alien')).toEqual({ total: 1, completed: 0, failed: 1 })
   })
 
-  it('include a key without a project if they name that key as their project', async () => {
+  it('share the jobs of a key without a project if their project is the id of that key', async () => {
     await using stack = await startWith(keyOf('key_old'), keyOf('heir', { project: 'key_old' }))
     const id = await submit(stack, 'sk-key_old')
     expect((await stack.get(`/v1/jobs/${id}`, as('sk-heir'))).status).toBe(200)
@@ -107,7 +107,7 @@ describe('the keys of one project', () => {
 })
 
 describe('the webhook secrets of a project', () => {
-  it('are loaded with its keys, as in the store', async () => {
+  it('are loaded with the keys, and are equal to those in the store', async () => {
     const shared = { project: 'proj_1' }
     const few = { ...shared, endpoints: [CHAT] }
     await using stack = await startWith(keyOf('one', shared), keyOf('few', few), keyOf('alien', { project: 'proj_2' }))
@@ -144,10 +144,10 @@ describe('a key with an expiry', () => {
     expect(socket.closed).toMatchObject({ code: 4401 })
   })
 
-  describe('whatever the clock does:', () => {
+  describe('if the clock is changed', () => {
     afterEach(() => vi.useRealTimers())
 
-    it('expires by the clock, also at once, and is valid again if the clock is set back', async () => {
+    it('expires by the current time, and is valid again if the clock is set back', async () => {
       const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
       onTestFinished(() => rm(directory, { recursive: true, force: true }))
       const store = openFileKeys(directory)
@@ -170,7 +170,7 @@ describe('a key with an expiry', () => {
 })
 
 describe('a key with the admin scope only', () => {
-  it('makes no calls, over HTTP or a WebSocket, unless it has other permissions', async () => {
+  it('is refused for calls over HTTP and WebSocket unless the key has other scopes', async () => {
     await using stack = await startWith(
       keyOf('admin', { scopes: ['admin'] }),
       keyOf('nothing', { scopes: [] }),

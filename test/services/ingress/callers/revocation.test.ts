@@ -111,25 +111,28 @@ const stores = [
   { name: 'Postgres', start: startWithPostgres, isThere: postgres !== null && postgres !== undefined },
 ]
 
-describe.each(stores)('a key revoked in $name', ({ start, isThere }) => {
-  it.skipIf(!isThere)('ends its streams with the error frame of their protocol, and cancels their work', async () => {
-    await using own = await start()
-    const { stack, revoke } = own
-    const chat = await follow(stack, CHAT, say(ENDLESS, { stream: true }))
-    const messages = await follow(stack, MESSAGES, say(ENDLESS, { stream: true }))
-    await revoke()
-    await until(() => chat.isEnded && messages.isEnded, { withinMs: WITHIN_MS })
-    expect([chat.isCut, messages.isCut]).toEqual([false, false])
-    expect(lastFrame(chat.text)).toEqual({ event: undefined, data: { error: ERROR } })
-    expect(lastFrame(messages.text)).toMatchObject({
-      event: 'error',
-      data: { type: 'error', error: { type: 'authentication_error', message: ERROR.message } },
-    })
-    await until(async () => (await running(stack)) === 0)
-  })
+describe.each(stores)('the revocation of a key in $name', ({ start, isThere }) => {
+  it.skipIf(!isThere)(
+    "ends the key's streams with the error frame of their protocol, and cancels their calls",
+    async () => {
+      await using own = await start()
+      const { stack, revoke } = own
+      const chat = await follow(stack, CHAT, say(ENDLESS, { stream: true }))
+      const messages = await follow(stack, MESSAGES, say(ENDLESS, { stream: true }))
+      await revoke()
+      await until(() => chat.isEnded && messages.isEnded, { withinMs: WITHIN_MS })
+      expect([chat.isCut, messages.isCut]).toEqual([false, false])
+      expect(lastFrame(chat.text)).toEqual({ event: undefined, data: { error: ERROR } })
+      expect(lastFrame(messages.text)).toMatchObject({
+        event: 'error',
+        data: { type: 'error', error: { type: 'authentication_error', message: ERROR.message } },
+      })
+      await until(async () => (await running(stack)) === 0)
+    },
+  )
 
   it.skipIf(!isThere)(
-    'ends waiting requests with 401 and event streams with an error event; the jobs continue',
+    'ends waiting requests with 401 and event streams with an error event, while jobs continue',
     async () => {
       await using own = await start()
       const { stack, revoke } = own
@@ -159,7 +162,7 @@ describe.each(stores)('a key revoked in $name', ({ start, isThere }) => {
     },
   )
 
-  it.skipIf(!isThere)('closes its WebSockets with 4401, and cancels their calls', async () => {
+  it.skipIf(!isThere)("closes the key's WebSockets with 4401, and cancels their calls", async () => {
     await using own = await start()
     using idle = await openWs(own.stack, AS)
     using busy = await openWs(own.stack, AS)
@@ -172,8 +175,8 @@ describe.each(stores)('a key revoked in $name', ({ start, isThere }) => {
   })
 })
 
-describe('a deleted key', () => {
-  it('ends a call with 401 whose body is still arriving, and closes its connection', async () => {
+describe('the deletion of a key', () => {
+  it('ends a call whose body is still arriving with 401, and closes the connection', async () => {
     await using own = await startWithFile()
     using client = await openRaw(own.stack.url)
     const headers = [`authorization: Bearer ${SECRET}`, 'content-type: application/json', 'content-length: 1000']
@@ -185,7 +188,7 @@ describe('a deleted key', () => {
     await until(() => client.isEnded, { withinMs: WITHIN_MS })
   })
 
-  it('frees the memory of a body that is still arriving when its connection is cut', async () => {
+  it('releases the memory of a body that is still arriving when the connection closes', async () => {
     await using own = await startWithFile()
     const held = async () =>
       Number(/^sluice_request_body_bytes (\d+)$/m.exec(await (await own.stack.get('/metrics')).text())?.[1])
@@ -204,7 +207,7 @@ describe('a deleted key', () => {
     }
   })
 
-  it('ends its streams also when deleted from the file, and without a reader', async () => {
+  it("ends the key's streams, even if no client reads them", async () => {
     await using own = await startWithFile()
     using deaf = await openRaw(own.stack.url)
     const more = { stream: true, logprobs: true, top_logprobs: 20 }

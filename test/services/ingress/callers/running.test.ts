@@ -88,7 +88,7 @@ async function load(stacks: readonly Stack[], secret: string, jobs: number): Pro
 }
 
 describe('the concurrency limit of a project', () => {
-  it('holds for calls and durable jobs together: excess calls are refused, excess jobs wait', async () => {
+  it('includes calls and durable jobs: further calls are refused, and further jobs wait', async () => {
     await using upstream = await startUpstream()
     await using stack = await startStack({ models: upstream.models })
     const keys = [keyOf('a', { project: 'proj' }), keyOf('other')]
@@ -145,7 +145,7 @@ describe('the concurrency limit of a project', () => {
 })
 
 describe.skipIf(!postgres)('the concurrency limit of a project in a fleet', () => {
-  it('holds for calls and jobs through three ingresses, claimed by three workers and swept by three schedulers', async () => {
+  it('applies to calls and jobs of three ingresses, three workers and three schedulers together', async () => {
     await using upstream = await startUpstream()
     await using database = await openPostgresDatabase(postgres ?? '')
     const options = { settings: { DATABASE_URL: database.url }, models: upstream.models }

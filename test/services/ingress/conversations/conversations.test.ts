@@ -65,7 +65,7 @@ describe('a conversation', () => {
     })
   })
 
-  test('is continued by responses: whole, streamed and in the background', async () => {
+  test('is continued by responses without streaming, with streaming and in the background', async () => {
     const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'zero' }] })
     const first = await say(id, 'one', { instructions: 'Be brief.' })
     expect(first.conversation).toEqual({ id })
@@ -78,7 +78,7 @@ describe('a conversation', () => {
     expect(input.data).toHaveLength(6)
   })
 
-  test('stores the call of a function and its output', async () => {
+  test('stores a function call and its output', async () => {
     const { id } = await client.conversations.create()
     const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
     const called = await say(id, `Ask ${WEATHER.name}.`, { tools })
@@ -89,7 +89,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual([`Ask ${WEATHER.name}.`, 'function_call', 'function_call_output', 'sunny'])
   })
 
-  test('has one running response at a time, and no items of a failed or cancelled one', async () => {
+  test('has one running response at a time, and stores no items of a failed or cancelled response', async () => {
     const { id } = await client.conversations.create()
     const running = await say(id, ENDLESS, { background: true })
     expect(await failureOf(say(id, 'me too'))).toMatchObject({
@@ -101,7 +101,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(['at last', 'at last'])
   })
 
-  test('accepts one of two concurrent responses', async () => {
+  test('accepts one of several concurrent responses', async () => {
     const { id } = await client.conversations.create()
     const ends = await Promise.allSettled([say(id, 'a'), say(id, 'b'), say(id, 'c')])
     const said = ends.flatMap((end) => (end.status === 'fulfilled' ? [end.value.output_text] : []))
@@ -109,7 +109,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(said.flatMap((text) => [text, text]))
   })
 
-  test('is private to its project', async () => {
+  test('is not found by keys of other projects', async () => {
     const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'secret' }] })
     const body = { model: 'echo-1', input: 'what was said?', conversation: id }
     const calls = [
@@ -124,7 +124,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(['secret'])
   })
 
-  test('requires the conversations permission, also for responses', async () => {
+  test('requires the conversations permission, including for responses that name a conversation', async () => {
     await using limited = await startStack()
     const key = await openStranger(limited, ['/v1/models', '/v1/responses'])
     const asked = { model: 'echo-1', input: 'hi' }
@@ -134,7 +134,7 @@ describe('a conversation', () => {
     expect(refused.message).toContain('/v1/conversations')
   })
 
-  test('refuses items that no response could continue from, with their path, and stores those that an upstream may use', async () => {
+  test('refuses items that a response could not continue, with their path, and stores items for upstreams', async () => {
     const post = async (path: string, items: unknown[]) => (await stack.post(path, { items })).json()
     const call = { type: 'function_call', call_id: 'call_1', name: 'f', arguments: '{}' }
     const output = (call_id: string) => ({ type: 'function_call_output', call_id, output: 'x' })
@@ -170,7 +170,7 @@ describe('a conversation', () => {
     expect(await post('/v1/conversations', native)).toMatchObject({ object: 'conversation' })
   })
 
-  test('refuses unsupported items and fields by name', async () => {
+  test('refuses unsupported items and fields with their name', async () => {
     const { id } = await client.conversations.create()
     const { id: response } = await client.responses.create({ model: 'echo-1', input: 'one' })
     const post = async (path: string, body: unknown) => (await stack.post(path, body)).json()
@@ -195,7 +195,7 @@ describe('a conversation', () => {
   })
 })
 
-test('conversations count against the stored bytes of their project', async () => {
+test('a conversation counts against the stored bytes of its project', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-conversations-'))
   const open = async () => {
     const own = await startStack({ dataDir })
@@ -223,7 +223,7 @@ test('conversations count against the stored bytes of their project', async () =
   await rm(dataDir, { recursive: true, force: true })
 })
 
-test('creating and extending conversations counts against the limits of a key, like calls', async () => {
+test('a request that creates or extends a conversation counts against the rate limit of its key', async () => {
   const own = await startStack()
   const secret = 'sk-limited-0123456789'
   const { createHash } = await import('node:crypto')

@@ -46,7 +46,7 @@ test.each([
   ['/v1/embeddings', { model: 'text-embedding-9', input: 'hi' }],
   ['/v1/rerank', { model: 'rerank-9', query: 'q', documents: ['d'] }],
   ['/v1/moderations', { model: 'moderation-9', input: 'hi' }],
-])('%s with %j is answered with the alias', async (path, body) => {
+])('%s with %j returns the alias as the model', async (path, body) => {
   const answer = await stack.post(path, body)
   const text = await answer.text()
   expect(answer.status, text).toBe(200)
@@ -54,7 +54,7 @@ test.each([
   expect(new Set(named)).toEqual(new Set([body.model]))
 })
 
-test('a model is retrieved by its alias, in both formats', async () => {
+test('a model is retrieved by its alias in both formats', async () => {
   expect(await (await stack.get('/v1/models/gpt-9')).json()).toMatchObject({ id: 'gpt-9' })
   const init = { headers: { 'anthropic-version': '2023-06-01' } }
   expect(await (await stack.get('/v1/models/claude-opus-9', init)).json()).toMatchObject({ id: 'claude-opus-9' })

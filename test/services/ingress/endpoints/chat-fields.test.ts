@@ -59,8 +59,8 @@ async function askStream(body: Json): Promise<Json[]> {
   return lines.map((line) => JSON.parse(line.slice('data: '.length)) as Json)
 }
 
-describe('the types of the SDK', () => {
-  test('declare no field without a sample', () => {
+describe('the fields of the chat types in the OpenAI SDK', () => {
+  test('each occur in a sample of this test', () => {
     const files = ['chat/completions/completions.d.ts', 'completions.d.ts']
     const [chat, completions] = files.map((file) => declaredFields(`node_modules/openai/resources/${file}`))
     const ofUsage = [...(completions ?? [])].filter(([name]) => name.startsWith('CompletionUsage'))
@@ -75,13 +75,13 @@ describe('the types of the SDK', () => {
   })
 })
 
-describe('requests', () => {
+describe('chat requests to an upstream of chat completions', () => {
   beforeAll(() => {
     answer = ANSWERS[0]?.answer ?? {}
   })
 
   test.each(REQUESTS.map((request, index) => [index, request] as const))(
-    'request %i arrives unchanged',
+    'arrive unchanged: request %i',
     async (_, request) => {
       const { n = 1 } = request
       const [choice] = (answer.choices ?? []) as Json[]
@@ -93,12 +93,12 @@ describe('requests', () => {
     },
   )
 
-  test('options of the stream arrive, with the request for usage', async () => {
+  test("arrive with the caller's stream options and a request for usage", async () => {
     await (await ask({ stream: true, stream_options: { include_obfuscation: false, include_usage: false } })).text()
     expect(upstream.calls.at(-1)?.body.stream_options).toEqual({ include_obfuscation: false, include_usage: true })
   })
 
-  test('unknown fields arrive at every level', async () => {
+  test('arrive with unknown fields at every level', async () => {
     const request = {
       odd: 1,
       messages: [
@@ -124,37 +124,40 @@ describe('requests', () => {
   })
 })
 
-describe.each(ANSWERS.map((given, index) => [index, given] as const))('response %i', (_, { asked, answer: given }) => {
-  const [choice] = given.choices as Json[]
+describe.each(ANSWERS.map((given, index) => [index, given] as const))(
+  'chat response %i of an upstream',
+  (_, { asked, answer: given }) => {
+    const [choice] = given.choices as Json[]
 
-  test('arrives unchanged, whole', async () => {
-    answer = given
-    const got = (await (await ask(asked as Json)).json()) as Json
-    const choices = [{ ...choice, content_filter_results: expect.anything() }]
-    expect(got).toEqual({ ...given, ...OWN, choices })
-  })
+    test('is returned unchanged without streaming', async () => {
+      answer = given
+      const got = (await (await ask(asked as Json)).json()) as Json
+      const choices = [{ ...choice, content_filter_results: expect.anything() }]
+      expect(got).toEqual({ ...given, ...OWN, choices })
+    })
 
-  test('arrives unchanged, streamed', async () => {
-    answer = given
-    const chunks = await askStream(asked as Json)
-    expect(joined(chunks)).toEqual(joined(chunksOf(given)))
-    expect(chunks.at(-1)?.usage).toEqual(given.usage)
-  })
+    test('is returned unchanged with streaming', async () => {
+      answer = given
+      const chunks = await askStream(asked as Json)
+      expect(joined(chunks)).toEqual(joined(chunksOf(given)))
+      expect(chunks.at(-1)?.usage).toEqual(given.usage)
+    })
 
-  test('is accepted as input of the next request, with a result for each call', async () => {
-    answer = given
-    const got = (await (await ask(asked as Json)).json()) as { choices: { message: Json }[] }
-    const message = got.choices[0]?.message ?? {}
-    const results = ((message.tool_calls ?? []) as Json[]).map(({ id }) => ({
-      role: 'tool',
-      tool_call_id: id,
-      content: 'ok',
-    }))
-    const called = message.function_call as Json | undefined
-    const more = called ? [{ role: 'function', name: called.name, content: 'ok' }] : results
-    await ask({ ...asked, messages: [{ role: 'user', content: 'Hi' }, message, ...more] })
-  })
-})
+    test('is accepted as input of the next request, with a result for each tool call', async () => {
+      answer = given
+      const got = (await (await ask(asked as Json)).json()) as { choices: { message: Json }[] }
+      const message = got.choices[0]?.message ?? {}
+      const results = ((message.tool_calls ?? []) as Json[]).map(({ id }) => ({
+        role: 'tool',
+        tool_call_id: id,
+        content: 'ok',
+      }))
+      const called = message.function_call as Json | undefined
+      const more = called ? [{ role: 'function', name: called.name, content: 'ok' }] : results
+      await ask({ ...asked, messages: [{ role: 'user', content: 'Hi' }, message, ...more] })
+    })
+  },
+)
 
 /** Merges the fields of the chunks of a stream, without those of single chunks. */
 function joined(chunks: readonly Json[]): Json {

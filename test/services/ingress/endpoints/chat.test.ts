@@ -54,8 +54,8 @@ function problem(body: unknown, given: DecodeContext = context()): [string, stri
   return undefined
 }
 
-describe('decoding', () => {
-  test('a minimal request gets the defaults', () => {
+describe('decoding of a chat request', () => {
+  test('sets the defaults of a minimal request', () => {
     expect(decode(hello)).toEqual({
       dialect: 'openai',
       model: 'm1',
@@ -68,7 +68,7 @@ describe('decoding', () => {
     })
   })
 
-  test('null means absent in every optional field', () => {
+  test('treats null as absent in every optional field', () => {
     const fields = [
       'stream',
       'stream_options',
@@ -85,7 +85,7 @@ describe('decoding', () => {
     expect(decode({ ...hello, ...nulls })).toEqual(decode(hello))
   })
 
-  test('sampling fields are forwarded, and max_completion_tokens overrides max_tokens', () => {
+  test('forwards sampling fields, and prefers max_completion_tokens to max_tokens', () => {
     const sampling = { temperature: 0.5, top_p: 0.9, n: 2, seed: 7, presence_penalty: 1, frequency_penalty: -1 }
     const more = {
       logit_bias: { '50256': -100 },
@@ -97,23 +97,23 @@ describe('decoding', () => {
     expect(request).toMatchObject({ ...sampling, ...more, stop: ['END'], max_tokens: 7 })
   })
 
-  test('max_tokens is clamped to the ceiling of the model and defaults to its usual length', () => {
+  test("limits max_tokens to the maximum of the model, and has the model's usual length as default", () => {
     const limited = context({ limits: { max_output_tokens: 100, default_output_tokens: 50 } })
     expect(decode({ ...hello, max_tokens: 4096 }, limited).max_tokens).toBe(100)
     expect(decode(hello, limited).max_tokens).toBe(50)
     expect(decode({ ...hello, max_tokens: 10 }, limited).max_tokens).toBe(10)
   })
 
-  test('a seed of 64 bits is folded into a safe integer', () => {
+  test('maps a seed of 64 bits to a safe integer', () => {
     expect(Number.isSafeInteger(decode({ ...hello, seed: 2 ** 62 }).seed)).toBe(true)
     expect(problem({ ...hello, seed: 1.5 })).toEqual(['invalid_type', 'seed', 400])
   })
 
-  test('an alias is resolved to the id of its model', () => {
+  test('resolves an alias to the id of its model', () => {
     expect(decode({ ...hello, model: 'gpt' }, context({ aliases: ['gpt'] })).model).toBe('m1')
   })
 
-  test('parts of every kind are forwarded to a model that supports them', () => {
+  test('forwards parts of every type to a model that supports them', () => {
     const content = [
       { type: 'text', text: 'See', prompt_cache_breakpoint: { mode: 'x' } },
       { type: 'image_url', image_url: { url: PNG, detail: 'low' } },
@@ -134,7 +134,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('unknown fields of the request, a message, a call and a tool are forwarded; job fields are not', () => {
+  test('forwards unknown fields of the request, messages, calls and tools, but not job fields', () => {
     const request = decode({
       model: 'm1',
       messages: [
@@ -178,19 +178,19 @@ describe('decoding', () => {
       { type: 'required' },
       ['g'],
     ],
-  ])('tool_choice %j becomes %j', (tool_choice, choice, allowed) => {
+  ])('maps tool_choice %j to %j', (tool_choice, choice, allowed) => {
     const tools = ['f', 'g'].map((name) => ({ type: 'function', function: { name } }))
     const request = decode({ ...hello, tools, tool_choice, parallel_tool_calls: false })
     expect([request.tool_choice, request.allowed_tools]).toEqual([choice, allowed])
     expect(request.parallel_tool_calls).toBe(false)
   })
 
-  test('without tools, tool_choice and related fields are dropped', () => {
+  test('drops tool_choice and related fields if the request has no tools', () => {
     const request = decode({ ...hello, tool_choice: 'auto', parallel_tool_calls: false })
     expect([request.tool_choice, request.parallel_tool_calls]).toEqual([undefined, undefined])
   })
 
-  test('a JSON schema becomes the response format; text is the absence of one', () => {
+  test('maps a JSON schema to the response format, and the type text to none', () => {
     const json_schema = { name: 'person', strict: true, schema: { type: 'object' } }
     expect(decode({ ...hello, response_format: { type: 'json_schema', json_schema } }).response_format).toEqual({
       type: 'json_schema',
@@ -200,12 +200,12 @@ describe('decoding', () => {
     expect(decode({ ...hello, response_format: { type: 'text' } }).response_format).toBeUndefined()
   })
 
-  test('reasoning effort is forwarded only to reasoning models', () => {
+  test('forwards the reasoning effort to reasoning models only', () => {
     expect(decode({ ...hello, reasoning_effort: 'high' }).reasoning).toBeUndefined()
     expect(decode({ ...hello, reasoning_effort: 'high' }, context(SEEING)).reasoning).toEqual({ effort: 'high' })
   })
 
-  test('a legacy function result is matched to the call before it, which has no id', () => {
+  test('matches a legacy function result to the preceding call, which has no id', () => {
     const call = { name: 'f', arguments: '{"a":1}' }
     const extra = { implied_call: true }
     const turns = (messages: unknown[]) => decode({ model: 'm1', messages }).turns
@@ -233,7 +233,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('remote images are allowed only if the deployment fetches them, and only by https', () => {
+  test('allows remote images only if the deployment fetches them, and only over https', () => {
     const image = (url: string) => ({
       model: 'm1',
       messages: [{ role: 'user', content: [{ type: 'image_url', image_url: { url } }] }],
@@ -247,13 +247,13 @@ describe('decoding', () => {
   })
 })
 
-describe('requests of agents', () => {
+describe('decoding of a chat request of an agent', () => {
   const CHAT = { engine: { type: 'openai', base_url: 'http://127.0.0.1:1/v1' }, ...SEEING }
   const turnsOf = (messages: readonly object[], given = context(CHAT)) => decode({ model: 'm1', messages }, given).turns
   const call = (id: string, name = 'f') => ({ id, type: 'function', function: { name, arguments: '{}' } })
   const result = (id: string, content: unknown = 'ok') => ({ role: 'tool', tool_call_id: id, content })
 
-  test('the result of a tool may have images, files and audio', () => {
+  test('accepts images, files and audio in the result of a tool', () => {
     const content = [
       { type: 'text', text: 'see' },
       { type: 'image_url', image_url: { url: PNG } },
@@ -267,7 +267,7 @@ describe('requests of agents', () => {
     ])
   })
 
-  test('calls with one id become separate calls, with their results in order', () => {
+  test('maps calls with equal ids to separate calls, with their results in order', () => {
     const calls = { role: 'assistant', tool_calls: [call('a', 'f'), call('a_2', 'g'), call('a', 'h')] }
     const turns = turnsOf([calls, result('a', '1'), result('a_2', '2'), result('a', '3')])
     expect(turns[0]?.parts).toMatchObject([
@@ -278,13 +278,13 @@ describe('requests of agents', () => {
     expect(turns.slice(1)).toMatchObject(['a', 'a_2', 'a_3'].map((call_id) => ({ role: 'tool', call_id })))
   })
 
-  test('one result for two calls with one id removes one of the calls', () => {
+  test('removes one of two calls with equal ids if there is only one result', () => {
     const turns = turnsOf([{ role: 'assistant', tool_calls: [call('a'), call('a')] }, result('a')])
     expect(turns).toMatchObject([{ parts: [{ id: 'a' }] }, { call_id: 'a' }])
     expect(turns[0]?.parts).toHaveLength(1)
   })
 
-  test('very many calls with one id are matched in linear time', () => {
+  test('matches 30,000 calls with equal ids in linear time', () => {
     const ids = Array.from({ length: 30_000 }, (_, index) => (index % 2 === 0 ? 'a' : `a_${index}`))
     const made = ids.map((id) => ({ type: 'tool_call' as const, id, name: 'f', arguments: '{}' }))
     const startedMs = performance.now()
@@ -301,11 +301,11 @@ describe('requests of agents', () => {
     [{ role: 'assistant', content: null, refusal: 'No.' }],
     [{ role: 'assistant', content: null, function_call: { name: 'f', arguments: '' } }],
     [{ role: 'assistant', content: [{ type: 'refusal', refusal: 'No.' }] }],
-  ])('%j is an assistant message', (message) => {
+  ])('accepts %j as an assistant message', (message) => {
     expect(turnsOf([message, { role: 'user', content: 'Go on.' }])).toHaveLength(2)
   })
 
-  test('a custom tool is forwarded next to its function form, and its calls keep their text', () => {
+  test('forwards a custom tool together with a function form, and preserves the text of its calls', () => {
     const custom = {
       name: 'sql',
       description: 'Runs SQL.',
@@ -331,7 +331,7 @@ describe('requests of agents', () => {
     ])
   })
 
-  test('tools, parts and formats of unknown types are forwarded to an upstream of the same API', () => {
+  test('forwards tools, parts and formats of unknown types to an upstream of the same API', () => {
     const video = { type: 'video_url', video_url: { url: 'data:video/mp4;base64,AA' } }
     const tools = [{ type: 'web_search' }, { type: 'mcp', server_label: 'a' }, { type: 'mcp', server_label: 'b' }]
     const response_format = { type: 'structural_tag', structures: [] }
@@ -347,7 +347,7 @@ describe('requests of agents', () => {
   })
 
   test.each(['http://10.0.0.1/a.mp4', 'https://a.example/a.mp4', 'FILE:/etc/passwd', ' gopher://x'])(
-    'the URL %s inside a part of an unknown type is refused',
+    'refuses the URL %s inside a part of an unknown type',
     (url) => {
       const open = context(CHAT, { remoteImages: true })
       for (const part of [
@@ -360,7 +360,7 @@ describe('requests of agents', () => {
     },
   )
 
-  test('fields that only an upstream of the same API supports are forwarded to it', () => {
+  test('forwards fields that only an upstream of the same API supports', () => {
     const fields = {
       functions: [{ name: 'f' }],
       function_call: 'auto',
@@ -382,14 +382,14 @@ describe('requests of agents', () => {
     })
   })
 
-  test('top_k is forwarded to every upstream, and tool names may be long', () => {
+  test('forwards top_k to every upstream, and accepts tool names of 83 characters', () => {
     const name = `mcp.${'x'.repeat(78)}`
     const request = decode({ ...hello, top_k: 7, tools: [{ type: 'function', function: { name } }] })
     expect(request).toMatchObject({ top_k: 7, tools: [{ name }] })
   })
 })
 
-describe('refusals', () => {
+describe('an invalid chat request', () => {
   const user = { role: 'user', content: 'Hi' }
   const call = { id: 'c1', type: 'function', function: { name: 'f', arguments: '{}' } }
   const asks = { role: 'assistant', tool_calls: [call] }
@@ -459,7 +459,7 @@ describe('refusals', () => {
     [{ tools: [f], tool_choice: { type: 'function', function: { name: 'g' } } }, 'invalid_value', 'tool_choice'],
     [{ tool_choice: 'always' }, 'invalid_value', 'tool_choice'],
     [{ response_format: { type: 'json_schema' } }, 'missing_required_parameter', 'response_format.json_schema'],
-  ])('%j', (change, code, param) => {
+  ])('is refused with 400 and the name of the field: %j', (change, code, param) => {
     expect(problem({ ...hello, ...change })).toEqual([code, param, 400])
   })
 
@@ -469,7 +469,7 @@ describe('refusals', () => {
     [{ images: true }, part({ type: 'image_url', image_url: { url: 'data:image/png,AAAA' } }), 'image_url.url'],
     [{ audio: true }, part({ type: 'input_audio', input_audio: { data: 'AA!A', format: 'wav' } }), 'input_audio.data'],
     [{ files: true }, part({ type: 'file', file: { file_data: 'AAAA' } }), 'file.file_data'],
-  ])('with %j, %j is refused at its %s', (capabilities, change, path) => {
+  ])('to a model with %j is refused for %j at the path %s', (capabilities, change, path) => {
     const found = problem({ ...hello, ...change }, context({ capabilities }))
     expect(found?.slice(1)).toEqual([`messages[0].content[0].${path}`, 400])
   })
@@ -478,15 +478,15 @@ describe('refusals', () => {
     [{ tools: false }, { tools: [f] }, 'tools'],
     [{ json: false }, { response_format: { type: 'json_object' } }, 'response_format'],
     [{ logprobs: false }, { logprobs: true }, 'logprobs'],
-  ])('a model with %j refuses %j', (capabilities, change, param) => {
+  ])('to a model with %j is refused for %j', (capabilities, change, param) => {
     expect(problem({ ...hello, ...change }, context({ capabilities }))?.[1]).toBe(param)
   })
 
-  test('an unknown model is 404', () => {
+  test('with an unknown model is refused with 404', () => {
     expect(problem({ ...hello, model: 'nope' })).toEqual(['model_not_found', 'model', 404])
   })
 
-  test('any JSON in any field gives a valid request, a 400 or a 404', () => {
+  test('with any JSON in any field is accepted, or refused with 400 or 404', () => {
     const full = {
       ...hello,
       messages: [user, asks, { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'x' }] }],
@@ -574,8 +574,8 @@ function chunks(text: string): ChatChunk[] {
 const deltas = (text: string) => chunks(text).map((chunk) => chunk.choices[0]?.delta)
 const whole = (events: readonly GenerateEvent[]) => chatAnswer.whole(events, encoding()) as ChatCompletion
 
-describe('the whole response', () => {
-  test('a text response has every field of the API reference', () => {
+describe('a chat response without streaming', () => {
+  test('has every field of the API reference', () => {
     expect(whole([start, say('Hel'), say('lo.'), stop, usage])).toEqual({
       id: 'chatcmpl-abc',
       object: 'chat.completion',
@@ -602,7 +602,7 @@ describe('the whole response', () => {
     })
   })
 
-  test('with tool calls content is null, finish_reason is tool_calls, ids are kept and arguments are valid JSON', () => {
+  test('with tool calls has null content, the finish reason tool_calls, and valid JSON arguments', () => {
     const [choice] = whole(twoCalls).choices
     expect(choice?.finish_reason).toBe('tool_calls')
     expect(choice?.message).toEqual({
@@ -617,7 +617,7 @@ describe('the whole response', () => {
     })
   })
 
-  test('choices are in order, each with its refusal, reasoning and filter results', () => {
+  test('has its choices in order, each with its refusal, reasoning and filter results', () => {
     const answer = whole([
       start,
       say('b', 1),
@@ -631,7 +631,7 @@ describe('the whole response', () => {
     expect(answer.choices[1]?.content_filter_results).toEqual({ ...NOTHING_FILTERED, hate: { filtered: true } })
   })
 
-  test('usage details appear when the engine reports them', () => {
+  test('has usage details if the engine reports them', () => {
     const reported = { input_tokens: 9, output_tokens: 4, cached_tokens: 5, reasoning_tokens: 2 }
     expect(whole([start, stop, { type: 'usage', usage: reported }]).usage).toMatchObject({
       prompt_tokens_details: { cached_tokens: 5 },
@@ -639,13 +639,13 @@ describe('the whole response', () => {
     })
   })
 
-  test('a response without a finish reason is an error, not a short response', () => {
+  test('fails if the engine sends no finish reason', () => {
     expect(() => whole([start, say('Hel')])).toThrow(ServiceError)
   })
 })
 
-describe('the stream', () => {
-  test('the frames are exactly those of the API reference', () => {
+describe('a chat response with streaming', () => {
+  test('has exactly the frames of the API reference', () => {
     const head =
       'data: {"id":"chatcmpl-abc","object":"chat.completion.chunk","created":1,"model":"m1","system_fingerprint":"fp_1","choices":['
     const tail = ',"logprobs":null,"finish_reason":null}],"usage":null}\n\n'
@@ -658,11 +658,11 @@ describe('the stream', () => {
     )
   })
 
-  test('without include_usage no chunk has usage', () => {
+  test('has no usage in its chunks without include_usage', () => {
     expect(frames([start, say('a'), stop, usage])).not.toContain('usage')
   })
 
-  test('a tool call is named once, after a role chunk with null content', () => {
+  test('names a tool call once, after a role chunk with null content', () => {
     expect(deltas(frames(twoCalls))).toEqual([
       { role: 'assistant', content: null, refusal: null },
       { tool_calls: [{ index: 0, id: 'toolu_7', type: 'function', function: { name: 'weather', arguments: '' } }] },
@@ -674,7 +674,7 @@ describe('the stream', () => {
     ])
   })
 
-  test('logprobs are in the chunk of their text', () => {
+  test('has the log probabilities in the chunk of their text', () => {
     const logprob = { token: 'Hel', logprob: -0.1, bytes: [72, 101, 108], top_logprobs: [] }
     const text = frames([start, { type: 'text', choice: 0, text: 'Hel', logprobs: [logprob] }, stop])
     expect(chunks(text)[1]?.choices[0]).toEqual({
@@ -685,25 +685,25 @@ describe('the stream', () => {
     })
   })
 
-  test('choices interleave, each with one role and one finish reason', () => {
+  test('can interleave its choices, each with one role and one finish reason', () => {
     const ends: GenerateEvent = { type: 'finish', choice: 1, reason: 'length' }
     const all = chunks(frames([start, say('a'), say('b', 1), say('c'), ends, stop])).map((chunk) => chunk.choices[0])
     expect(all.filter((choice) => choice?.delta.role)).toHaveLength(2)
     expect(all.filter((choice) => choice?.finish_reason).map((choice) => choice?.index)).toEqual([1, 0])
   })
 
-  test('an empty response still has its role', () => {
+  test('has a role chunk even if the text is empty', () => {
     expect(deltas(frames([start, stop]))).toEqual([{ role: 'assistant', content: '', refusal: null }, {}])
   })
 
-  test('a failure is a separate frame without [DONE] after it', () => {
+  test('ends with an error frame and without [DONE] if the engine fails', () => {
     expect(sseFailure(new ServiceError('internal_error', 'The worker failed.'))).toBe(
       'data: {"error":{"message":"The worker failed.","type":"server_error","param":null,"code":"internal_error"}}\n\n',
     )
     expect(SSE_KEEP_ALIVE.openai).toBe(': keep-alive\n\n')
   })
 
-  test('a stream that ends without a finish reason fails', () => {
+  test('fails if the engine sends no finish reason', () => {
     const text = frames([start, say('Hel')])
     expect(text).toContain('"code":"upstream_error"')
     expect(text).not.toContain('[DONE]')
