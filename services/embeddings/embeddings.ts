@@ -1,7 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type EmbedEvent, type EmbedInput, type EmbedRequest, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { Slots } from '#shared/capacity/semaphore.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import type { EmbedText } from '#shared/engines/batching/batch.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
 import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
@@ -29,7 +29,7 @@ const PIECE_CHARS = 256 * 1024
 const YIELD_INTERVAL_MS = 5
 
 /** Maximum inputs whose vectors a worker keeps in memory at once: 16 jobs of maximum size, or 550 MB at 3,072 dimensions. */
-const INPUTS_HELD_MAX = 16 * 2_048
+export const INPUTS_HELD_MAX = 16 * 2_048
 
 /** Maximum inputs of a job that needs no permits. The memory of such jobs is bounded by the number of slots of the worker. */
 const SMALL_MAX = 32
@@ -40,9 +40,9 @@ type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const openers = await ports.loadEngines()
   const batchers = new EngineRegistry(ports.models.served, (model) => openBatched(openers, model))
-  const semaphore = new InputSemaphore()
+  const permits = new Semaphore({ permits: INPUTS_HELD_MAX })
   const embedOne = (request: EmbedRequest, context: AttemptContext) =>
-    embedWithPermits(semaphore, batchers, request, context)
+    embedWithPermits(permits, batchers, request, context)
   const rerankers = new Rerankers(ports.models.served, openers, embedOne)
   const kinds = {
     embed: handle(embed, embedOne),
@@ -81,12 +81,12 @@ function callsOf(engine: ModelConfig['engine']): number {
 }
 
 async function* embedWithPermits(
-  semaphore: InputSemaphore,
+  permits: Semaphore,
   batchers: Batchers,
   request: EmbedRequest,
   context: AttemptContext,
 ): AsyncGenerator<EmbedEvent> {
-  const leave = await semaphore.enter(request.inputs.length, context.signal)
+  const leave = await takePermits(permits, request.inputs.length, context.signal)
   try {
     yield* embedAll(batchers, request, context)
   } finally {
@@ -140,15 +140,10 @@ function progressOf(done: number, all: number) {
  *
  * Large jobs start in order of arrival, as soon as enough permits are free. Small jobs start at once.
  */
-export class InputSemaphore {
-  readonly #held = new Slots(INPUTS_HELD_MAX)
-
-  /** Waits for the permits of a job. @returns A function that releases them; call it once @throws The signal's reason */
-  async enter(inputs: number, signal: AbortSignal): Promise<() => void> {
-    if (inputs <= SMALL_MAX) return () => {}
-    await this.#held.take(signal, inputs)
-    return () => this.#held.release(inputs)
-  }
+export async function takePermits(permits: Semaphore, inputs: number, signal: AbortSignal): Promise<() => void> {
+  if (inputs <= SMALL_MAX) return () => {}
+  await permits.take(signal, inputs)
+  return () => permits.release(inputs)
 }
 
 /**

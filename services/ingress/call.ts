@@ -5,7 +5,7 @@ import type { Budgets } from '#shared/capacity/budgets.ts'
 import type { ByteBudget, HeldBytes, Holding, StoredQuota } from '#shared/capacity/byte-budgets.ts'
 import type { Pauses } from '#shared/capacity/pauses.ts'
 import type { ConcurrencyLimits, RateLimits } from '#shared/capacity/rate-limits.ts'
-import type { BatchThrottle, SubmitQueue } from '#shared/capacity/submit-queue.ts'
+import type { SubmitQueue } from '#shared/capacity/semaphore.ts'
 import type { Config } from '#shared/config/config.ts'
 import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
@@ -42,9 +42,8 @@ export interface IngressContext {
   /** Memory budget of this process for request bodies. */
   readonly budget: ByteBudget
   readonly storage: StoredQuota
-  /** Fair queue of durable submissions, by project. */
+  /** Fair queue of durable submissions and batch lines, by project. */
   readonly submitQueue: SubmitQueue
-  readonly batchThrottle: BatchThrottle
 }
 
 /** One API call, over HTTP or a WebSocket. Handlers fill {@link facts} for the access log. */

@@ -7,7 +7,7 @@ import { ByteBudget, DiskFloor, StoredQuota } from '#shared/capacity/byte-budget
 import { type AdmittingJobs, admitJob } from '#shared/capacity/capacity.ts'
 import { Fleet } from '#shared/capacity/fleet-counts.ts'
 import { ConcurrencyLimits, RateLimits } from '#shared/capacity/rate-limits.ts'
-import { BatchThrottle, SubmitQueue } from '#shared/capacity/submit-queue.ts'
+import { SubmitQueue } from '#shared/capacity/semaphore.ts'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
@@ -113,10 +113,9 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
   const durable = await openDurable(ports, jobs, { keys, ...limiting, models, log, closing }, storage)
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
-  const [submits, pace] = [new SubmitQueue(), new BatchThrottle()]
   const context: IngressContext = {
     ...{ config, log, metrics, jobs, durable, closing, models, blobs, store, broker, pauses },
-    ...{ keys, ...limiting, usage, budget, storage, submitQueue: submits, batchThrottle: pace },
+    ...{ keys, ...limiting, usage, budget, storage, submitQueue: new SubmitQueue() },
   }
   return { context, fleet }
 }

@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
-import { TickThrottle } from '#shared/yielding.ts'
+import { openTickThrottle } from '#shared/yielding.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 
 /** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */
@@ -70,10 +70,10 @@ export async function listen(
   server.timeout = bounds.silenceMs
   server.maxConnections = bounds.connectionsMax
   const exchanges = new Exchanges(bounds.lingerMs)
-  const throttle = new TickThrottle()
+  const throttle = openTickThrottle()
   const onRequest = (req: IncomingMessage, res: ServerResponse) => {
     exchanges.add(req, res)
-    const wait = throttle.enter()
+    const wait = throttle()
     if (!wait) return handler(req, res)
     void wait.then(() => {
       if (!res.destroyed) handler(req, res)

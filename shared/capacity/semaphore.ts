@@ -1,90 +1,123 @@
 import { abortable } from '#shared/lib/abortable.ts'
-import type { ServiceError } from '#shared/lib/error.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
-/*
- * A semaphore whose permits go to keys in round robin. A key is a project: its thousand callers get as many permits as the one
- * caller of another project. With a maximum of permits per key (a bulkhead), a key that holds its permits for long cannot take the
- * last ones from others.
- *
- * Example with 2 permits, 1 per key: `a` asks 200 times and gets 1; `b` asks once and gets the other at once.
- */
-
-export interface FairSemaphoreOptions {
+export interface SemaphoreOptions {
   readonly permits: number
   /** Maximum permits of one key. Default: all. */
   readonly permitsPerKey?: number
-  readonly waitingPerKeyMax: number
-  readonly refusal: () => ServiceError
+  /** Maximum waiting callers per key. Default: no maximum, for callers that are bounded themselves. */
+  readonly waitingPerKeyMax?: number
+  /** Error of a caller beyond {@link waitingPerKeyMax}. */
+  readonly refusal?: () => ServiceError
+}
+
+interface Waiting {
+  readonly amount: number
+  readonly enter: () => void
 }
 
 interface Key {
   taken: number
-  readonly waiting: Set<() => void>
+  readonly waiting: Set<Waiting>
 }
 
-export class FairSemaphore {
-  readonly #permitsPerKey: number
-  readonly #waitingPerKeyMax: number
-  readonly #refusal: () => ServiceError
+/**
+ * Semaphore with a fair queue: permits go to keys in round robin, and within a key in order of arrival.
+ *
+ * A key is, for example, a project: its thousand callers get as many permits as the one caller of another project. With a maximum
+ * per key (a bulkhead), a key that holds its permits for long cannot take the last ones from others. Without keys, the queue is
+ * first in, first out.
+ *
+ * A caller may take several permits, such as bytes. Smaller requests do not overtake a large one. A request above the maximum is
+ * admitted when nothing else is in use.
+ *
+ * Example with 2 permits, 1 per key: `a` asks 200 times and gets 1; `b` asks once and gets the other at once.
+ */
+export class Semaphore {
+  readonly #options: SemaphoreOptions
   readonly #keys = new Map<string, Key>()
-  #free: number
+  #taken = 0
 
-  constructor({ permits, permitsPerKey = permits, waitingPerKeyMax, refusal }: FairSemaphoreOptions) {
-    this.#free = permits
-    this.#permitsPerKey = permitsPerKey
-    this.#waitingPerKeyMax = waitingPerKeyMax
-    this.#refusal = refusal
+  constructor(options: SemaphoreOptions) {
+    this.#options = options
+  }
+
+  get taken(): number {
+    return this.#taken
   }
 
   /**
-   * Waits for a permit. The caller returns it with {@link release}.
+   * Takes permits, and waits if necessary. The caller returns them once with {@link release}.
    *
    * @throws ServiceError the refusal if too many callers of the key wait; the signal's reason
    */
-  async take(name: string, signal: AbortSignal): Promise<void> {
+  async take(signal: AbortSignal, amount = 1, name = ''): Promise<void> {
     signal.throwIfAborted()
-    const key = this.#keys.get(name) ?? { taken: 0, waiting: new Set() }
+    const key = this.#keys.get(name) ?? { taken: 0, waiting: new Set<Waiting>() }
     this.#keys.set(name, key)
-    // A released permit passes directly to a waiting caller. So if a permit is free here, no waiting caller may take it, and none
-    // is overtaken.
-    if (this.#free > 0 && key.taken < this.#permitsPerKey) return this.#grant(name, key)
-    if (key.waiting.size >= this.#waitingPerKeyMax) throw this.#refusal()
+    if (key.waiting.size === 0 && this.#mayTake(key, amount) && this.#hasFree(amount) && !this.#next())
+      return this.#grant(name, key, amount)
+    const { waitingPerKeyMax = Number.POSITIVE_INFINITY, refusal } = this.#options
+    if (refusal && key.waiting.size >= waitingPerKeyMax) throw refusal()
     const { promise, resolve } = Promise.withResolvers<void>()
-    key.waiting.add(resolve)
+    const waiting = { amount, enter: resolve }
+    key.waiting.add(waiting)
     try {
       await abortable(promise, signal)
     } catch (error) {
-      // The permit may have been granted at the same moment.
-      if (!key.waiting.delete(resolve)) this.release(name)
-      this.#forgetIdle(name, key)
+      // The permits may have been granted at the same moment. Smaller requests may have waited behind this one.
+      if (key.waiting.delete(waiting)) this.#forgetIdle(name, key)
+      else this.#giveBack(name, key, amount)
+      this.#grantNext()
       throw error
     }
   }
 
-  release(name: string): void {
+  release(amount = 1, name = ''): void {
     const key = this.#keys.get(name)
     if (!key) return
-    key.taken--
-    this.#free++
-    this.#forgetIdle(name, key)
+    this.#giveBack(name, key, amount)
     this.#grantNext()
   }
 
-  #grantNext(): void {
+  #mayTake({ taken }: Key, amount: number): boolean {
+    return taken === 0 || taken + amount <= (this.#options.permitsPerKey ?? Number.POSITIVE_INFINITY)
+  }
+
+  #hasFree(amount: number): boolean {
+    return this.#taken === 0 || this.#taken + amount <= this.#options.permits
+  }
+
+  /** The first caller in the round whose key may take more permits. */
+  #next(): [string, Key, Waiting] | undefined {
     for (const [name, key] of this.#keys) {
-      const [begin] = key.taken < this.#permitsPerKey ? key.waiting : []
-      if (!begin) continue
-      key.waiting.delete(begin)
-      this.#grant(name, key)
-      return begin()
+      const [first] = key.waiting
+      if (first && this.#mayTake(key, first.amount)) return [name, key, first]
+    }
+    return undefined
+  }
+
+  #grantNext(): void {
+    for (let next = this.#next(); next && this.#hasFree(next[2].amount); next = this.#next()) {
+      const [name, key, waiting] = next
+      key.waiting.delete(waiting)
+      this.#grant(name, key, waiting.amount)
+      waiting.enter()
     }
   }
 
-  #grant(name: string, key: Key): void {
-    this.#free--
-    key.taken++
+  /** Moves the key to the end of the round. */
+  #grant(name: string, key: Key, amount: number): void {
+    this.#taken += amount
+    key.taken += amount
     this.#keys.delete(name)
     this.#keys.set(name, key)
+  }
+
+  #giveBack(name: string, key: Key, amount: number): void {
+    this.#taken -= amount
+    key.taken -= amount
+    this.#forgetIdle(name, key)
   }
 
   #forgetIdle(name: string, key: Key): void {
@@ -92,61 +125,98 @@ export class FairSemaphore {
   }
 }
 
+/** Time after its last call for which a project counts as active. */
+const ACTIVE_MS = 10_000
+/** Maximum concurrent submissions of all projects while calls of other projects run. */
+const PERMITS = 2
+/** Maximum duration of a submission that is not followed by a pause, in milliseconds. */
+const FREE_RUN_MS = 2
+/** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
+const PAUSE_FACTOR = 2
+const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }
+/** Maximum waiting submissions per project, and their maximum wait. */
+const WAITING_MAX = 1_000
+const WAIT_MS_MAX = 30_000
+const RETRY_AFTER_MS = 2_000
+
 /**
- * Weighted semaphore for units such as calls or bytes. Waiters are served first in, first out, so a small request never overtakes
- * a large one. A request above the maximum is admitted when nothing else is in use.
+ * Submission of durable jobs and batch lines, slowed down while clients wait for calls.
  *
- * No request is refused: a caller waits until its signal aborts, at its deadline at the latest. The number of waiters is limited
- * by the callers: a worker's slots, each of which runs one job.
+ * The problem: a submission costs the event loop and the store several times as much as an attached call, and no connection waits
+ * for the result. Thousands of submissions at once delayed each attached call of other projects by a hundred submissions.
+ *
+ * How it works: the duration of a submission shows the load of the store and of this process, so each is followed by a pause of
+ * {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.
+ * 1. While *other* projects make calls, a submission needs one of {@link PERMITS} permits, which rotate among the projects. The
+ *    permit pauses.
+ * 2. While *any* project makes calls, the lines of all batches wait for the pauses of earlier lines (docs/internals/design.md,
+ *    Composed jobs). The rate at which lines become jobs determines all costs of a batch, in every process.
  */
-export class Slots {
-  readonly #max: number
-  readonly #waiting = new Set<{ readonly amount: number; readonly enter: () => void }>()
-  #taken = 0
+export class SubmitQueue {
+  readonly #permits = new Semaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooManySubmissions })
+  #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
+  /** Last call of a project other than the project of {@link #last}. */
+  #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
+  #nextLineAtMs = 0
 
-  constructor(max: number) {
-    this.#max = max
+  recordCall(project: string): void {
+    if (this.#last.project !== project) this.#before = this.#last
+    this.#last = { project, atMs: performance.now() }
   }
 
-  get taken(): number {
-    return this.#taken
-  }
-
-  /** Takes an amount, and waits if necessary. Call {@link release} once afterwards. @throws The signal's reason */
-  async take(signal: AbortSignal, amount = 1): Promise<void> {
-    signal.throwIfAborted()
-    if (this.#waiting.size === 0 && this.#hasFree(amount)) {
-      this.#taken += amount
-      return
-    }
-    const { promise, resolve, reject } = Promise.withResolvers<void>()
-    const waiting = { amount, enter: resolve }
-    const leave = () => {
-      this.#waiting.delete(waiting)
-      reject(signal.reason)
-      // Smaller requests may have waited behind the aborted one.
-      this.#grantNext()
-    }
-    signal.addEventListener('abort', leave, { once: true })
-    this.#waiting.add(waiting)
-    await promise.finally(() => signal.removeEventListener('abort', leave))
-  }
-
-  release(amount = 1): void {
-    this.#taken -= amount
-    this.#grantNext()
-  }
-
-  #hasFree(amount: number): boolean {
-    return this.#taken === 0 || this.#taken + amount <= this.#max
-  }
-
-  #grantNext(): void {
-    for (const waiting of this.#waiting) {
-      if (!this.#hasFree(waiting.amount)) return
-      this.#waiting.delete(waiting)
-      this.#taken += waiting.amount
-      waiting.enter()
+  /**
+   * Runs `submit` when the project has a permit.
+   *
+   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many submissions wait, or one waits too
+   * long; the reason of the signal
+   */
+  async run<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    const others = this.#last.project === project ? this.#before : this.#last
+    if (performance.now() - others.atMs >= ACTIVE_MS) return await submit()
+    const late = AbortSignal.timeout(WAIT_MS_MAX)
+    await this.#permits.take(AbortSignal.any([signal, late]), 1, project).catch((error: unknown) => {
+      throw late.aborted && !signal.aborted ? tooManySubmissions() : error
+    })
+    const startedAt = performance.now()
+    try {
+      return await submit()
+    } finally {
+      const pauseMs = Math.min(pauseAfter(startedAt), PAUSE_MS_MAX.submission)
+      setTimeout(() => this.#permits.release(1, project), pauseMs)
     }
   }
+
+  /**
+   * Creates a job from the line of a batch, after the current pause.
+   *
+   * @throws the errors of `submit`; the reason of the signal
+   */
+  async runLine<T>(submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    for (let waitMs = this.#lineDelayMs; waitMs > 0; waitMs = this.#lineDelayMs) {
+      await abortable(new Promise((resolve) => setTimeout(resolve, waitMs)), signal)
+    }
+    const startedAt = performance.now()
+    try {
+      return await submit()
+    } finally {
+      const now = performance.now()
+      const nextAtMs = Math.max(now, this.#nextLineAtMs) + pauseAfter(startedAt)
+      this.#nextLineAtMs = Math.min(now + PAUSE_MS_MAX.batchLine, nextAtMs)
+    }
+  }
+
+  get #lineDelayMs(): number {
+    const now = performance.now()
+    return now - this.#last.atMs > ACTIVE_MS ? 0 : Math.ceil(this.#nextLineAtMs - now)
+  }
+}
+
+function pauseAfter(startedAtMs: number): number {
+  return PAUSE_FACTOR * Math.max(0, performance.now() - startedAtMs - FREE_RUN_MS)
+}
+
+function tooManySubmissions(): ServiceError {
+  const message =
+    'This project submits more jobs at once than the service accepts while other projects make calls. Try again in 2 s.'
+  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: RETRY_AFTER_MS, isUndone: true })
 }

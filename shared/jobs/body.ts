@@ -1,5 +1,7 @@
 import type { EncodeContext, JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
+import type { Semaphore } from '#shared/capacity/semaphore.ts'
 import { readJson } from '#shared/json/read.ts'
 import { isSmall, writeJson } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -75,6 +77,42 @@ export async function fetchBody(
   for (const segment of history.segments)
     for (const turn of (await readBlob(segment.blob, blobs)) as unknown[]) before.push(turn)
   return { ...request, turns: [...turns.slice(0, history.at), ...before, ...turns.slice(history.at)] }
+}
+
+/** A body in memory. Call `release` when its job has ended. */
+export interface FetchedBody {
+  readonly body: unknown
+  release(): void
+}
+
+/**
+ * {@link fetchBody} within the memory budget of a worker. Slots limit the number of jobs, but a few large bodies could still exhaust
+ * memory. A body that exceeds the remaining budget waits in order of arrival.
+ *
+ * @param budget Its permits are bytes
+ * @throws The signal's reason; ServiceError as {@link fetchBody}
+ */
+export async function fetchBodyWithin(
+  budget: Semaphore,
+  job: Pick<JobEnvelope, 'body' | 'blob' | 'history'>,
+  blobs: Blobs,
+  signal: AbortSignal,
+): Promise<FetchedBody> {
+  if (job.blob === undefined && !job.history) return { body: job.body, release() {} }
+  // If the blob is gone, then fetchBody reports that.
+  const bytes = (await bytesOfBody(job, blobs).catch(() => 0)) * HELD_PER_BYTE
+  if (bytes > 0) await budget.take(signal, bytes)
+  let isHeld = true
+  const release = () => {
+    if (isHeld) budget.release(bytes)
+    isHeld = false
+  }
+  try {
+    return { body: await fetchBody(job, blobs), release }
+  } catch (error) {
+    release()
+    throw error
+  }
 }
 
 export async function bytesOfBody(

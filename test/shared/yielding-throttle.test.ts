@@ -1,13 +1,13 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
-import { TickThrottle } from '#shared/yielding.ts'
+import { openTickThrottle } from '#shared/yielding.ts'
 
 /** Work identified by its number. */
 function open() {
-  const places = new TickThrottle()
+  const places = openTickThrottle()
   const begun: number[] = []
   const add = (nth: number) => {
-    const place = places.enter()
+    const place = places()
     if (place) void place.then(() => begun.push(nth))
     else begun.push(nth)
   }

@@ -141,7 +141,6 @@ async function submitJob(
     heldBytes,
   }
   const retryMsMax = retryMsMaxOf(headers['user-agent'])
-  context.batchThrottle.recordCall()
   context.submitQueue.recordCall(tenant)
   const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
   held.shrink(bytesOf(job.stored))

@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os'
 import type { Llama, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { Slots } from '#shared/capacity/semaphore.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type ChatFormat, openFormat } from './format.ts'
 import { GrammarConverter } from './grammar/converter.ts'
@@ -26,7 +26,7 @@ export interface LlamaRuntime {
   /** System message for conversations without one. */
   readonly system: string | undefined
   /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds one sequence at a time. */
-  readonly slots: Slots
+  readonly slots: Semaphore
   readonly sequences: SequencePool
   readonly contextTokens: number
   /** Bytes of text of the longest token; Infinity: unknown. */
@@ -93,7 +93,7 @@ export async function openRuntime(
       format,
       grammars: new GrammarConverter(),
       system,
-      slots: new Slots(parallel),
+      slots: new Semaphore({ permits: parallel }),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
       // llama.cpp keeps one position free. At the last one the library would begin to drop the prompt.
       contextTokens: Math.min(contextTokens, context.contextSize) - 1,

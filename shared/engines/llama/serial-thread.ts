@@ -1,5 +1,5 @@
 import { Worker, type WorkerOptions } from 'node:worker_threads'
-import { Slots } from '#shared/capacity/semaphore.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -12,7 +12,7 @@ import { ServiceError } from '#shared/lib/error.ts'
  */
 export class SerialThread {
   readonly #start: () => Promise<Worker>
-  readonly #turn = new Slots(1)
+  readonly #turn = new Semaphore({ permits: 1 })
   #worker: Worker | undefined
   #isClosed = false
 

@@ -1,7 +1,7 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate.ts'
 import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/event-size.ts'
-import { TickThrottle, yieldToEventLoop } from '#shared/yielding.ts'
+import { openTickThrottle, yieldToEventLoop } from '#shared/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'
@@ -22,7 +22,7 @@ const EVENT_SIZE = 512
  * Spreads the ends of this process's answers over event-loop ticks. An end costs as much as a few tokens, and tokens of other answers may
  * have arrived with it.
  */
-const END_THROTTLE = new TickThrottle()
+const throttleEnd = openTickThrottle()
 
 export interface AnswerDecoder extends Decoder<GenerateEvent> {
   /** Usage as the upstream counted it. Missing counts are estimated. */
@@ -131,7 +131,7 @@ async function readRest(
 
 /** @throws ServiceError if the answer is not complete */
 async function endThrottled(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
-  const place = END_THROTTLE.enter()
+  const place = throttleEnd()
   if (place) await place
   decoder.end(out)
 }

@@ -2,12 +2,13 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Semaphore } from '#shared/capacity/semaphore.ts'
+import { type FetchedBody, fetchBodyWithin } from '#shared/jobs/body.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { BodyBudget, FetchedBody } from './body-budget.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
 /**
@@ -59,14 +60,14 @@ export class Attempt {
    *
    * @param turn Waits for a permit of the model's bulkhead, and rejects with the reason of its signal. Undefined: start at once
    */
-  async run(blobs: Blobs, bulkhead: BodyBudget, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
+  async run(blobs: Blobs, budget: Semaphore, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
     if (remainingMs <= 0) this.#stop('timed_out')
     const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))
     let fetched: FetchedBody | undefined
     try {
       if (turn) await turn(this.#abort.signal)
-      fetched = await bulkhead.fetch(this.job, blobs, this.#abort.signal)
+      fetched = await fetchBodyWithin(budget, this.job, blobs, this.#abort.signal)
       const body = this.#isUnparsed ? fetched.body : await this.#read(fetched.body)
       const work = this.job.stream ? this.#stream(body) : this.#whole(body)
       // A handler that waits for child jobs is abandoned here. A new attempt runs when the children have ended.

@@ -2,9 +2,9 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
+import type { Semaphore } from '#shared/capacity/semaphore.ts'
 import type { ParkedCalls } from '#shared/capacity/slots.ts'
 import type { Attempt, AttemptEnd } from './attempt.ts'
-import type { BodyBudget } from './body-budget.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
@@ -19,7 +19,7 @@ export interface AttemptsOptions {
   readonly parkedCalls: ParkedCalls<Lane, ModelBulkhead>
   readonly boot: string
   readonly blobs: Blobs
-  readonly bodyBudget: BodyBudget
+  readonly bodyBudget: Semaphore
   readonly observer: PoolObserver
   readonly reporter: Reporter
   readonly bulkheads: ModelBulkheads

@@ -6,6 +6,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { type Capacity, type ConcurrencyLimit, type ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
 import type { Pauses } from '#shared/capacity/pauses.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { ParkedCalls } from '#shared/capacity/slots.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
@@ -18,7 +19,6 @@ import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Attempts, type PoolObserver } from './attempts.ts'
-import { BodyBudget } from './body-budget.ts'
 import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
 import { DurableRuns } from './durable-runs.ts'
@@ -54,7 +54,7 @@ export interface WorkerOptions {
   readonly leaseMs: number
   /** Time for which jobs of an unknown kind are requeued, in ms; default: {@link UnsupportedJobs} decides. */
   readonly requeueForMs?: number | undefined
-  /** Memory budget for bodies from blobs, in bytes; see {@link BodyBudget}. */
+  /** Memory budget for bodies from blobs, in bytes; see `fetchBodyWithin`. */
   readonly bodyBudgetBytes: number
   /** Concurrency limits of upstream servers that several workers share; default: none. */
   readonly upstreams?: UpstreamFleet | undefined
@@ -95,7 +95,7 @@ export class Worker {
     const { name: pool, slots } = definition
     this.#definition = definition
     this.#options = options
-    const bodyBudget = new BodyBudget(bodyBudgetBytes)
+    const bodyBudget = new Semaphore({ permits: bodyBudgetBytes })
     const reporter = new Reporter(broker, this.boot, log)
     const bulkheads = new ModelBulkheads(definition)
     const poller = new Poller({

@@ -1,6 +1,6 @@
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Slots } from '#shared/capacity/semaphore.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -80,7 +80,7 @@ class WasmSandbox implements Sandbox {
   readonly libraries: Sandbox['libraries']
   readonly #files: WasmFiles
   readonly #log: Log
-  readonly #slots = new Slots(availableParallelism())
+  readonly #slots = new Semaphore({ permits: availableParallelism() })
   readonly #closing = new AbortController()
   readonly #restarts = new Restarts()
   #running: WasmProcess | undefined

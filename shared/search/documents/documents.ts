@@ -7,7 +7,7 @@
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
-import { FairSemaphore } from '#shared/capacity/semaphore.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
@@ -41,7 +41,7 @@ export class DocumentReader {
   readonly #threadsMax: number
   readonly #bufferBytesMax: number
   /** Permits to use a thread. */
-  readonly #permits: FairSemaphore
+  readonly #permits: Semaphore
   readonly #threads: DocumentThread[] = []
   readonly #idle: DocumentThread[] = []
 
@@ -50,7 +50,7 @@ export class DocumentReader {
     this.#threadsMax = Math.min(threads, Math.max(2, availableParallelism()))
     this.#documentMs = documentMs
     this.#bufferBytesMax = bufferBytesMax
-    this.#permits = new FairSemaphore({
+    this.#permits = new Semaphore({
       permits: this.#threadsMax,
       permitsPerKey: Math.max(1, this.#threadsMax - 1),
       waitingPerKeyMax: QUEUED_PER_PROJECT_MAX,
@@ -89,14 +89,14 @@ export class DocumentReader {
   }
 
   async #runTask(task: ThreadTask, timeoutMs: number, project: string, signal: AbortSignal): Promise<ThreadReply> {
-    await this.#permits.take(project, signal)
+    await this.#permits.take(signal, 1, project)
     const thread = this.#takeThread()
     this.#startSpare()
     try {
       return await thread.do(task, timeoutMs, signal)
     } finally {
       this.#idle.push(thread)
-      this.#permits.release(project)
+      this.#permits.release(1, project)
     }
   }
 

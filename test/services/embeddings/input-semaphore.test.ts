@@ -1,16 +1,17 @@
 import { expect, it } from 'vitest'
-import { InputSemaphore } from '#services/embeddings/embeddings.ts'
+import { INPUTS_HELD_MAX, takePermits } from '#services/embeddings/embeddings.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal
 
 /** A semaphore that holds `jobs` of the largest jobs, and the release of each. */
 async function openWith(jobs: number) {
-  const room = new InputSemaphore()
-  const leaves = await Promise.all(Array.from({ length: jobs }, () => room.enter(2_048, never())))
+  const room = new Semaphore({ permits: INPUTS_HELD_MAX })
+  const leaves = await Promise.all(Array.from({ length: jobs }, () => takePermits(room, 2_048, never())))
   const entered: string[] = []
   const enter = (name: string, inputs: number, signal = never()) => {
-    const entering = room.enter(inputs, signal)
+    const entering = takePermits(room, inputs, signal)
     entering.then(
       () => entered.push(name),
       () => {},

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { BatchThrottle } from '#shared/capacity/submit-queue.ts'
+import { SubmitQueue } from '#shared/capacity/semaphore.ts'
 
 /** Rate at which lines of batches become jobs (docs/internals/design.md, Composed jobs). */
 
@@ -16,10 +16,10 @@ const taking = (ms: number) => async () => {
   return ms
 }
 /** Milliseconds until a line starts. */
-async function waited(pace: BatchThrottle): Promise<number> {
+async function waited(pace: SubmitQueue): Promise<number> {
   const from = performance.now()
   let at = Number.NaN
-  const line = pace.line(async () => {
+  const line = pace.runLine(async () => {
     at = performance.now()
   }, never)
   await vi.advanceTimersByTimeAsync(60_000)
@@ -28,45 +28,45 @@ async function waited(pace: BatchThrottle): Promise<number> {
 }
 
 it('the batch throttle delays no line while no calls arrive, whatever the duration of a line', async () => {
-  const pace = new BatchThrottle()
-  expect(await pace.line(taking(200), never)).toBe(200)
+  const pace = new SubmitQueue()
+  expect(await pace.runLine(taking(200), never)).toBe(200)
   expect(await waited(pace)).toBe(0)
 })
 
 it('the batch throttle pauses for a limited time after a slow line if calls arrive', async () => {
-  const pace = new BatchThrottle()
-  pace.recordCall()
-  await pace.line(taking(2), never)
+  const pace = new SubmitQueue()
+  pace.recordCall('a')
+  await pace.runLine(taking(2), never)
   expect(await waited(pace)).toBe(0)
-  pace.recordCall()
-  await pace.line(taking(12), never)
+  pace.recordCall('a')
+  await pace.runLine(taking(12), never)
   expect(await waited(pace)).toBe(20)
-  pace.recordCall()
-  for (let nth = 0; nth < 5; nth++) void pace.line(taking(1_000), never)
+  pace.recordCall('a')
+  for (let nth = 0; nth < 5; nth++) void pace.runLine(taking(1_000), never)
   await vi.advanceTimersByTimeAsync(1_000)
-  pace.recordCall()
+  pace.recordCall('a')
   expect(await waited(pace)).toBeLessThanOrEqual(500)
 })
 
 it('the batch throttle ignores calls that arrived more than ten seconds before a line', async () => {
-  const pace = new BatchThrottle()
-  pace.recordCall()
-  await pace.line(taking(300), never)
+  const pace = new SubmitQueue()
+  pace.recordCall('a')
+  await pace.runLine(taking(300), never)
   await vi.advanceTimersByTimeAsync(10_001)
-  await pace.line(taking(300), never)
+  await pace.runLine(taking(300), never)
   expect(await waited(pace)).toBe(0)
 })
 
 it('the batch throttle pauses after a failed line, and ends a pause if the signal aborts', async () => {
-  const pace = new BatchThrottle()
-  pace.recordCall()
+  const pace = new SubmitQueue()
+  pace.recordCall('a')
   const failing = async () => {
     await vi.advanceTimersByTimeAsync(102)
     throw new Error('full')
   }
-  await expect(pace.line(failing, never)).rejects.toThrow('full')
+  await expect(pace.runLine(failing, never)).rejects.toThrow('full')
   const aborts = new AbortController()
-  const waiting = pace.line(taking(1), aborts.signal)
+  const waiting = pace.runLine(taking(1), aborts.signal)
   const ended = expect(waiting).rejects.toThrow('over')
   aborts.abort(new Error('over'))
   await ended

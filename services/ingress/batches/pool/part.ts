@@ -107,7 +107,7 @@ async function submitLines(
     signal.throwIfAborted()
     run.from = line.number
     const refusal = await submitLine(tools, part, line, (child) =>
-      context.batchThrottle.line(() => composition.submit(child), signal),
+      context.submitQueue.runLine(() => composition.submit(child), signal),
     ).catch((error: unknown) => refusalOf(error))
     if (refusal instanceof ServiceError) run.refused[line.number] = refusal.toBody()
     else run.lines.push(line.number)

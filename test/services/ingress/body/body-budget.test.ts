@@ -4,7 +4,8 @@ import { WebSocket } from 'ws'
 import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import { ByteBudget } from '#shared/capacity/byte-budgets.ts'
-import { BodyBudget } from '#shared/jobs/worker/body-budget.ts'
+import { Semaphore } from '#shared/capacity/semaphore.ts'
+import { fetchBodyWithin } from '#shared/jobs/body.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { OTHER_KEY, type SingleProcess, startSingleProcess } from '../../../support/processes/single-process.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
@@ -78,11 +79,11 @@ describe('the memory budget of a worker for request bodies', () => {
   const [large, small] = [{ blob: 'b40' }, { blob: 'b10' }]
 
   it('is granted to bodies in order of arrival', async () => {
-    const room = new BodyBudget(150)
-    const first = await room.fetch(large, blobs, never)
+    const room = new Semaphore({ permits: 150 })
+    const first = await fetchBodyWithin(room, large, blobs, never)
     const entered: string[] = []
-    const second = room.fetch(large, blobs, never).then((body) => entered.push('second') && body)
-    const third = room.fetch(small, blobs, never).then((body) => entered.push('third') && body)
+    const second = fetchBodyWithin(room, large, blobs, never).then((body) => entered.push('second') && body)
+    const third = fetchBodyWithin(room, small, blobs, never).then((body) => entered.push('third') && body)
     await new Promise((resolve) => setImmediate(resolve))
     expect(entered).toEqual([])
     first.release()
@@ -92,17 +93,17 @@ describe('the memory budget of a worker for request bodies', () => {
   })
 
   it('admits a single body of any size, and bodies that are not in a blob', async () => {
-    const room = new BodyBudget(1)
-    await room.fetch(large, blobs, never)
-    expect((await room.fetch({ body: 'x' }, blobs, never)).body).toBe('x')
+    const room = new Semaphore({ permits: 1 })
+    await fetchBodyWithin(room, large, blobs, never)
+    expect((await fetchBodyWithin(room, { body: 'x' }, blobs, never)).body).toBe('x')
   })
 
   it('is not reserved for a caller that disconnected while waiting', async () => {
-    const room = new BodyBudget(150)
-    await room.fetch(large, blobs, never)
+    const room = new Semaphore({ permits: 150 })
+    await fetchBodyWithin(room, large, blobs, never)
     const leaving = new AbortController()
-    const second = room.fetch(large, blobs, leaving.signal)
-    const third = room.fetch(small, blobs, never)
+    const second = fetchBodyWithin(room, large, blobs, leaving.signal)
+    const third = fetchBodyWithin(room, small, blobs, never)
     await new Promise((resolve) => setImmediate(resolve))
     leaving.abort(new Error('left'))
     await expect(second).rejects.toThrow('left')
@@ -110,9 +111,11 @@ describe('the memory budget of a worker for request bodies', () => {
   })
 
   it('is released if the blob of the body does not exist', async () => {
-    const room = new BodyBudget(1)
-    await expect(room.fetch({ blob: 'gone' }, blobs, never)).rejects.toMatchObject({ code: 'internal_error' })
-    await room.fetch(large, blobs, never)
+    const room = new Semaphore({ permits: 1 })
+    await expect(fetchBodyWithin(room, { blob: 'gone' }, blobs, never)).rejects.toMatchObject({
+      code: 'internal_error',
+    })
+    await fetchBodyWithin(room, large, blobs, never)
   })
 })
 
