@@ -12,7 +12,7 @@ import { openAdmin, secretOf } from '../../support/admin.ts'
 import { startSingleProcess } from '../../support/processes/single-process.ts'
 import { startStack, until } from '../../support/stack.ts'
 
-it('reports liveness, readiness and health without a key', async () => {
+it('the health endpoints report liveness, readiness and health without a key', async () => {
   await using stack = await startStack()
   for (const path of ['/healthz', '/health']) {
     const response = await fetch(stack.url + path)
@@ -22,7 +22,7 @@ it('reports liveness, readiness and health without a key', async () => {
   expect(await (await fetch(`${stack.url}/metrics`)).text()).toContain('sluice_attached_jobs')
 })
 
-it('serves metrics to this machine, and to others with an admin key only', async () => {
+it('the metrics endpoint serves local requests, and remote requests with an admin key only', async () => {
   await using admin = await openAdmin()
   const get = async (host: string, ...named: string[]) => {
     const headers = Object.fromEntries([`host: ${host}`, ...named].map((line) => line.split(/: (.*)/s, 2)))
@@ -46,7 +46,7 @@ it('serves metrics to this machine, and to others with an admin key only', async
   }
 })
 
-it('sends nosniff with every response', async () => {
+it('the ingress sends x-content-type-options: nosniff with every response', async () => {
   await using stack = await startStack()
   for (const path of ['/healthz', '/metrics', '/v1/models', '/v1/nothing', '/']) {
     const { headers } = await stack.get(path)
@@ -54,7 +54,7 @@ it('sends nosniff with every response', async () => {
   }
 })
 
-it('serves metrics only on METRICS_PORT if that is set', { timeout: 120_000 }, async () => {
+it('the ingress serves metrics only on METRICS_PORT if that setting is set', { timeout: 120_000 }, async () => {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   const { port } = server.address() as AddressInfo
@@ -70,12 +70,12 @@ it('serves metrics only on METRICS_PORT if that is set', { timeout: 120_000 }, a
   expect((await fetch(`${whole.url}/healthz`)).status).toBe(200)
 })
 
-it('refuses to start with the same port for both', async () => {
+it('the ingress refuses to start if PORT and METRICS_PORT are equal', async () => {
   const config = parseConfig({ PORT: '8081', METRICS_PORT: '8081' })
   await expect(requirePort(config)).rejects.toThrow('METRICS_PORT: 8081 is the PORT of the API.')
 })
 
-it('opens METRICS_PORT before the roles are ready, and reports a port in use', async () => {
+it('the ingress opens METRICS_PORT before its roles are ready, and reports a port in use', async () => {
   const told: { port: number }[] = []
   const log = { info: (fields: { port: number }) => told.push(fields), error: () => undefined } as unknown as Log
   const health = await openHealthPort(0, '127.0.0.1', log)

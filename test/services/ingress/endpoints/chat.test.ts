@@ -709,7 +709,7 @@ describe('a chat response with streaming', () => {
     expect(text).not.toContain('[DONE]')
   })
 
-  test('any split of a text concatenates to it, and no delta splits a character', () => {
+  test('concatenates to the text at any division into events, and no delta divides a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {
@@ -751,7 +751,7 @@ describe.each([
   ['openai 7', OpenAI],
   ['openai 6', OpenAI6 as unknown as typeof OpenAI],
   ['openai 4', OpenAI4 as unknown as typeof OpenAI],
-])('%s', (_, Client) => {
+])('the stream helper of %s', (_, Client) => {
   const streamOf = (events: readonly GenerateEvent[]) => {
     const client = new Client({ ...options, fetch: streaming(events) })
     const completions = 'stream' in client.chat.completions ? client.chat.completions : undefined
@@ -759,14 +759,14 @@ describe.each([
     return (completions ?? old.completions).stream({ ...asked, stream_options: { include_usage: true } })
   }
 
-  test('its stream helper joins text, usage and finish', async () => {
+  test('assembles text, usage and finish reason', async () => {
     const completion = await streamOf([start, say('Hel'), say('lo.'), stop, usage]).finalChatCompletion()
     expect(completion.choices[0]?.message.content).toBe('Hello.')
     expect(completion.choices[0]?.finish_reason).toBe('stop')
     expect(completion.usage?.total_tokens).toBe(15)
   })
 
-  test('its stream helper joins tool calls', async () => {
+  test('assembles tool calls', async () => {
     const { tool_calls } = (await streamOf(twoCalls).finalChatCompletion()).choices[0]?.message ?? {}
     const calls = tool_calls?.map(
       (call) => call.type === 'function' && [call.id, call.function.name, call.function.arguments],
@@ -777,7 +777,7 @@ describe.each([
     ])
   })
 
-  test('it throws when a stream fails midway', async () => {
+  test('throws if the stream fails after its first delta', async () => {
     const opened = chatAnswer.open?.(encoding())
     const said = [start, say('a')].flatMap((event) => opened?.push(event) ?? [])
     const text = sseOf(said) + sseFailure(new ServiceError('overloaded', 'Busy.'))
@@ -790,11 +790,11 @@ describe.each([
   })
 })
 
-describe('LangChain', () => {
+describe('ChatOpenAI of LangChain', () => {
   const model = (events: readonly GenerateEvent[]) =>
     new ChatOpenAI({ model: 'm1', ...options, configuration: { baseURL: options.baseURL, fetch: streaming(events) } })
 
-  test('its stream joins text, tool calls and usage', async () => {
+  test('assembles text, tool calls and usage of a stream', async () => {
     const message = (await Array.fromAsync(await model(twoCalls).stream('Hi'))).reduce((all, part) => all.concat(part))
     expect(message.tool_calls?.map((call) => [call.id, call.name, call.args])).toEqual([
       ['toolu_7', 'weather', { city: 'Oslo' }],
@@ -821,7 +821,7 @@ describe('the Vercel AI SDK', () => {
     expect((await result.usage).inputTokens).toBe(12)
   })
 
-  test('the previous version reads a stream of tool calls', async () => {
+  test('reads a stream of tool calls in its previous version', async () => {
     const provider = createOpenAICompatible2({ name: 's', baseURL: options.baseURL, fetch: streaming(twoCalls) })
     const tools = {
       weather: tool6({ inputSchema: z.object({ city: z.string() }) }),
@@ -831,7 +831,7 @@ describe('the Vercel AI SDK', () => {
     expect((await result.toolCalls).map((call) => call.input)).toEqual([{ city: 'Oslo' }, {}])
   })
 
-  test('reads tool calls, streamed and whole', async () => {
+  test('reads tool calls with and without streaming', async () => {
     const streamed = streamText({ model: model(twoCalls, streaming), prompt: 'Hi', tools })
     const once = await generateText({ model: model(twoCalls, answered), prompt: 'Hi', tools })
     const inputs = [{ city: 'Oslo' }, {}]

@@ -51,8 +51,8 @@ async function refusal(body: object): Promise<{ status: number; param: string | 
   return { status: response.status, param: error.param, code: error.code }
 }
 
-describe('a completion', () => {
-  test('has the text of one choice, whole and streamed, with its usage', async () => {
+describe('a raw completion', () => {
+  test('has the text of one choice and its usage, with and without streaming', async () => {
     const whole = await complete({ prompt: UNICODE })
     expect(whole).toMatchObject({
       ...{ object: 'text_completion', model: 'echo-1' },
@@ -68,7 +68,7 @@ describe('a completion', () => {
     expect((await stream({ prompt: 'a b' })).every((chunk) => !('usage' in chunk))).toBe(true)
   })
 
-  test('stops after 16 tokens by default, and at stop strings', async () => {
+  test('ends after 16 tokens by default, and at stop strings', async () => {
     const long = 'word '.repeat(40).trim()
     const { choices, usage } = await client.completions.create({ model: 'echo-1', prompt: long })
     expect([choices[0]?.finish_reason, usage?.completion_tokens]).toEqual(['length', 16])
@@ -89,7 +89,7 @@ describe('a completion', () => {
     expect((await complete({ prompt: 'only this', echo: true, max_tokens: 0 })).choices[0]?.text).toBe('only this')
   })
 
-  test('lists log probabilities in the legacy format, whole and streamed', async () => {
+  test('has log probabilities in the legacy format, with and without streaming', async () => {
     const body = { prompt: 'one 🎉 two', logprobs: 2 }
     const { logprobs } = (await complete(body)).choices[0] ?? {}
     expect(logprobs?.tokens?.join('')).toBe(body.prompt)
@@ -123,11 +123,11 @@ describe('a completion', () => {
     [{ stream_options: { include_usage: true } }, 400, 'stream_options', 'invalid_value'],
     [{ model: 'claude', max_tokens: 0, echo: true }, 400, 'max_tokens', 'unsupported_value'],
     [{ model: 'nobody' }, 404, 'model', 'model_not_found'],
-  ])('is refused with %j', async (body, status, param, code) => {
+  ])('is refused with the name of the parameter for %j', async (body, status, param, code) => {
     expect(await refusal(body)).toEqual({ status, param, code })
   })
 
-  test('with best_of cannot be streamed', async () => {
+  test('is refused if best_of is combined with streaming', async () => {
     const body = { model: 'raw', stream: true, n: 1, best_of: 2 }
     expect(await refusal(body)).toEqual({ status: 400, param: 'best_of', code: 'invalid_value' })
   })
@@ -136,7 +136,7 @@ describe('a completion', () => {
 describe('an upstream with raw completions', () => {
   const choice = (index: number, text: string, more: object = {}) => ({ index, text, finish_reason: 'stop', ...more })
 
-  test('gets all requested fields, and prompts unchanged', async () => {
+  test('receives all requested fields, and the prompts unchanged', async () => {
     upstream.script((_call, answer) => answer.json({ choices: [choice(1, 'b'), choice(0, 'a')], usage: USAGE }))
     const body = {
       model: 'raw',
@@ -154,7 +154,7 @@ describe('an upstream with raw completions', () => {
     expect([path, sent]).toEqual(['/v1/completions', { ...body, stream: false }])
   })
 
-  test('is forwarded as a stream, with the log probabilities of a prompt, the first of which is null', async () => {
+  test('streams the log probabilities of a prompt, the first of which is null', async () => {
     const logprobs = { tokens: ['a', ' b'], token_logprobs: [null, -1], top_logprobs: [null, { ' b': -1 }] }
     const script: Script = (_call, answer) => {
       answer.open()
@@ -176,7 +176,7 @@ describe('an upstream with raw completions', () => {
     })
   })
 
-  test('fails the call if it returns fewer choices than prompts', async () => {
+  test('fails the call with 502 if it returns fewer choices than prompts', async () => {
     upstream.script((_call, answer) => answer.json({ choices: [choice(0, 'a')] }))
     expect((await refusal({ model: 'raw', prompt: ['a', 'b'] })).status).toBe(502)
   })
@@ -189,7 +189,7 @@ describe('a model without raw completions', () => {
       'claude',
       { type: 'message', role: 'assistant', content: [{ type: 'text', text: 'yes' }], stop_reason: 'end_turn' },
     ],
-  ])('gets each prompt as a user message: %s', async (model, answered) => {
+  ])('receives each prompt as a user message: %s', async (model, answered) => {
     upstream.script((_call, answer) => answer.json(answered))
     const before = upstream.calls.length
     const whole = await complete({ model, prompt: ['one', 'two'], echo: true })

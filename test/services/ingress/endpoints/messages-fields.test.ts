@@ -120,11 +120,11 @@ async function sent(body: object, path = '/v1/messages'): Promise<Json> {
 
 const request = (more: object) => ({ max_tokens: 2_048, messages: HELLO, ...more })
 
-describe('requests', () => {
+describe('messages requests to an upstream of the same API', () => {
   const SEPARATE = ['messages', 'tools', 'tool_choice', 'stream', 'model']
 
   test.each(types.fields('MessageCreateParamsBase').filter((field) => !SEPARATE.includes(field)))(
-    '%s',
+    'arrive with the field %s unchanged',
     async (field) => {
       for (const value of types.fieldSamples('MessageCreateParamsBase', field)) {
         expect((await sent(request({ [field]: value })))[field], JSON.stringify(value)).toEqual(value)
@@ -144,7 +144,7 @@ describe('requests', () => {
     'fallbacks',
   ]
   test.each(beta.fields('MessageCreateParamsBase').filter((field) => !BETA_ONLY.includes(field)))(
-    'beta: %s',
+    'arrive with the beta field %s unchanged',
     async (field) => {
       for (const value of beta.fieldSamples('MessageCreateParamsBase', field)) {
         expect((await sent(request({ [field]: value })))[field], JSON.stringify(value)).toEqual(value)
@@ -155,7 +155,7 @@ describe('requests', () => {
   test.each([
     ['tools', types.samples('ToolUnion')],
     ['beta tools', beta.samples('BetaToolUnion')],
-  ])('%s', async (_, tools) => {
+  ])('arrive with each sample of %s unchanged', async (_, tools) => {
     for (const tool of tools) {
       expect((await sent(request({ tools: [tool] }))).tools, JSON.stringify(tool)).toEqual([tool])
     }
@@ -163,7 +163,7 @@ describe('requests', () => {
     expect((await sent(count, '/v1/messages/count_tokens')).tools).toEqual(count.tools)
   })
 
-  test('choices', async () => {
+  test('arrive with each tool choice unchanged', async () => {
     for (const choice of types.samples('ToolChoice') as Json[]) {
       const tools = [{ ...FUNCTION, name: choice.name ?? 'f' }]
       expect((await sent(request({ tools, tool_choice: choice }))).tool_choice, JSON.stringify(choice)).toEqual(choice)
@@ -173,14 +173,14 @@ describe('requests', () => {
   test.each([
     ['blocks', types.samples('ContentBlockParam')],
     ['beta blocks', beta.samples('BetaContentBlockParam')],
-  ])('%s', async (_, blocks) => {
+  ])('arrive with each sample of %s in a message unchanged', async (_, blocks) => {
     for (const block of blocks as Json[]) {
       const messages = conversationWith(block)
       expect((await sent(request({ messages }))).messages, JSON.stringify(block)).toEqual(messages)
     }
   })
 
-  test('messages: a string, one block of text, and system turns', async () => {
+  test('arrive with strings, text blocks and system messages unchanged', async () => {
     const text = [{ type: 'text', text: 'A' }]
     for (const content of ['A', text]) {
       const messages = [
@@ -224,7 +224,7 @@ function around(block: unknown): Json {
   return message([block, { type: 'text', text: 'A' }], { stop_reason: isCall ? 'tool_use' : 'end_turn' })
 }
 
-describe('responses', () => {
+describe('messages responses of an upstream', () => {
   const usage = (sample: unknown) => message([{ type: 'text', text: 'A' }], { usage: sample })
   const whole = (sample: unknown): Json => {
     const { content, stop_reason, stop_sequence, ...fields } = sample as Json
@@ -247,7 +247,7 @@ describe('responses', () => {
     ['beta usage', beta.samples('BetaUsage').map(usage)],
     ['messages', types.samples('Message').map(whole)],
     ['beta messages', beta.samples('BetaMessage').map(whole)],
-  ])('%s arrive whole and streamed, and are accepted in the next request', async (_, answers) => {
+  ])('are returned unchanged with and without streaming, and accepted in the next request: %s', async (_, answers) => {
     for (const given of answers) {
       answer = given
       const expected = omit(given)

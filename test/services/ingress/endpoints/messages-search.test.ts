@@ -42,7 +42,7 @@ const BLOCKS = (query: string) => [
   },
 ]
 
-it("searches, returns the search in Anthropic's form, and counts it", async () => {
+it('web_search of the Messages API returns its search as content blocks and counts it in usage', async () => {
   const query = 'How do herons at Tarn1 build their nests?'
   const message = await client.messages.create(ask(query, { tool_choice: { type: 'tool', name: 'web_search' } }))
   expect(message.content.slice(0, -1)).toMatchObject(BLOCKS(query))
@@ -50,7 +50,7 @@ it("searches, returns the search in Anthropic's form, and counts it", async () =
   expect(message).toMatchObject({ stop_reason: 'end_turn', usage: { server_tool_use: { web_search_requests: 1 } } })
 })
 
-it('streams the same blocks', async () => {
+it('web_search of the Messages API streams the blocks of the response without streaming', async () => {
   const query = 'How do herons at Tarn2 build their nests?'
   const frames: Frame[] = []
   const stream = client.messages.stream(ask(query))
@@ -61,7 +61,7 @@ it('streams the same blocks', async () => {
   expect(JSON.parse(JSON.stringify(await stream.finalMessage())).content).toEqual(message.content)
 })
 
-it('accepts its blocks in the next request; the model gets the search results', async () => {
+it('web_search of the Messages API accepts its blocks in the next request as search results for the model', async () => {
   const first = ask('How do herons at Tarn3 build their nests?')
   const { content } = await client.messages.create(first)
   const messages = [
@@ -73,13 +73,13 @@ it('accepts its blocks in the next request; the model gets the search results', 
   expect(await client.messages.countTokens({ model: 'echo-1', messages, tools: [WEB] })).toHaveProperty('input_tokens')
 })
 
-it('respects the allowed and blocked domains', async () => {
+it('web_search of the Messages API applies the allowed and blocked domains', async () => {
   const tools = [{ ...WEB, blocked_domains: ['127.0.0.1/path', 'localhost'] }]
   const { content } = await client.messages.create(ask('How do herons at Tarn4 build their nests?', { tools }))
   expect(content[1]).toMatchObject({ type: 'web_search_tool_result', content: [] })
 })
 
-it('drops the tool if no search backend is configured', async () => {
+it('web_search of the Messages API is dropped if no search backend is configured', async () => {
   await using alone = await startStack()
   const other = new Anthropic({ apiKey: TEST_KEY, baseURL: alone.url, maxRetries: 0 })
   const message = await other.messages.create(ask('x', { tool_choice: { type: 'tool', name: 'web_search' } }))

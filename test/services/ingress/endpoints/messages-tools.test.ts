@@ -56,21 +56,24 @@ test.each([
     { type: 'computer_20250124', name: 'computer', display_width_px: 800, display_height_px: 600 },
     ['action', 'coordinate'],
   ],
-])('%j becomes a function, and the caller gets a call of the tool', async (tool, fields) => {
-  const { answer, sent } = await ask({ tools: [tool], tool_choice: { type: 'tool', name: tool.name } })
-  const [offered] = functionsOf(sent)
-  expect(offered?.name).toBe(tool.name)
-  expect(Object.keys((offered?.parameters as { properties?: Json } | undefined)?.properties ?? {})).toEqual(
-    expect.arrayContaining(fields),
-  )
-  expect(sent.tool_choice).toEqual({ type: 'function', function: { name: tool.name } })
-  expect(answer).toMatchObject({
-    stop_reason: 'tool_use',
-    content: [{}, { type: 'tool_use', name: tool.name, input: { command: 'ls' } }],
-  })
-})
+])(
+  'the tool %j is sent to the model as a function, and its call is returned as a call of the tool',
+  async (tool, fields) => {
+    const { answer, sent } = await ask({ tools: [tool], tool_choice: { type: 'tool', name: tool.name } })
+    const [offered] = functionsOf(sent)
+    expect(offered?.name).toBe(tool.name)
+    expect(Object.keys((offered?.parameters as { properties?: Json } | undefined)?.properties ?? {})).toEqual(
+      expect.arrayContaining(fields),
+    )
+    expect(sent.tool_choice).toEqual({ type: 'function', function: { name: tool.name } })
+    expect(answer).toMatchObject({
+      stop_reason: 'tool_use',
+      content: [{}, { type: 'tool_use', name: tool.name, input: { command: 'ls' } }],
+    })
+  },
+)
 
-test('tools that only an upstream of the API runs are dropped, and deferred tools are offered', async () => {
+test('tools that only an upstream of the Messages API runs are dropped, and deferred tools are sent', async () => {
   const deferred = { name: 'f', input_schema: { type: 'object', properties: {} }, defer_loading: true }
   const tools = [
     { type: 'tool_search_tool_regex_20251119', name: 'tool_search_tool_regex' },
@@ -89,14 +92,14 @@ test('tools that only an upstream of the API runs are dropped, and deferred tool
   expect(alone.sent).not.toHaveProperty('tools')
 })
 
-test('a tool name that the upstream would refuse is shortened for it only', async () => {
+test('a tool name that the upstream would refuse is shortened for the upstream only', async () => {
   const name = `mcp__server.${'a'.repeat(150)}`
   const { answer, sent } = await ask({ tools: [{ name, input_schema: { type: 'object' } }] })
   expect(String(functionsOf(sent)[0]?.name).length).toBeLessThanOrEqual(64)
   expect(answer).toMatchObject({ content: [{}, { type: 'tool_use', name }] })
 })
 
-test('blocks of the history become text', async () => {
+test('content blocks of earlier messages are sent as text to a model without the Messages API', async () => {
   const use = { type: 'tool_use', id: 'toolu_1', name: 'search', input: {} }
   const found = [
     { type: 'web_search_result', title: 'Herons', url: 'https://a.test/h', encrypted_content: 'x', page_age: null },
@@ -134,7 +137,7 @@ test('blocks of the history become text', async () => {
   expect(JSON.stringify(tool)).toContain('The tool f is available.')
 })
 
-test('a block of an unknown type is refused only if the model does not support the API', async () => {
+test('a block of an unknown type is refused unless the upstream supports the Messages API', async () => {
   const messages = [{ role: 'user', content: [{ type: 'of_next_month', data: 1 }] }]
   expect((await ask({ model: 'claude', messages })).sent.messages).toEqual(messages)
   const response = await stack.post('/v1/messages', { model: 'chat', max_tokens: 1, messages })
@@ -146,7 +149,7 @@ const SYSTEM = { role: 'system', content: 'Be brief.' }
 const TURNS = [{ role: 'user', content: 'A' }, SYSTEM, { role: 'user', content: 'B' }]
 const BETA = { 'anthropic-beta': 'mid-conversation-tool-changes-2026-07-01' }
 
-test('system messages stay in place, so that the prompt before them stays cached', async () => {
+test('system messages keep their position, so that the upstream can cache the prompt before them', async () => {
   const prompt = [{ type: 'text', text: 'P', cache_control: { type: 'ephemeral' } }]
   for (const on of [stack, lenient]) {
     const { sent } = await ask({ model: 'claude', system: prompt, messages: TURNS }, on, BETA)
@@ -170,7 +173,7 @@ test('system messages stay in place, so that the prompt before them stays cached
   expect((onChat.sent.messages as Json[]).map(({ role }) => role)).toEqual(['system', 'user', 'system', 'user'])
 })
 
-test('thinking without a signature is not forwarded to an upstream of the API', async () => {
+test('thinking without a signature is not forwarded to an upstream of the Messages API', async () => {
   const content = [
     { type: 'thinking', thinking: 'Hm.', signature: '' },
     { type: 'text', text: 'A' },
@@ -184,7 +187,7 @@ test('thinking without a signature is not forwarded to an upstream of the API', 
   expect((sent.messages as Json[])[1]?.content).toBe('A')
 })
 
-test('output_format, the older name, works on any upstream', async () => {
+test('output_format, the older name of a field, is accepted for any upstream', async () => {
   const format = { type: 'json_schema', schema: { type: 'object', properties: {} } }
   expect((await ask({ model: 'claude', output_format: format })).sent.output_format).toEqual(format)
   expect((await ask({ output_format: format })).sent).toMatchObject({

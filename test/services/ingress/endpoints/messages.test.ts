@@ -79,8 +79,8 @@ const BLANK_LINE = { type: 'native', dialect: 'anthropic', value: {}, text: '\n\
 /** The text of a message for an upstream of another API. */
 const textFor = (turn: Turn | undefined) => turn?.parts.map((part) => ('text' in part ? part.text : '')).join('')
 
-describe('decoding', () => {
-  test('a minimal request gets the defaults', () => {
+describe('decoding of a messages request', () => {
+  test('sets the defaults of a minimal request', () => {
     expect(decode(hello)).toEqual({
       dialect: 'anthropic',
       model: 'm1',
@@ -94,14 +94,14 @@ describe('decoding', () => {
     })
   })
 
-  test('null means absent in every optional field', () => {
+  test('treats null as absent in every optional field', () => {
     const fields = ['system', 'temperature', 'top_p', 'top_k', 'stop_sequences', 'stream', 'tools', 'tool_choice']
     const others = ['metadata', 'thinking', 'output_config', 'service_tier', 'container']
     const nulls = Object.fromEntries([...fields, ...others].map((field) => [field, null]))
     expect(decode({ ...hello, ...nulls })).toEqual(decode(hello))
   })
 
-  test('sampling fields, user and unknown fields are forwarded; max_tokens is clamped', () => {
+  test('forwards sampling fields, user and unknown fields, and limits max_tokens', () => {
     const body = { ...hello, temperature: 0.5, top_k: 40, stop_sequences: ['END'], metadata: { user_id: 'u' } }
     const limited = context({ limits: { max_output_tokens: 10 } })
     expect(decode({ ...body, container: 'c', service_tier: 'auto' }, limited)).toMatchObject({
@@ -111,14 +111,14 @@ describe('decoding', () => {
     expect(decode({ ...hello, top_k: 0 }).top_k).toBeUndefined()
   })
 
-  test('system blocks stay separate, and are joined by blank lines for other upstreams', () => {
+  test('keeps system blocks separate, and joins them by blank lines for other upstreams', () => {
     const cache_control = { type: 'ephemeral' }
     const system = decode({ ...hello, system: [{ ...text('A'), cache_control }, text('B')] }).turns[0]
     expect(system?.parts).toEqual([{ ...text('A'), extra: { cache_control } }, BLANK_LINE, text('B')])
     expect(textFor(system)).toBe('A\n\nB')
   })
 
-  test("a tool round trip becomes a call and a tool message before the user's text", () => {
+  test("maps a tool use and its result to a call and a tool message before the user's text", () => {
     const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0K' } }
     const failed = { ...result('t2', [text('no'), image]), is_error: true, cache_control: { type: 'ephemeral' } }
     const messages = [
@@ -147,7 +147,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('text documents and search results become text, other documents files', () => {
+  test('maps text documents and search results to text, and other documents to files', () => {
     const document = (source: object, more: object = {}) => ({ type: 'document', source, ...more })
     const content = [
       document({ type: 'text', media_type: 'text/plain', data: 'D1' }, { title: 'T', cache_control: { type: 'e' } }),
@@ -163,7 +163,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('thinking blocks stay in the conversation as reasoning', () => {
+  test('maps thinking blocks to reasoning', () => {
     const thought = { type: 'thinking', thinking: 'hm', signature: 's' }
     const blocks = [thought, { type: 'redacted_thinking', data: 'd' }, text('A')]
     expect(turns([user('Q'), assistant(blocks), user('R')])[1]?.parts).toEqual([
@@ -178,7 +178,7 @@ describe('decoding', () => {
     [{ type: 'any', disable_parallel_tool_use: true }, { type: 'required' }, false],
     [{ type: 'tool', name: 'f' }, { type: 'tool', name: 'f' }, undefined],
     [{ type: 'none' }, { type: 'none' }, undefined],
-  ])('tool_choice %j becomes %j', (tool_choice, choice, parallel) => {
+  ])('maps tool_choice %j to %j', (tool_choice, choice, parallel) => {
     const input_schema = { type: 'object', properties: { a: { type: 'integer' } }, required: ['a'] }
     const tools = [{ name: 'f', description: 'd', input_schema, cache_control: { type: 'ephemeral' } }]
     const request = decode({ ...hello, tools, tool_choice })
@@ -188,7 +188,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('thinking and effort are forwarded to reasoning models; structured output to all', () => {
+  test('forwards thinking and effort to reasoning models, and structured output to all models', () => {
     const format = { type: 'json_schema', schema: { type: 'object' } }
     const thinking = { type: 'enabled', budget_tokens: 1024, display: 'omitted' }
     const body = { ...hello, max_tokens: 2048, thinking, output_config: { format, effort: 'high' } }
@@ -201,7 +201,7 @@ describe('decoding', () => {
     expect(decode({ ...hello, thinking: { type: 'disabled' } }, context(ABLE)).reasoning).toEqual({ enabled: false })
   })
 
-  test('without strict alternation repeated roles are allowed, and system messages stay in place with their fields', () => {
+  test('accepts repeated roles and system messages if the upstream allows them', () => {
     const lenient = context({}, { strictTurns: false })
     const cached = { ...text('C'), cache_control: { type: 'ephemeral' } }
     const messages = [
@@ -220,7 +220,7 @@ describe('decoding', () => {
     })
   })
 
-  test('system messages are accepted from a caller that names the beta feature', () => {
+  test("accepts system messages if the caller's anthropic-beta header names the feature", () => {
     const messages = [user('A'), { role: 'system', content: 'S' }, assistant('B'), user('C')]
     expect(problem({ ...hello, messages }, context())).toMatchObject([400, expect.any(String)])
     const asking = context({}, { beta: 'x,mid-conversation-tool-changes-2026-07-01' })
@@ -229,7 +229,7 @@ describe('decoding', () => {
     ])
   })
 
-  test('count_tokens accepts the same body without max_tokens', () => {
+  test('accepts the same body without max_tokens for count_tokens', () => {
     const { max_tokens: _, ...body } = hello
     const request = decodeCount({ ...body, system: 'S' }, context())
     expect(request.turns.map((turn) => turn.role)).toEqual(['system', 'user'])
@@ -238,7 +238,7 @@ describe('decoding', () => {
   })
 })
 
-describe('refusals', () => {
+describe('an invalid messages request', () => {
   /** Agents such as Claude Code parse this message and move the text elsewhere. */
   const SYSTEM_REFUSED = "messages.1.role: role 'system' is not supported in messages; use the top-level system field"
   const tools = [{ name: 'f', input_schema: { type: 'object' } }]
@@ -322,15 +322,15 @@ describe('refusals', () => {
       { max_tokens: 1024, thinking: { type: 'enabled', budget_tokens: 1024 } },
       'thinking.budget_tokens: Input should be less than max_tokens',
     ],
-  ])('%j', (change, message) => {
+  ])('is refused with 400 for %j', (change, message) => {
     expect(problem({ ...hello, ...change })).toEqual([400, message])
   })
 
-  test('an unknown model is 404 with its name', () => {
+  test('with an unknown model is refused with 404 and the model name', () => {
     expect(problem({ ...hello, model: 'no-such-model' })).toEqual([404, 'model: no-such-model'])
   })
 
-  test('any JSON in any field gives a valid request, a 400 or a 404', () => {
+  test('with any JSON in any field is accepted, or refused with 400 or 404', () => {
     const full = {
       ...hello,
       system: [text('S')],
@@ -369,12 +369,12 @@ function replaced(value: unknown, path: readonly string[], put: unknown): unknow
   return copy
 }
 
-describe('the version', () => {
+describe('the anthropic-version header', () => {
   test.each([
     [{}, OLD],
     [{ 'vendor-version': '2024-01-01' }, '2024-01-01'],
     [{ 'vendor-version': '2024-01-01', 'anthropic-version': NEW }, NEW],
-  ])('%j is %s', (headers, version) => {
+  ])('%j selects the version %s', (headers, version) => {
     expect(parseVersion(headers)).toBe(version)
   })
 
@@ -441,8 +441,8 @@ function parsed(given: string): Frame[] {
 const whole = (events: readonly GenerateEvent[], version = OLD) =>
   messagesAnswer.whole(events, encoding(version)) as Message
 
-describe('the whole response', () => {
-  test('a text response in the older version has exactly its fields', () => {
+describe('a messages response without streaming', () => {
+  test('has exactly the documented fields in the older version', () => {
     expect(whole([start, say('Hel'), say('lo.'), stop, usage])).toEqual({
       id: 'msg_abc',
       type: 'message',
@@ -455,7 +455,7 @@ describe('the whole response', () => {
     })
   })
 
-  test('the newer version adds its keys', () => {
+  test('has additional fields in the newer version', () => {
     expect(whole([start, say('A'), begin(0, 'f', 't'), stop, usage], NEW)).toMatchObject({
       content: [
         { type: 'text', text: 'A', citations: null },
@@ -466,7 +466,7 @@ describe('the whole response', () => {
     })
   })
 
-  test('blocks are in order of their start, with ids kept', () => {
+  test('has its blocks in order of their start, with unchanged ids', () => {
     const message = whole(agent)
     expect(message.stop_reason).toBe('tool_use')
     expect(message.content).toEqual([
@@ -484,7 +484,7 @@ describe('the whole response', () => {
     [finish('length', { context_full: true }), 'model_context_window_exceeded', null],
     [finish('content_filter'), 'refusal', null],
     [finish('tool_calls'), 'tool_use', null],
-  ])('%j is %s', (end, reason, sequence) => {
+  ])('maps the finish reason %j to %s', (end, reason, sequence) => {
     const message = whole([start, say('a'), end, usage], NEW)
     expect([message.stop_reason, message.stop_sequence]).toEqual([reason, sequence])
     expect(message.stop_details).toEqual(
@@ -492,7 +492,7 @@ describe('the whole response', () => {
     )
   })
 
-  test('cached tokens are counted separately', () => {
+  test('counts cached tokens separately', () => {
     const counted = { input_tokens: 10, output_tokens: 1, cached_tokens: 6, cache_write_tokens: 3 }
     expect(whole([start, stop, { type: 'usage', usage: counted }]).usage).toEqual({
       input_tokens: 1,
@@ -502,7 +502,7 @@ describe('the whole response', () => {
     })
   })
 
-  test('truncated arguments leave the input empty; a response without a finish reason is an error', () => {
+  test('has an empty input for truncated arguments, and fails without a finish reason', () => {
     expect(whole([start, begin(0, 'f', 't'), argue(0, '{"a":'), finish('length')]).content).toEqual([
       { type: 'tool_use', id: 't', name: 'f', input: {} },
     ])
@@ -510,8 +510,8 @@ describe('the whole response', () => {
   })
 })
 
-describe('the stream', () => {
-  test('the frames are exactly those of the API reference', () => {
+describe('a messages response with streaming', () => {
+  test('has exactly the frames of the API reference', () => {
     const counts = '"cache_creation_input_tokens":0,"cache_read_input_tokens":0}'
     expect(frames([start, say('Hel'), stop, usage])).toBe(
       [
@@ -533,7 +533,7 @@ describe('the stream', () => {
     )
   })
 
-  test('the newer version adds its keys to blocks and to the end', () => {
+  test('has additional fields in blocks and in the last frame in the newer version', () => {
     const all = parsed(frames([start, say('A'), begin(0, 'f', 't'), stop, usage], NEW))
     expect(all.filter((frame) => frame.content_block).map((frame) => frame.content_block)).toEqual([
       { type: 'text', text: '', citations: null },
@@ -543,7 +543,7 @@ describe('the stream', () => {
     expect(end?.delta).toEqual({ stop_reason: 'tool_use', stop_sequence: null, stop_details: null, container: null })
   })
 
-  test('the signature is right before the stop of its thinking block, and later thinking is another block', () => {
+  test('sends the signature at the end of its thinking block, and later thinking in another block', () => {
     const all = parsed(frames([start, think('a'), think('', { signature: 's' }), think('b'), stop]))
     expect(all.slice(1).map((frame) => [frame.index, frame.delta?.type ?? frame.type])).toEqual([
       [0, 'content_block_start'],
@@ -560,19 +560,19 @@ describe('the stream', () => {
     ])
   })
 
-  test('redacted thinking is a block without deltas', () => {
+  test('sends redacted thinking as a block without deltas', () => {
     const all = parsed(frames([start, think('', { redacted: 'xyz' }), say('A'), stop]))
     expect(all[1]?.content_block).toEqual({ type: 'redacted_thinking', data: 'xyz' })
     expect(all[3]).toEqual({ type: 'content_block_stop', index: 0 })
   })
 
-  test('the next call is sent as soon as the arguments of the previous one are complete', () => {
+  test('sends the next tool call when the arguments of the previous one are complete', () => {
     const stream = messagesAnswer.open?.(encoding(OLD))
     for (const event of [start, begin(0, 'f', 'a'), argue(0, '{}')]) stream?.push(event)
     expect(sseOf(stream?.push(begin(1, 'g', 'b')) ?? [])).toContain('"id":"b"')
   })
 
-  test('a failure, or a stream without a finish reason, is an error frame without message_stop', () => {
+  test('ends with an error frame without message_stop if the engine fails or sends no finish reason', () => {
     expect(sseFailure(new ServiceError('overloaded', 'Overloaded'), 'anthropic')).toBe(
       'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"req_1"}\n\n',
     )
@@ -580,7 +580,7 @@ describe('the stream', () => {
     expect(frames([start, say('a')])).not.toContain('message_stop')
   })
 
-  test('interleaved calls become consecutive blocks with complete arguments', () => {
+  test('sends interleaved tool calls as consecutive blocks with complete arguments', () => {
     const inputs = fc.array(fc.dictionary(fc.string({ unit: 'binary' }), fc.string()), { minLength: 1, maxLength: 4 })
     fc.assert(
       fc.property(inputs, fc.infiniteStream(fc.nat(1_000)), (given, random) => {
@@ -596,7 +596,7 @@ describe('the stream', () => {
     )
   })
 
-  test('any split of a text concatenates to it, and no delta splits a character', () => {
+  test('concatenates to the text at any division into events, and no delta divides a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {
@@ -665,8 +665,8 @@ const asked = { model: 'm1', max_tokens: 64, messages: [{ role: 'user' as const,
 describe.each([
   ['@anthropic-ai/sdk 1', Anthropic, NEW],
   ['@anthropic-ai/sdk 0', Anthropic0 as unknown as typeof Anthropic, OLD],
-])('%s', (_, Client, version) => {
-  test('its stream helper joins blocks and usage', async () => {
+])('the stream helper of %s', (_, Client, version) => {
+  test('assembles blocks and usage', async () => {
     const fetch = answering(frames(agent, version), 'text/event-stream; charset=utf-8')
     const message = await new Client({ ...options, fetch }).messages.stream(asked).finalMessage()
     expect(message.content).toMatchObject([
@@ -679,7 +679,7 @@ describe.each([
     expect(message.usage.output_tokens).toBe(3)
   })
 
-  test('it throws when a stream fails midway', async () => {
+  test('throws if the stream fails after its first delta', async () => {
     const stream = messagesAnswer.open?.(encoding(version))
     const said = [start, say('a')].flatMap((event) => stream?.push(event) ?? [])
     const failed = sseOf(said) + sseFailure(new ServiceError('overloaded', 'Busy'), 'anthropic')
@@ -693,7 +693,7 @@ describe('the Vercel AI SDK', () => {
   const fetchOf = (events: readonly GenerateEvent[]) => answering(frames(events), 'text/event-stream')
   const weather = z.object({ city: z.string() })
 
-  test('version 7 reads streams and whole answers', async () => {
+  test('reads messages responses with and without streaming in version 7', async () => {
     const tools = { weather: tool({ inputSchema: weather }), now: tool({ inputSchema: z.object({}) }) }
     const reading = (fetch: typeof globalThis.fetch) => createAnthropic({ ...options, fetch })('m1')
     const streamed = streamText({ model: reading(fetchOf(agent)), prompt: 'Hi', tools })
@@ -705,7 +705,7 @@ describe('the Vercel AI SDK', () => {
     expect(await streamed.finishReason).toBe('tool-calls')
   })
 
-  test('version 6 reads streams', async () => {
+  test('reads messages responses with streaming in version 6', async () => {
     const tools = { weather: tool6({ inputSchema: weather }), now: tool6({ inputSchema: z.object({}) }) }
     const model = createAnthropic3({ ...options, fetch: fetchOf(agent) })('m1')
     const streamed = streamText6({ model, prompt: 'Hi', tools })

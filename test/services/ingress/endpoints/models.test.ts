@@ -29,16 +29,16 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client }) => {
+describe.each(ANTHROPICS)('the model list in @anthropic-ai/sdk $major', ({ Client }) => {
   const open = () => new Client({ apiKey: TEST_KEY, baseURL: stack.url, maxRetries: 0 })
 
-  test('are listed over all pages, including aliases', async () => {
+  test('contains all models and aliases over several pages', async () => {
     const ids: string[] = []
     for await (const model of open().models.list()) ids.push(model.id)
     expect(ids).toEqual(IDS)
   })
 
-  test('have every field of their type', async () => {
+  test("has every field of the SDK's type", async () => {
     const { data, has_more } = await open().models.list({ limit: 2 })
     expect(has_more).toBe(true)
     expect(data[0]).toEqual({
@@ -68,7 +68,7 @@ describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client })
     expect(plain.capabilities?.structured_outputs).toEqual({ supported: false })
   })
 
-  test('are paged forwards and backwards', async () => {
+  test('is paged forwards and backwards', async () => {
     const forwards = await open().models.list({ limit: 3, after_id: 'plain' })
     expect(forwards.data.map(({ id }) => id)).toEqual(['more-0', 'more-1', 'more-2'])
     expect([forwards.first_id, forwards.last_id, forwards.has_more]).toEqual(['more-0', 'more-2', true])
@@ -79,11 +79,11 @@ describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client })
     expect([last.data.map(({ id }) => id), last.has_more]).toEqual([['more-21'], false])
   })
 
-  test('are found by an alias, which is returned as the id', async () => {
+  test('has an entry for each alias, with the alias as its id', async () => {
     expect(await open().models.retrieve('org/echo')).toMatchObject({ id: 'org/echo', type: 'model' })
   })
 
-  test('that do not exist get an error in the format of the SDK', async () => {
+  test('returns NotFoundError of the SDK for an unknown model', async () => {
     const error = await open()
       .models.retrieve('no/such')
       .catch((thrown: unknown) => thrown)
@@ -96,8 +96,8 @@ describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client })
   })
 })
 
-describe.each(OPENAIS)('the models of openai $major', ({ Client }) => {
-  test('have the OpenAI format, including aliases, on one page', async () => {
+describe.each(OPENAIS)('the model list in openai $major', ({ Client }) => {
+  test('has the OpenAI format, with all models and aliases on one page', async () => {
     const client = new Client({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
     const models = []
     for await (const model of client.models.list()) models.push(model)
@@ -119,7 +119,7 @@ test.each([
   ['before_id=no-such', 'before_id'],
   ['after_id=plain&before_id=plain', 'before_id'],
   ['after_id=a&after_id=b', 'after_id'],
-])('an invalid page is refused: %s', async (query, param) => {
+])('a page of models with the invalid parameter %s is refused with 400', async (query, param) => {
   const response = await stack.get(`/v1/models?${query}`, { headers: { 'anthropic-version': '2023-06-01' } })
   expect(response.status).toBe(400)
   expect(await response.json()).toMatchObject({
@@ -128,7 +128,7 @@ test.each([
   })
 })
 
-describe('the headers of the Anthropic format', () => {
+describe('the anthropic-version and anthropic-beta headers', () => {
   const ANSWER = { type: 'message', content: [{ type: 'text', text: 'hi' }], stop_reason: 'end_turn', usage: {} }
   const SENT = {
     'anthropic-version': '2026-10-21',
@@ -150,7 +150,7 @@ describe('the headers of the Anthropic format', () => {
     return { upstream, own, seen: () => upstream.calls.map(({ headers }) => headers) }
   }
 
-  test('are forwarded to an upstream of that format from plain calls, durable calls, jobs and counts', async () => {
+  test('are forwarded to an upstream of the Messages API from calls, jobs and token counts', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -163,7 +163,7 @@ describe('the headers of the Anthropic format', () => {
     expect(seen()).toMatchObject([SENT, SENT, SENT, SENT])
   })
 
-  test('default to the oldest version without beta features', async () => {
+  test('have the oldest version and no beta features as default', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -175,7 +175,7 @@ describe('the headers of the Anthropic format', () => {
     ])
   })
 
-  test('are added to the beta features of the catalogue, whose version is kept', async () => {
+  test('are merged with the beta features of the catalogue, while its version has priority', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -186,7 +186,7 @@ describe('the headers of the Anthropic format', () => {
   })
 
   test.each(['a b', 'a,,b', 'x'.repeat(2_001), 'é'])(
-    'are refused if they are not a list of features: %.20s',
+    'are refused if anthropic-beta is not a list of features: %.20s',
     async (beta) => {
       const response = await stack.post(
         '/v1/messages',

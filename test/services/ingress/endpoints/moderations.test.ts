@@ -41,9 +41,9 @@ afterAll(async () => {
   await upstream[Symbol.asyncDispose]()
 })
 
-describe('the word list', () => {
+describe('the word list of moderations', () => {
   test.each([undefined, 'omni-moderation-latest', 'omni-moderation-2024-09-26', 'text-moderation-latest', 'word-list'])(
-    'moderates input for the model %s, if the catalogue has no such model',
+    'moderates input for the model %s, unless the catalogue has such a model',
     async (model) => {
       const answer = await client.moderations.create({ input: 'you are a bastard', ...(model && { model }) })
       expect(answer).toMatchObject({ id: expect.stringMatching(/^modr-/), model: 'word-list' })
@@ -55,7 +55,7 @@ describe('the word list', () => {
     },
   )
 
-  test('returns one result for each of many texts, in order', async () => {
+  test('returns one result for each of 200 texts, in order', async () => {
     const input = Array.from({ length: 200 }, (_, at) =>
       at % 3 === 0 ? 'what the f u c k, sh1t' : `text ${at} of a class`,
     )
@@ -63,7 +63,7 @@ describe('the word list', () => {
     expect(results.map(({ flagged }) => flagged)).toEqual(input.map((_, at) => at % 3 === 0))
   })
 
-  test('moderates the parts of one input together, and refuses images with a hint about models for images', async () => {
+  test('moderates the parts of one input together, and refuses images with a remedy', async () => {
     const text = { type: 'text' as const, text: 'a whore' }
     const { results } = await client.moderations.create({ input: [{ type: 'text', text: 'hello' }, text] })
     expect(results).toHaveLength(1)
@@ -74,7 +74,7 @@ describe('the word list', () => {
     expect((refused as Error).message).toMatch(/does not read images.*guard/)
   })
 
-  test('works as a durable job, which can be rerun', async () => {
+  test('runs as a durable job, which can be redriven', async () => {
     const headers = { prefer: 'respond-async, wait=30' }
     const answered = await stack.post('/v1/moderations', { input: 'porn' }, { headers })
     expect(await answered.json()).toMatchObject({ results: [{ flagged: true, categories: { sexual: true } }] })
@@ -90,15 +90,15 @@ describe('the word list', () => {
   })
 })
 
-describe('a model that moderates', () => {
-  test('runs on its server by its upstream name; unsupported categories are null', async () => {
+describe('a moderation model', () => {
+  test('is called by its upstream name, and unsupported categories are null', async () => {
     const { model, results } = await client.moderations.create({ model: 'guard', input: ['bad', 'good'] })
     expect([model, results.map(({ flagged }) => flagged)]).toEqual(['guard', [true, false]])
     expect(results[0]).toMatchObject({ categories: { violence: true, hate: null }, category_scores: { violence: 0.9 } })
     expect(upstream.calls.at(-1)?.body).toEqual({ model: 'guard-7b', input: ['bad', 'good'] })
   })
 
-  test('gets images if the model supports them', async () => {
+  test('receives images if the model supports them', async () => {
     const input = [{ type: 'text' as const, text: 'bad' }, IMAGE]
     expect((await client.moderations.create({ model: 'guard', input })).results).toHaveLength(1)
     expect(upstream.calls.at(-1)?.body.input).toEqual(input)
@@ -106,7 +106,7 @@ describe('a model that moderates', () => {
     await expect(refused).rejects.toMatchObject({ status: 400, param: 'input[1]', code: 'unsupported_value' })
   })
 
-  test('is cancelled when its caller disconnects', async () => {
+  test('is cancelled if the caller disconnects', async () => {
     const leave = new AbortController()
     const before = upstream.calls.length
     const call = client.moderations.create({ model: 'guard', input: 'STALL' }, { signal: leave.signal })
@@ -116,7 +116,7 @@ describe('a model that moderates', () => {
     await upstream.calls.at(-1)?.closed
   })
 
-  test('fails the call without a result for each input', async () => {
+  test('fails the call with 502 if a result is missing', async () => {
     const call = client.moderations.create({ model: 'guard', input: ['SHORT', 'b'] })
     await expect(call).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
   })
@@ -124,12 +124,12 @@ describe('a model that moderates', () => {
   test.each([
     ['MANY', 'one result for each of 1 inputs'],
     ['LONG', 'too long'],
-  ])('fails the call before it reads an oversized or invalid response: %s', async (input, message) => {
+  ])('fails the call with 502 before it reads an oversized or invalid response: %s', async (input, message) => {
     const call = client.moderations.create({ model: 'guard', input: [input] })
     await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
   })
 
-  test('is listed by its task, and does nothing else', async () => {
+  test('is listed with the capability moderation, and is refused for other tasks', async () => {
     const { data } = await client.models.list()
     const own = data.find(({ id }) => id === 'guard') as unknown as { capabilities: string[] }
     expect(own.capabilities).toEqual(['moderation', 'images'])
@@ -142,7 +142,7 @@ describe('a model that moderates', () => {
   })
 })
 
-describe('inputs', () => {
+describe('an invalid moderation request', () => {
   test.each([
     [{}, 'input', 'missing_required_parameter'],
     [{ input: '' }, 'input', 'empty_string'],
@@ -162,7 +162,7 @@ describe('inputs', () => {
       'input[0].image_url.url',
       'unsupported_value',
     ],
-  ])('are refused: %.80j', async (body, param, code) => {
+  ])('is refused with 400 and the name of the parameter: %.80j', async (body, param, code) => {
     const response = await stack.post('/v1/moderations', body)
     expect([response.status, await response.json()]).toMatchObject([400, { error: { param, code } }])
   })

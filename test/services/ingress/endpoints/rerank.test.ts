@@ -66,8 +66,8 @@ const ask = (more: object = {}, init?: RequestInit) =>
   stack.post('/v1/rerank', { model: 'compass', query: 'north', documents: DOCUMENTS, ...more }, init)
 const rank = async (more?: object, init?: RequestInit) => (await (await ask(more, init)).json()) as Ranking
 
-describe('documents', () => {
-  test('are sorted by similarity to the query, equal ones in input order', async () => {
+describe('reranking with an embeddings model', () => {
+  test('sorts documents by similarity to the query, and equal ones in input order', async () => {
     const { results, usage, ...rest } = await rank()
     expect(results.map(({ index }) => index)).toEqual([4, 3, 1, 2, 0])
     const scores = [1, Math.SQRT1_2, 0, 0, -1]
@@ -76,7 +76,7 @@ describe('documents', () => {
     expect([usage.total_tokens, rest]).toMatchObject([6, { object: 'list', model: 'compass' }])
   })
 
-  test('are cut to the top n, and returned if requested', async () => {
+  test('returns the top n documents, with their texts if requested', async () => {
     const { results } = await rank({ top_n: 2, return_documents: true })
     expect(results).toMatchObject([
       { index: 4, document: { text: 'north' } },
@@ -86,7 +86,7 @@ describe('documents', () => {
     expect((await rank({ top_n: 99 })).results).toHaveLength(5)
   })
 
-  test('are reranked as a durable job, with the same response', async () => {
+  test('returns the same response from a durable job', async () => {
     const asked = { top_n: 3, return_documents: true }
     const durable = await rank(asked, { headers: { prefer: 'respond-async, wait=30' } })
     expect(durable.results).toEqual((await rank(asked)).results)
@@ -120,14 +120,14 @@ describe('documents', () => {
       'invalid_value',
     ],
     [{ model: 'echo-1' }, 'model', 'model_not_supported'],
-  ])('are refused: %.80j', async (more, param, code) => {
+  ])('refuses an invalid request with 400: %.80j', async (more, param, code) => {
     const response = await ask(more)
     expect([response.status, await response.json()]).toMatchObject([400, { error: { param, code } }])
   })
 })
 
-describe('a model that reranks', () => {
-  test('is called by its upstream name, and returns results by score', async () => {
+describe('reranking with a rerank model', () => {
+  test('calls the upstream model name, and returns results by score', async () => {
     const { results, usage, ...rest } = await rank({ model: 'reader', top_n: 3, return_documents: true })
     expect(results).toEqual([
       { index: 3, document: { text: 'northeast' }, relevance_score: 0.9 },
@@ -139,22 +139,25 @@ describe('a model that reranks', () => {
     expect(upstream.calls.at(-1)?.body).toEqual({ model: 'reranker-v2', query: 'north', documents, top_n: 3 })
   })
 
-  test('may report tokens like Cohere, or not at all', async () => {
+  test('accepts a token count in the format of Cohere, or none', async () => {
     expect((await rank({ model: 'reader', query: 'cohere' })).usage.total_tokens).toBe(77)
     expect((await rank({ model: 'reader', query: 'plain' })).usage.total_tokens).toBeGreaterThan(5)
   })
 
-  test.each(['SHORT', 'WRONG'])('fails the call if its response does not rank the documents: %s', async (query) => {
-    const response = await ask({ model: 'reader', query })
-    expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'upstream_error' } }])
-  })
+  test.each(['SHORT', 'WRONG'])(
+    'fails the call with 502 if the response does not rank the documents: %s',
+    async (query) => {
+      const response = await ask({ model: 'reader', query })
+      expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'upstream_error' } }])
+    },
+  )
 
-  test('fails the call before it reads more results than documents', async () => {
+  test('fails the call with 502 before it reads more results than documents', async () => {
     const response = await ask({ model: 'reader', query: 'MANY' })
     expect([response.status, await response.text()]).toEqual([502, expect.stringContaining('more than 5 documents')])
   })
 
-  test('is cancelled when its caller disconnects', async () => {
+  test('cancels the upstream call if the caller disconnects', async () => {
     const leave = new AbortController()
     const before = upstream.calls.length
     const call = ask({ model: 'reader', query: 'STALL' }, { signal: leave.signal }).catch(() => {})
@@ -163,7 +166,7 @@ describe('a model that reranks', () => {
     await Promise.all([upstream.calls.at(-1)?.closed, call])
   })
 
-  test('is listed by its task, and cannot embed', async () => {
+  test('lists the model with the capability rerank, and refuses the model for embeddings', async () => {
     const listed = await (await stack.get('/v1/models/reader')).json()
     expect(listed).toMatchObject({ capabilities: ['rerank'] })
     const embedded = await stack.post('/v1/embeddings', { model: 'reader', input: 'a' })

@@ -50,8 +50,8 @@ const ask = (input: string, more: object = {}) =>
   client.audio.speech.create({ model: 'kokoro', voice: 'alloy', input, ...more })
 const bytesOf = async (response: { arrayBuffer(): Promise<ArrayBuffer> }) => Buffer.from(await response.arrayBuffer())
 
-describe('speech', () => {
-  test('arrives byte for byte with the content type of its format, from a server that gets the fields', async () => {
+describe('speech synthesis', () => {
+  test('returns the bytes and content type of a server that received all fields', async () => {
     const response = await ask('hello', { response_format: 'wav', speed: 1.5, instructions: 'softly' })
     expect(response.headers.get('content-type')).toBe('audio/wav')
     expect((await bytesOf(response)).equals(AUDIO)).toBe(true)
@@ -60,16 +60,13 @@ describe('speech', () => {
     expect(upstream.calls.at(-1)?.body).toEqual({ model: 'kokoro-82m', ...fields })
   })
 
-  test.each(['GZIP', 'GZIP in name only'])(
-    'is plain audio, whatever the encoding of the upstream response: %s',
-    async (input) => {
-      const response = await ask(input)
-      expect(response.headers.get('content-encoding')).toBeNull()
-      expect((await bytesOf(response)).equals(AUDIO)).toBe(true)
-    },
-  )
+  test.each(['GZIP', 'GZIP in name only'])('returns decoded audio if the upstream response is %s', async (input) => {
+    const response = await ask(input)
+    expect(response.headers.get('content-encoding')).toBeNull()
+    expect((await bytesOf(response)).equals(AUDIO)).toBe(true)
+  })
 
-  test('is streamed while it is generated', async () => {
+  test('streams the audio while the server generates it', async () => {
     const response = await ask('WAIT', { model: 'tts-1' })
     expect(response.headers.get('content-type')).toBe('audio/mpeg')
     const reader = (response.body as ReadableStream<Uint8Array>).getReader()
@@ -88,7 +85,7 @@ describe('speech', () => {
     expect(Buffer.concat(pieces).equals(AUDIO)).toBe(true)
   })
 
-  test('is returned as events if requested', async () => {
+  test('returns the audio as events if requested', async () => {
     const text = await (await ask('hello', { stream_format: 'sse' })).text()
     const data = text.split('\n\n').filter((frame) => frame.startsWith('data: {'))
     const events = data.map((frame) => JSON.parse(frame.slice('data: '.length)) as { type: string; audio?: string })
@@ -98,7 +95,7 @@ describe('speech', () => {
     expect(done).toMatchObject({ type: 'speech.audio.done', usage: { input_tokens: 1, output_tokens: 0 } })
   })
 
-  test('is stored as JSON by a durable job', async () => {
+  test('stores the audio as JSON if the call is a durable job', async () => {
     const body = { model: 'kokoro', voice: 'alloy', input: 'hello', response_format: 'opus' }
     const kept = await stack.post('/v1/audio/speech', body, { headers: { prefer: 'respond-async, wait=30' } })
     const answer = (await kept.json()) as { audio: string }
@@ -106,13 +103,13 @@ describe('speech', () => {
     expect(Buffer.from(answer.audio, 'base64').equals(AUDIO)).toBe(true)
   })
 
-  test('is cancelled on its server when the caller disconnects', async () => {
+  test('cancels the call of its server if the caller disconnects', async () => {
     const response = await ask('STALL')
     await response.body?.cancel()
     await upstream.calls.at(-1)?.closed
   })
 
-  test('is counted in usage', async () => {
+  test('counts in usage', async () => {
     const used = async () => {
       const report = (await (await stack.get('/v1/usage?group_by=model')).json()) as {
         data: { group: string; input_tokens: number }[]
@@ -124,16 +121,16 @@ describe('speech', () => {
   })
 })
 
-describe('a failure', () => {
-  test.each(['JSON', 'EMPTY'])('of a server that sends no audio is reported: %s', async (input) => {
+describe('failed speech synthesis', () => {
+  test.each(['JSON', 'EMPTY'])('returns 502 if the server sends no audio: %s', async (input) => {
     await expect(ask(input)).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
   })
 
-  test('of the request, as reported by the server, is the error of the call', async () => {
+  test('returns 400 if the server refuses the request', async () => {
     await expect(ask('REFUSE')).rejects.toMatchObject({ status: 400 })
   })
 
-  test.each(['CUT', 'LONG'])('after the first bytes cuts the connection: %s', async (input) => {
+  test.each(['CUT', 'LONG'])('closes the connection if the server fails after the first bytes: %s', async (input) => {
     await expect(ask(input).then(bytesOf)).rejects.toThrow()
   })
 })
@@ -147,12 +144,12 @@ test.each([
   [{ voice: 7 }, 400, 'voice', 'invalid_type'],
   [{ model: 'echo-1' }, 400, 'model', 'model_not_supported'],
   [{ model: 'nothing' }, 404, 'model', 'model_not_found'],
-])('an invalid speech request is refused: %.60j', async (more, status, param, code) => {
+])('an invalid speech request is refused with the name of the parameter: %.60j', async (more, status, param, code) => {
   const response = await stack.post('/v1/audio/speech', { model: 'kokoro', voice: 'alloy', input: 'a', ...more })
   expect([response.status, await response.json()]).toMatchObject([status, { error: { param, code } }])
 })
 
-test('without a speech model, the error describes how to configure one', async () => {
+test('a speech request without a speech model gets an error that explains the configuration', async () => {
   await using mute = await startStack()
   const response = await mute.post('/v1/audio/speech', { model: 'tts-1', voice: 'alloy', input: 'a' })
   expect(response.status).toBe(404)

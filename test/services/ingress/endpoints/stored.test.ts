@@ -31,7 +31,7 @@ const idsOf = async (query: OpenAI.ChatCompletionListParams) => {
 }
 
 describe('a stored chat completion', () => {
-  test('is read back as its caller got it, whole or streamed', async () => {
+  test('is equal to the response that its caller received, with and without streaming', async () => {
     const whole = await store(UNICODE, { metadata: { a: 'b' } })
     expect(await client.chat.completions.retrieve(whole.id)).toEqual({ ...whole, metadata: { a: 'b' } })
     const chunks = await client.chat.completions.create({
@@ -55,7 +55,7 @@ describe('a stored chat completion', () => {
     await expect(client.chat.completions.delete(id)).rejects.toMatchObject({ status: 404 })
   })
 
-  test('is listed by age, model and metadata, page by page', async () => {
+  test('is listed by age, model and metadata, in pages', async () => {
     const metadata = { batch: 'x1' }
     const first = await store('one', { metadata })
     const second = await store('two', { metadata, model: 'echo-2' })
@@ -98,7 +98,7 @@ describe('a stored chat completion', () => {
     await expect(client.chat.completions.messages.list(id, { after: 'no' })).rejects.toMatchObject({ param: 'after' })
   })
 
-  test('is not found in another project, for another kind, or before it has completed', async () => {
+  test('is not found in another project, as another type, or before the end of its job', async () => {
     const { id } = await store('mine')
     const created = await fetch(`${stack.url}/v1/responses`, {
       method: 'POST',
@@ -118,7 +118,7 @@ describe('a stored chat completion', () => {
     expect(await idsOf({})).not.toContain(`${failed?.id}`.replace('job_', 'chatcmpl-'))
   })
 
-  test('exists only if `store` was requested', async () => {
+  test('exists only if the request has store: true', async () => {
     const { id } = await store('not kept', { store: false })
     await expect(client.chat.completions.retrieve(id)).rejects.toMatchObject({ status: 404 })
   })
@@ -128,13 +128,13 @@ describe('a stored chat completion', () => {
     ['/v1/chat/completions?order=up', 'order'],
     ['/v1/chat/completions?after=job_1', 'after'],
     ['/v1/chat/completions?colour=red', 'colour'],
-  ])('is not listed for an invalid query: %s', async (path, param) => {
+  ])('is refused in a list with the invalid parameter of %s', async (path, param) => {
     const response = await stack.get(path)
     expect([400, 404]).toContain(response.status)
     expect(await response.json()).toMatchObject({ error: { param } })
   })
 
-  test('accepts no change except its metadata', async () => {
+  test('accepts changes of its metadata only', async () => {
     const { id } = await store('fixed')
     const wrong: [object, string][] = [
       [{ metadata: { a: 1 } }, 'metadata.a'],
@@ -148,7 +148,7 @@ describe('a stored chat completion', () => {
   })
 })
 
-test('stored completions are private to their project', async () => {
+test('stored completions are not found by keys of other projects', async () => {
   const { id } = await store('private')
   const { createHash } = await import('node:crypto')
   const { writeFile } = await import('node:fs/promises')

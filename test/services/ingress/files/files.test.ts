@@ -13,7 +13,7 @@ const line = (id: string, more: object = {}) =>
     ...more,
   })
 
-describe('files', () => {
+describe('uploaded files', () => {
   let stack: Stack
   let client: OpenAI
   beforeAll(async () => {
@@ -65,8 +65,8 @@ describe('files', () => {
   test.each([
     ['before line 1', (one: string, two: string) => `\uFEFF${one}\n${two}\n`],
     ['in an empty line 1', (one: string, two: string) => `\uFEFF\r\n${one}\n${two}`],
-    ['before each of two that were joined', (one: string, two: string) => `\uFEFF${one}\n\uFEFF${two}`],
-  ])('of a batch may have a byte order mark %s', async (_, write) => {
+    ['before each of two files that were concatenated', (one: string, two: string) => `\uFEFF${one}\n\uFEFF${two}`],
+  ])('of a batch are accepted with a byte order mark %s', async (_, write) => {
     const file = await upload(write(line('a'), line('b')))
     const made = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' } as const
     const { id } = await client.batches.create(made)
@@ -78,7 +78,7 @@ describe('files', () => {
     for (const each of [file.id, batch.output_file_id]) await client.files.delete(each ?? '')
   })
 
-  it('are listed page by page, in either order', async () => {
+  it('are listed in pages, in either order', async () => {
     const ids: string[] = []
     for (const content of ['1', '2', '3']) ids.push((await upload(content, 'user_data')).id)
     const listed: string[] = []
@@ -89,7 +89,7 @@ describe('files', () => {
     for (const id of ids) await client.files.delete(id)
   })
 
-  it('are kept for the requested time', async () => {
+  it('expire after the requested time', async () => {
     const file = await toFile(Buffer.from('x'), 'x.txt')
     const kept = await client.files.create({
       file,
@@ -103,7 +103,7 @@ describe('files', () => {
     await client.files.delete(kept.id)
   })
 
-  it('are one per form', async () => {
+  it('are refused if a form contains two files', async () => {
     const form = new FormData()
     form.set('purpose', 'evals')
     for (const name of ['1', '2']) form.append('file', new Blob(['x'.repeat(1_000)]), name)
@@ -114,30 +114,34 @@ describe('files', () => {
   })
 
   test.each([
-    ['is no JSON', '{"custom_id": "b"', /^400 Line 3: The line is not JSON/],
-    ['is no object', '[1]', /Line 3: The line must be a JSON object/],
+    ['is not JSON', '{"custom_id": "b"', /^400 Line 3: The line is not JSON/],
+    ['is not an object', '[1]', /Line 3: The line must be a JSON object/],
     ['has no custom_id', line('b', { custom_id: undefined }), /Line 3: .*custom_id/],
     ['repeats a custom_id', line('a'), /Line 3: The custom_id 'a' was used in line 1 already/],
-    ['is of another method', line('b', { method: 'GET' }), /Line 3, 'method': Invalid value: 'GET'/],
+    ['has another method than POST', line('b', { method: 'GET' }), /Line 3, 'method': Invalid value: 'GET'/],
     [
-      'names another endpoint',
+      'names an endpoint that differs from the first line',
       line('b', { url: '/v1/embeddings' }),
       /Line 3: The url '\/v1\/embeddings' is not that of this batch/,
     ],
-    ['names another model', line('b', { body: { model: 'other' } }), /Line 3: The model 'other' differs/],
+    [
+      'names a model that differs from the first line',
+      line('b', { body: { model: 'other' } }),
+      /Line 3: The model 'other' differs/,
+    ],
     ['has no body', line('b', { body: 7 }), /Line 3: .*body/],
     [
-      'is too long',
+      'exceeds the length limit',
       line('b', { body: { model: 'echo-1', pad: 'x'.repeat(110_000) } }),
       /Line 3: The line is longer than 100000 bytes/,
     ],
-  ])('for batches are refused with the number of the first line that %s', async (_, broken, message) => {
+  ])('of a batch are refused with the number of the first line that %s', async (_, broken, message) => {
     // The second line is blank: counted, but not a request.
     await expect(upload(`${line('a')}\n\n${broken}\n${line('c')}\n`)).rejects.toThrow(message)
     expect(await blobs()).toEqual([])
   })
 
-  it('count together with the inputs of batches until these have ended or are deleted', async () => {
+  it('count against the storage quota together with inputs of unfinished batches', async () => {
     const pad = 'x'.repeat(90_000)
     const lines = (content: string) =>
       Array.from({ length: 12 }, (_, i) =>
@@ -193,7 +197,7 @@ describe('files', () => {
     expect((await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.includes('-'))).toEqual([])
   })
 
-  it('are refused if too large, too many, empty, or for an unknown purpose', async () => {
+  it('are refused if they are too large, too many, empty, or of an unknown purpose', async () => {
     await expect(upload('x'.repeat(2_000_001), 'vision')).rejects.toMatchObject({ status: 413 })
     const { ids, refusal } = await fill(1_900_000)
     expect(refusal).toMatchObject({ status: 429, code: 'insufficient_quota' })

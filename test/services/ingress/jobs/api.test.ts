@@ -55,7 +55,7 @@ const JOB_FIELDS = [
 ]
 
 describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
-  test.each(ENDPOINTS)('%s with Prefer: respond-async is accepted with 202 and its job', async (path) => {
+  test.each(ENDPOINTS)('are created for %s with Prefer: respond-async, which returns 202 and the job', async (path) => {
     const response = await service.post(path, ask(path), ASYNC)
     const job = await jobOf(response)
     expect(response.status).toBe(202)
@@ -92,7 +92,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
 
   const calls = ENDPOINTS.flatMap((path) => [false, true].map((stream) => ({ path, stream })))
   test.each(calls)(
-    'a job for $path, stream $stream, ends with the response of the plain call',
+    'for $path, stream $stream, end with the response of the synchronous call',
     async ({ path, stream }) => {
       const body = ask(path, 'one two three', path === COUNT ? {} : { stream })
       const plain = await (await service.post(path, { ...body, stream: false })).json()
@@ -109,7 +109,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     },
   )
 
-  test.each(ENDPOINTS)('%s refuses an invalid body with the same error plainly and in a job', async (path) => {
+  test.each(ENDPOINTS)('for %s refuse an invalid body with the error of the synchronous call', async (path) => {
     const bad = [
       ...[{}, say('x', { model: 'nope' }), say('x', { model: 7 }), { model: 'echo-1', messages: [] }],
       ...[{ model: 'echo-1', messages: [{ role: 'robot', content: 'x' }] }, say('x', { tools: [{ type: 5 }] })],
@@ -130,7 +130,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     }
   })
 
-  it('returns the result like a plain call if it is ready within the requested wait', async () => {
+  it('return the result like a synchronous call if they end within the requested wait', async () => {
     const response = await service.post(CHAT, say('soon'), { headers: { prefer: 'respond-async, wait=20' } })
     expect(response.status).toBe(200)
     expect(await response.json()).toMatchObject({
@@ -143,7 +143,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([failed.status, (await errorOf(failed)).code]).toEqual([502, 'upstream_refused'])
   })
 
-  it('streams like a plain call if a stream was requested and ended within the wait', async () => {
+  it('stream the result like a synchronous call if they end within the requested wait', async () => {
     const body = say('one two', { stream: true })
     const plain = await (await service.post(CHAT, body)).text()
     const response = await service.post(CHAT, body, { headers: { prefer: 'wait=20, respond-async' } })
@@ -154,7 +154,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(textOf(chunksOf(text).map((chunk) => ({ chunk })))).toBe('one two')
   })
 
-  it('answers 202 with the running job when the wait is over', async () => {
+  it('return 202 with the running job if they do not end within the requested wait', async () => {
     const response = await service.post(CHAT, ENDLESS, { headers: { prefer: 'respond-async, wait=1' } })
     const job = await jobOf(response)
     expect(response.status).toBe(202)
@@ -163,7 +163,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.post(`/v1/jobs/${job.id}/cancel`, {})).status).toBe(200)
   })
 
-  it('waits for the end of a job if requested, and returns Retry-After if it has not ended', async () => {
+  it('are returned after their end if the caller waits, or with Retry-After before', async () => {
     const { id } = await service.submit(say('!echo first_ms=300\nlater'))
     const early = await service.get(`/v1/jobs/${id}`)
     expect(early.headers.get('retry-after')).toBe('2')
@@ -173,7 +173,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await jobOf(late)).toMatchObject({ status: 'completed' })
   })
 
-  it('refuses the result of a job that has not ended', async () => {
+  it('return 409 for the result before their end', async () => {
     const { id } = await service.submit(ENDLESS)
     const response = await service.get(`/v1/jobs/${id}/result`)
     expect(response.status).toBe(409)
@@ -183,7 +183,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await service.post(`/v1/jobs/${id}/cancel`, {})
   })
 
-  it('stores the error of a failed job, and returns it in the format of its endpoint', async () => {
+  it('store the error of a failed job in the format of its endpoint', async () => {
     const chat = await service.ended((await service.submit(say('!echo fail=upstream_refused'))).id)
     expect(chat).toMatchObject({ status: 'failed', result: null, attempt: 1, completed_at: null })
     expect(chat.failed_at).toEqual(expect.any(Number))
@@ -204,7 +204,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     })
   })
 
-  it('retries a job whose engine failed, as a new attempt', async () => {
+  it('are retried as a new attempt if the engine failed', async () => {
     const { id } = await service.submit(say('!echo fail=upstream_error failures=1\nback again'))
     const waiting = await until(async () => {
       const found = await service.job(id)
@@ -216,7 +216,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(JSON.stringify(job.result)).toContain('back again')
   })
 
-  it('turns every call to be stored into a job', async () => {
+  it('are created for calls with store or background, and for no other calls', async () => {
     const inBackground = await service.post(CHAT, say('x', { background: true }))
     expect(inBackground.status).toBe(202)
     const plain = await service.post(CHAT, say('kept', { store: true }))
@@ -232,23 +232,26 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     }
   })
 
-  test.each([CHAT, MESSAGES])('streams %s to be stored like the plain call, including failures', async (path) => {
-    const streamed = (script: string) => ask(path, script, { stream: true, store: true })
-    const early = await service.post(path, streamed('!echo fail=upstream_refused'))
-    expect([early.status, early.headers.get('content-type')]).toEqual([502, 'application/json'])
-    expect(early.headers.get('x-job-id')).toMatch(/^job_/)
-    const late = await (await service.post(path, streamed('!echo fail=upstream_refused after=1\none two'))).text()
-    expect(late).toContain('one')
-    expect(late).toContain('"error"')
-    expect(late).not.toMatch(/\[DONE\]|message_stop/)
-    const again = await service.post(path, streamed('!echo fail=upstream_error failures=1\nback again'))
-    expect(again.status).toBe(200)
-    const text = await again.text()
-    expect(text).toContain('back')
-    expect(text).toMatch(/\[DONE\]|message_stop/)
-  })
+  test.each([CHAT, MESSAGES])(
+    'for %s with store: true stream like a synchronous call, including failures',
+    async (path) => {
+      const streamed = (script: string) => ask(path, script, { stream: true, store: true })
+      const early = await service.post(path, streamed('!echo fail=upstream_refused'))
+      expect([early.status, early.headers.get('content-type')]).toEqual([502, 'application/json'])
+      expect(early.headers.get('x-job-id')).toMatch(/^job_/)
+      const late = await (await service.post(path, streamed('!echo fail=upstream_refused after=1\none two'))).text()
+      expect(late).toContain('one')
+      expect(late).toContain('"error"')
+      expect(late).not.toMatch(/\[DONE\]|message_stop/)
+      const again = await service.post(path, streamed('!echo fail=upstream_error failures=1\nback again'))
+      expect(again.status).toBe(200)
+      const text = await again.text()
+      expect(text).toContain('back')
+      expect(text).toMatch(/\[DONE\]|message_stop/)
+    },
+  )
 
-  it('keeps a call to be stored running when its caller disconnects', async () => {
+  it('continue if the caller of a call with store: true disconnects', async () => {
     const leave = new AbortController()
     const key = { 'idempotency-key': `leaves-${service.urls[0]}` }
     const body = say('!echo first_ms=400\nstill here', { metadata: { is: 'left' } })
@@ -260,14 +263,14 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await service.ended(job.id)).toMatchObject({ status: 'completed', metadata: { is: 'left' } })
   })
 
-  it('stores metadata of the submission, or of the chat body', async () => {
+  it('have the metadata of the submission, or else of the chat body', async () => {
     const outer = await service.submit(say('x', { metadata: { in: 'body' } }), { metadata: { run: '7', ünï: 'ç' } })
     const inner = await service.submit(say('x', { metadata: { in: 'body' } }))
     expect(outer.metadata).toEqual({ run: '7', ünï: 'ç' })
     expect(inner.metadata).toEqual({ in: 'body' })
   })
 
-  it('lists newest first, in pages without gap or duplicate, in both directions', async () => {
+  it('are listed newest first, in pages without gap or duplicate, in both directions', async () => {
     await using own = await start({})
     const made: string[] = []
     for (let i = 0; i < 5; i++) made.push((await own.submit(say(`${i}`))).id)
@@ -281,7 +284,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(none).toEqual({ object: 'list', data: [], first_id: null, last_id: null, has_more: false })
   })
 
-  it('lists by status, endpoint and parent', async () => {
+  it('are listed by status, endpoint and parent', async () => {
     await using own = await start({})
     const done = await own.submit(say('x'))
     await own.ended(done.id)
@@ -304,7 +307,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await own.post(`/v1/jobs/${running.id}/cancel`, {})
   })
 
-  it('refuses unknown query parameters of a list, and ignores those that SDKs always send', async () => {
+  it('refuse unknown query parameters of the list, except those that SDKs always send', async () => {
     for (const query of ['stat=failed', 'limit=1&wait=3', 'Status=failed']) {
       const response = await service.get(`/v1/jobs?${query}`)
       const param = query.split(/[&=]/).at(-2)
@@ -314,7 +317,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.get('/v1/jobs?beta=true')).status).toBe(200)
   })
 
-  it('shows the progress of a job, which is complete at its end', async () => {
+  it('report their progress, which is complete at the end', async () => {
     const script = say('!echo tokens=40 delay_ms=50', { stream: true, max_tokens: 1_000 })
     const { id } = await service.submit(script)
     const running = await until(async () => (await service.job(id)).progress)
@@ -327,7 +330,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(told?.progress).toMatchObject({ phase: 'generating', message: expect.any(String) })
   })
 
-  it('explains how to allow a webhook on a development machine', async () => {
+  it('refuse an http or localhost webhook with the setting that allows it', async () => {
     for (const url of ['http://example.com/hook', 'https://localhost:8443/hook']) {
       const response = await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook: { url } })
       const { message, param } = await errorOf(response)
@@ -338,7 +341,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await errorOf(await service.post('/v1/jobs', forbidden))).message).not.toContain('WEBHOOK_ALLOW_PRIVATE')
   })
 
-  it('cancels a waiting job, at once and permanently', async () => {
+  it('are cancelled immediately and permanently while they wait', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const cancelled = await service.post(`/v1/jobs/${id}/cancel`, {})
     expect(cancelled.status).toBe(200)
@@ -351,12 +354,12 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await errorOf(result)).toMatchObject({ code: 'job_cancelled' })
   })
 
-  it('accepts a cancel without a body', async () => {
+  it('are cancelled by a request without a body', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     expect(await jobOf(await service.call('POST', `/v1/jobs/${id}/cancel`))).toMatchObject({ status: 'cancelled' })
   })
 
-  it('does not cancel an ended job', async () => {
+  it('refuse a cancel after their end', async () => {
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     const response = await service.post(`/v1/jobs/${id}/cancel`, {})
@@ -365,29 +368,26 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await service.job(id)).toMatchObject({ status: 'completed' })
   })
 
-  test.each([false, true])(
-    'a cancel closes the upstream request of a running job within a second, stream %s',
-    async (stream) => {
-      await using upstream = await startUpstream((_call, answer) => {
-        if (!stream) return
-        answer.open()
-        answer.frame({ choices: [{ index: 0, delta: { role: 'assistant', content: 'first' }, finish_reason: null }] })
-      })
-      await using own = await start({ models: upstreamModels(upstream) })
-      const { id } = await own.submit({ ...say('x', { stream }), model: 'up' })
-      const seen = await until(() => upstream.calls[0])
-      const askedAt = Date.now()
-      const response = await own.post(`/v1/jobs/${id}/cancel`, {})
-      expect(response.status).toBe(200)
-      expect((await jobOf(response)).status).toMatch(/^cancell(ing|ed)$/)
-      expect((await own.post(`/v1/jobs/${id}/cancel`, {})).status).toBe(200)
-      expect((await seen.closed) - askedAt).toBeLessThan(1_000)
-      expect(await own.ended(id)).toMatchObject({ status: 'cancelled', result: null, attempt: 1 })
-      expect(upstream.calls).toHaveLength(1)
-    },
-  )
+  test.each([false, true])('close the upstream request within a second after a cancel, stream %s', async (stream) => {
+    await using upstream = await startUpstream((_call, answer) => {
+      if (!stream) return
+      answer.open()
+      answer.frame({ choices: [{ index: 0, delta: { role: 'assistant', content: 'first' }, finish_reason: null }] })
+    })
+    await using own = await start({ models: upstreamModels(upstream) })
+    const { id } = await own.submit({ ...say('x', { stream }), model: 'up' })
+    const seen = await until(() => upstream.calls[0])
+    const askedAt = Date.now()
+    const response = await own.post(`/v1/jobs/${id}/cancel`, {})
+    expect(response.status).toBe(200)
+    expect((await jobOf(response)).status).toMatch(/^cancell(ing|ed)$/)
+    expect((await own.post(`/v1/jobs/${id}/cancel`, {})).status).toBe(200)
+    expect((await seen.closed) - askedAt).toBeLessThan(1_000)
+    expect(await own.ended(id)).toMatchObject({ status: 'cancelled', result: null, attempt: 1 })
+    expect(upstream.calls).toHaveLength(1)
+  })
 
-  it('deletes a finished job, and refuses to delete any other', async () => {
+  it('are deleted after their end, and refuse a deletion before', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const early = await service.call('DELETE', `/v1/jobs/${id}`)
     expect(early.status).toBe(409)
@@ -404,7 +404,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await listed(service, 'limit=100')).map((job) => job.id)).not.toContain(id)
   })
 
-  it('reruns a failed, cancelled or expired job as a new one, and no other', async () => {
+  it('are redriven as a new job after they failed, were cancelled or expired, and not otherwise', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE(), metadata: { run: '1' } })
     const early = await service.post(`/v1/jobs/${id}/redrive`, {})
     expect([early.status, (await errorOf(early)).code]).toEqual([409, 'job_not_finished'])
@@ -420,7 +420,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([completed.status, (await errorOf(completed)).code]).toEqual([409, 'job_already_finished'])
   })
 
-  it('starts a scheduled job no earlier than its time', async () => {
+  it('start no earlier than their scheduled time', async () => {
     const runAt = Math.floor(Date.now() / 1_000) + 2
     const job = await service.submit(say('x'), { run_at: runAt, expires_after_seconds: 60 })
     expect(job).toMatchObject({ status: 'queued', run_at: runAt, expires_at: runAt + 60 })
@@ -429,7 +429,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(ended.started_at).toBeGreaterThanOrEqual(runAt)
   })
 
-  it('expires a job that did not start in time', async () => {
+  it('expire if they do not start within start_within_seconds', async () => {
     await using own = await start({ settings: { INFERENCE_SLOTS: '1' } })
     const running = await own.submit(ENDLESS)
     await until(async () => (await own.job(running.id)).status === 'in_progress')
@@ -442,7 +442,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await own.post(`/v1/jobs/${running.id}/cancel`, {})
   })
 
-  it('fails a job that runs past its deadline, and stops its engine', async () => {
+  it('fail and stop their engine at their deadline', async () => {
     await using upstream = await startUpstream(() => {})
     await using own = await start({ models: upstreamModels(upstream) })
     const { id } = await own.submit({ ...say('x'), model: 'up' }, { expires_after_seconds: 1 })
@@ -453,12 +453,12 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([result.status, result.headers.get('x-should-retry')]).toEqual([504, 'false'])
   })
 
-  it('runs a job of low priority as well', async () => {
+  it('run with low priority', async () => {
     const { id } = await service.submit(say('x'), { priority: 'low' })
     expect(await service.ended(id)).toMatchObject({ status: 'completed', priority: 'low' })
   })
 
-  it('stores bodies and results far larger than a record of the broker', async () => {
+  it('store bodies and results far larger than a Kafka record', async () => {
     const words = 'word '.repeat(300_000)
     const { id } = await service.submit(say(words, { max_tokens: 200_000 }))
     const job = await service.ended(id)
@@ -466,7 +466,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(JSON.stringify(job.result).length).toBeGreaterThan(400_000)
   })
 
-  it('serves the official openai SDK with a default header and polling', async () => {
+  it('work with the official openai SDK by a default header and polling', async () => {
     const options = { apiKey: TEST_KEY, baseURL: `${service.urls[0]}/v1` }
     const client = new OpenAI({ ...options, defaultHeaders: { Prefer: 'respond-async' } })
     const body = { model: 'echo-1', messages: [{ role: 'user' as const, content: 'by the SDK' }] }
@@ -482,8 +482,8 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
   })
 })
 
-describe('keys with limited permissions', () => {
-  it('submit jobs for the endpoints that they may call, and see them', async () => {
+describe('a key with restricted endpoints', () => {
+  it('submits and reads jobs of its allowed endpoints only', async () => {
     await using service = await startService()
     const init = { key: CHAT_KEY }
     const job = await service.submit(say('x'), {}, init)
@@ -493,8 +493,8 @@ describe('keys with limited permissions', () => {
   })
 })
 
-describe('a job whose worker has not yet received a cancel', () => {
-  it('has the status cancelling, and is listed by it', async () => {
+describe('a running job before its worker has received the cancel', () => {
+  it('has the status cancelling, and is listed by that status', async () => {
     const { promise: heard, resolve: hear } = Promise.withResolvers<void>()
     await using service = await startService({ wrapStore: (store) => slowToCancel(store, heard) })
     const [kept, cancelled] = [await service.submit(ENDLESS), await service.submit(ENDLESS)]
@@ -513,7 +513,7 @@ describe('a job whose worker has not yet received a cancel', () => {
 })
 
 describe('a result that was not loaded', () => {
-  it('is absent from a list, where null would mean that there is none, and present in the 202 of a repeated submission', async () => {
+  it('is absent from a list, and present in the 202 of a repeated submission', async () => {
     await using service = await startService()
     const init = { headers: { 'idempotency-key': 'once' } }
     const { id } = await service.submit(say('x'), {}, init)
@@ -528,7 +528,7 @@ describe('a result that was not loaded', () => {
 })
 
 describe('an expired result', () => {
-  it('is deleted together with its job, and distinguished from one that never existed', async () => {
+  it('is deleted with its job, and its error differs from that of an unknown job', async () => {
     await using service = await startService({
       settings: { JOB_RETENTION_MS: '1000' },
       wrapStore: withoutPurge,

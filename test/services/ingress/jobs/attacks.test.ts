@@ -63,8 +63,8 @@ function storeWith(store: Store, through: Partial<Record<keyof Store, (call: () 
   })
 }
 
-describe('a rerun job', () => {
-  it('is one job for one Idempotency-Key', async () => {
+describe('a redriven job', () => {
+  it('is created once for a repeated Idempotency-Key', async () => {
     await using service = await startService()
     const { id } = await service.ended((await service.submit(say(REFUSED))).id)
     const init = { headers: { 'idempotency-key': 'once' } }
@@ -74,7 +74,7 @@ describe('a rerun job', () => {
     expect((await jobOf(second)).id).toBe((await jobOf(first)).id)
   })
 
-  it('keeps its body when earlier jobs are deleted', async () => {
+  it('keeps its body if the original job is deleted', async () => {
     await using service = await startService()
     const first = await service.ended((await service.submit(say(`${REFUSED}${'x'.repeat(100_000)}`))).id)
     const second = await service.ended((await jobOf(await redrive(service, first.id))).id)
@@ -84,7 +84,7 @@ describe('a rerun job', () => {
     expect(last.error).toMatchObject({ code: 'invalid_value' })
   })
 
-  it('is refused beyond the maximum number of jobs', async () => {
+  it('is refused if the job quota is used up', async () => {
     await using service = await startService({
       settings: { DURABLE_JOBS_MAX: '2', DURABLE_JOBS_MAX_PER_PROJECT: '3', INFERENCE_SLOTS: '1' },
     })
@@ -113,7 +113,7 @@ describe('a rerun job', () => {
   })
 })
 
-it('a job cancelled while the response to its claim is in flight does not run', async () => {
+it('a job that is cancelled before its claim is confirmed does not run', async () => {
   const claimed = Promise.withResolvers<void>()
   const goOn = Promise.withResolvers<void>()
   const claimNext = async (call: () => unknown) => {
@@ -145,7 +145,7 @@ it('a process with running jobs exits while the store is down', async () => {
   expect(stops.at(-1)).toBe(true)
 })
 
-it('a job without retry budget waits longer instead of failing', async () => {
+it('a job whose retry budget is used up waits longer instead of failing', async () => {
   const delays: number[] = []
   const store = {
     retry: async (_run: unknown, { delayMs }: { delayMs: number }) => void delays.push(delayMs),
@@ -164,7 +164,7 @@ it('a job without retry budget waits longer instead of failing', async () => {
   expect(delays[0]).toBeGreaterThanOrEqual(30_000)
 })
 
-it('the output of a restarted job is released from memory', async () => {
+it('a job that starts over releases its earlier output from memory', async () => {
   let open = 0
   const original = DurableJobs.prototype.follow
   vi.spyOn(DurableJobs.prototype, 'follow').mockImplementation(async function* (this: DurableJobs, ...given) {
@@ -183,7 +183,7 @@ it('the output of a restarted job is released from memory', async () => {
   await until(() => open === 0)
 })
 
-it('jobs that wait for days are polled rarely if only their tokens must be counted', async () => {
+it('a scheduled job of days is polled rarely if only its tokens are to be counted', async () => {
   const broker = await openBroker()
   const live = await LiveEvents.open(broker, silentLog)
   vi.useFakeTimers()
@@ -205,7 +205,7 @@ it('jobs that wait for days are polled rarely if only their tokens must be count
   expect(asked).toBeLessThan(200)
 })
 
-it('hanging receivers do not delay the webhooks of another tenant', async () => {
+it('a webhook receiver that does not respond delays no webhook of another tenant', async () => {
   const received: string[] = []
   const servers = Array.from({ length: 9 }, (_, i) =>
     createServer((_req, res) => {
@@ -230,19 +230,19 @@ it('hanging receivers do not delay the webhooks of another tenant', async () => 
   expect(received.filter((who) => who === 'slow')).toHaveLength(16)
 })
 
-it('a webhook URL with NUL, which Postgres would refuse, is refused', async () => {
+it('a webhook URL with a NUL character is refused with 400', async () => {
   await using service = await startService()
   const body = { endpoint: CHAT, body: say('x'), webhook: { url: 'https://example.com/\u0000' } }
   expect((await service.post('/v1/jobs', body)).status).toBe(400)
 })
 
-it('a webhook must not repeat an event a million times', async () => {
+it('a webhook with a hundred repeated events is refused with 400', async () => {
   await using service = await startService()
   const webhook = { url: 'https://example.com/', events: Array(100).fill('job.completed') }
   expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook })).status).toBe(400)
 })
 
-it('a hanging loop of the scheduler is logged', async () => {
+it('a scheduler loop that does not return is logged', async () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   onTestFinished(() => void vi.useRealTimers())
   const goOn = Promise.withResolvers<void>()
@@ -255,7 +255,7 @@ it('a hanging loop of the scheduler is logged', async () => {
   expect(loop.problem).toBeUndefined()
 })
 
-it('an Idempotency-Key does not outlive jobs that are kept for less than a day', async () => {
+it('an Idempotency-Key expires with its job if the retention is less than a day', async () => {
   await using service = await startService({ settings: { JOB_RETENTION_MS: '1000' } })
   const init = { headers: { 'idempotency-key': 'k', prefer: 'respond-async' } }
   const { id } = await jobOf(await service.post(CHAT, say('x'), init))
@@ -263,7 +263,7 @@ it('an Idempotency-Key does not outlive jobs that are kept for less than a day',
   expect((await service.post(CHAT, say('x'), init)).status).toBe(202)
 })
 
-it('the command line continues after a page whose jobs have another status', async () => {
+it('the list command continues after a page without jobs of the requested status', async () => {
   const pages = [
     { data: [], has_more: true, last_id: 'job_b' },
     { data: [{ id: 'job_a', status: 'in_progress', created_at: 1 }], has_more: false, last_id: 'job_a' },
@@ -286,7 +286,7 @@ it('a stream whose first attempt failed is replayed completely for its Idempoten
   expect(text.join('')).toBe('one two three four five')
 })
 
-it('a status that is requested many times is read from the store once', async () => {
+it('concurrent reads of one job cause one read of the store', async () => {
   const asked: unknown[] = []
   const wrapStore = (store: Store) =>
     new Proxy(store, {

@@ -36,27 +36,27 @@ const actionsOn = (id: string): [method: string, path: string][] => [
   ['DELETE', `/v1/jobs/${id}`],
 ]
 
-describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+describeJobs('job requests with invalid input', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
   const submission = (more: object) => ({ endpoint: CHAT, body: say('x'), ...more })
 
   test.each([
-    ['made up', newJobId()],
-    ['from the future', newJobId(Date.now() + 365 * DAY * 1_000)],
-    ['from the dawn of time', newJobId(0)],
-    ['of an attached call', `job_${'a'.repeat(24)}`],
+    ['unknown', newJobId()],
+    ['unknown, with a time in the future', newJobId(Date.now() + 365 * DAY * 1_000)],
+    ['unknown, with the time 0', newJobId(0)],
+    ['of an attached job', `job_${'a'.repeat(24)}`],
     ['in lower case', newJobId().toLowerCase()],
-    ['not one at all', 'x'],
+    ['without the form of a job id', 'x'],
     ['only the prefix', 'job_'],
     ['very long', `job_${'0'.repeat(8_000)}`],
-    ['a path', encodeURIComponent('../../etc/passwd')],
+    ['a relative path'ive path', encodeURIComponent('../../etc/passwd')],
     ['SQL', encodeURIComponent("job_' OR '1'='1")],
     ['NUL', 'job_%00%00%00%00%00%00%00%00%00'],
-    ['a line break', 'job_000000000000%0d%0aX-Evil:1'],
-    ['half a percent escape', 'job_%E0%A4%A'],
-    ['full-width digits', encodeURIComponent('job_０００００００００００')],
-    ['a wildcard', encodeURIComponent('job_%')],
+    ['with a line break', 'job_000000000000%0d%0aX-Evil:1'],
+    ['with an incomplete percent escape', 'job_%E0%A4%A'],
+    ['in full-width digits', encodeURIComponent('job_０００００００００００')],
+    ['with a wildcard', encodeURIComponent('job_%')],
     ['__proto__', '__proto__'],
-  ])('an id that is %s gets 404', async (_name, id) => {
+  ])('get 404 for this job id: %s', async (_name, id) => {
     for (const [method, path] of actionsOn(id)) {
       const response = await service.call(method, path)
       expect([path.slice(0, 100), response.status]).toEqual([path.slice(0, 100), 404])
@@ -76,7 +76,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     [MESSAGES, 'max_tokens', { ...say('x'), max_tokens: 0 }],
     ['/v1/embeddings', 'dimensions', { model: 'echo-1', input: 'x', dimensions: 0 }],
     ['/v1/tools/code', 'timeout', { code: 'x', lang: 'python', timeout: 0 }],
-  ])('%s names a %s of 1e400 as too large', async (path, field, body) => {
+  ])('to %s are refused with 400 for a %s of 1e400', async (path, field, body) => {
     const name = field.split('.').at(-1)
     for (const number of ['1e400', '-1e400']) {
       const text = JSON.stringify(body).replace(`"${name}":0`, `"${name}":${number}`)
@@ -90,7 +90,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
-  it('reports the effective maximum of a deadline, however far it is exceeded', async () => {
+  it('get the maximum deadline in the error, by whatever amount the deadline exceeds it', async () => {
     for (const expires_after_seconds of [DAY + 1, 7 * DAY, 1_000_000_000]) {
       const error = await errorOf(await service.post('/v1/jobs', submission({ expires_after_seconds })))
       const message = expect.stringContaining(`Expected a value <= ${DAY}, but got ${expires_after_seconds}`)
@@ -98,7 +98,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
-  it('cuts no character in half where a message quotes the request', async () => {
+  it('get error messages that quote no half of a surrogate pair', async () => {
     const long = `${'x'.repeat(63)}😀${'y'.repeat(200)}`
     const answers = [
       await service.get(`/v1/jobs/${encodeURIComponent(long)}`),
@@ -117,7 +117,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
-  it('accepts an id however it is escaped, but with nothing added', async () => {
+  it('accept a percent-encoded id, and refuse an id with additional characters', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     expect((await service.get(`/v1/jobs/${id.replace('_', '%5F')}`)).status).toBe(200)
     for (const other of [`${id}%20`, `%20${id}`, `${id}%00`, `${id}/`, `${id}%2Fresult`, id.toLowerCase()]) {
@@ -139,7 +139,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     'wait=99999999999999999999',
     'wait=%00',
     'wait=%D9%A1',
-  ])('refuses ?%s', async (query) => {
+  ])('are refused for ?%s', async (query) => {
     const { id } = await service.submit(say('x'))
     const response = await service.get(`/v1/jobs/${id}?${query}`)
     // A parameter of another name is not validated.
@@ -172,13 +172,13 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     ["after=job_00000000'--", 'invalid_value', 'after'],
     ['parent_id=x', 'invalid_value', 'parent_id'],
     [`parent_id=job_${'0'.repeat(100)}`, 'string_above_max_length', 'parent_id'],
-  ])('refuses a list with ?%.60s', async (query, code, param) => {
+  ])('to the list are refused with 400 for ?%.60s', async (query, code, param) => {
     const response = await service.get(`/v1/jobs?${query}`)
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code, param })
   })
 
-  it('lists nothing for an endpoint without jobs, whatever the query', async () => {
+  it('to the list return an empty list for an endpoint without jobs', async () => {
     for (const endpoint of ['/v1/nothing', '', '%ff', "'%20OR%201=1", '%25', '\u{1f600}']) {
       const response = await service.get(`/v1/jobs?endpoint=${endpoint}`)
       expect([endpoint, response.status]).toEqual([endpoint, 200])
@@ -186,7 +186,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     }
   })
 
-  it.each(['stat', '__proto__', 'constructor', 'toString'])('refuses the query parameter %s', async (name) => {
+  it.each(['stat', '__proto__', 'constructor', 'toString'])('to the list are refused with 400 for the query parameter %s', async (name) => {
     const response = await service.get(`/v1/jobs?limit=1&${name}=x`)
     expect([response.status, (await errorOf(response)).param]).toEqual([400, name])
   })
@@ -241,7 +241,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     [{ webhook: 'https://example.com/' }, 'invalid_type', 'webhook'],
     [{ webhook: { url: 'https://example.com/', events: [] } }, 'empty_array', 'webhook.events'],
     [{ webhook: { url: 'https://example.com/', events: ['job.queued'] } }, 'invalid_value', 'webhook.events[0]'],
-  ])('refuses %.80j', async (more, code, param) => {
+  ])('are refused with the name of the field for %.80j', async (more, code, param) => {
     const response = await service.post('/v1/jobs', submission(more))
     expect(response.status).toBe(code === 'model_not_found' ? 404 : 400)
     const error = await errorOf(response)
@@ -250,68 +250,68 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
   })
 
   test.each([
-    ['a loopback address', 'https://127.0.0.1/'],
-    ['another of them', 'https://127.8.9.10/'],
-    ['in decimal', 'https://2130706433/'],
-    ['in hex', 'https://0x7f000001/'],
-    ['in octal', 'https://0177.0.0.1/'],
-    ['in mixed notation', 'https://0x7f.1/'],
-    ['in short', 'https://127.1/'],
-    ['in full-width digits', 'https://１２７.０.０.１/'],
-    ['with a dot at the end', 'https://127.0.0.1./'],
+    ['with a loopback address', 'https://127.0.0.1/'],
+    ['with another loopback address', 'https://127.8.9.10/'],
+    ['with a loopback address in decimal', 'https://2130706433/'],
+    ['with a loopback address in hexadecimal', 'https://0x7f000001/'],
+    ['with a loopback address in octal', 'https://0177.0.0.1/'],
+    ['with a loopback address in mixed notation', 'https://0x7f.1/'],
+    ['with a loopback address in short form', 'https://127.1/'],
+    ['with a loopback address in full-width digits', 'https://１２７.０.０.１/'],
+    ['with a loopback address and a trailing dot', 'https://127.0.0.1./'],
     ['zero', 'https://0/'],
-    ['loopback of IPv6', 'https://[::1]/'],
-    ['unspecified of IPv6', 'https://[::]/'],
+    ['with the loopback address of IPv6', 'https://[::1]/'],
+    ['with the unspecified address of IPv6', 'https://[::]/'],
     ['mapped', 'https://[::ffff:127.0.0.1]/'],
-    ['mapped in hex', 'https://[::ffff:7f00:1]/'],
-    ['translated (NAT64)', 'https://[64:ff9b::7f00:1]/'],
+    ['with a loopback address mapped to IPv6', 'https://[::ffff:7f00:1]/'],
+    ['with a loopback address translated by NAT64', 'https://[64:ff9b::7f00:1]/'],
     ['6to4', 'https://[2002:7f00:1::]/'],
-    ['unique local', 'https://[fd00::1]/'],
-    ['link local of IPv6', 'https://[fe80::1]/'],
+    ['with a unique local address', 'https://[fd00::1]/'],
+    ['with a link-local address of IPv6', 'https://[fe80::1]/'],
     ['private', 'https://10.0.0.1/'],
-    ['private too', 'https://172.16.0.1/'],
-    ['private as well', 'https://192.168.1.1/'],
+    ['with a private address of 172.16.0.0/12', 'https://172.16.0.1/'],
+    ['with a private address of 192.168.0.0/16', 'https://192.168.1.1/'],
     ['shared', 'https://100.64.0.1/'],
     ['metadata', 'https://169.254.169.254/latest/meta-data/'],
-    ['metadata of IPv6', 'https://[fd00:ec2::254]/'],
+    ['with the metadata address of IPv6', 'https://[fd00:ec2::254]/'],
     ['broadcast', 'https://255.255.255.255/'],
     ['multicast', 'https://224.0.0.1/'],
-    ['a local name', 'https://localhost/'],
-    ['a local name below another', 'https://a.localhost./'],
-    ['an internal name', 'https://metadata.google.internal/'],
-    ['a name without dots', 'https://postgres/'],
+    ['with the name localhost', 'https://localhost/'],
+    ['with a name below localhost', 'https://a.localhost./'],
+    ['with an internal name', 'https://metadata.google.internal/'],
+    ['with a name without dots', 'https://postgres/'],
     ['http', 'http://example.com/'],
-    ['a file', 'file:///etc/passwd'],
+    ['with the scheme file', 'file:///etc/passwd'],
     ['script', 'javascript:alert(1)'],
     ['with a password', 'https://user:secret@example.com/'],
-    ['to the port of another protocol', 'https://example.com:25/'],
-    ['no URL', 'example.com'],
+    ['with the port of another protocol', 'https://example.com:25/'],
+    ['without a scheme', 'example.com'],
     ['empty', ''],
-  ])('refuses a webhook whose URL is %s', async (_name, url) => {
+  ])('are refused for a webhook URL %s', async (_name, url) => {
     const response = await service.post('/v1/jobs', submission({ webhook: { url } }))
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code: 'invalid_value', param: 'webhook.url' })
   })
 
-  it('refuses a webhook URL that is too long', async () => {
+  it('are refused for a webhook URL of 3,000 characters', async () => {
     const webhook = { url: `https://example.com/${'x'.repeat(3_000)}` }
     const response = await service.post('/v1/jobs', submission({ webhook }))
     expect(await errorOf(response)).toMatchObject({ code: 'string_above_max_length', param: 'webhook.url' })
   })
 
-  it('accepts null for every optional field', async () => {
+  it('accept null for every optional field', async () => {
     const fields = ['metadata', 'webhook', 'priority', 'expires_after_seconds', 'start_within_seconds', 'run_at']
     const nulls = Object.fromEntries([...fields, 'parent_id'].map((field) => [field, null]))
     const { id } = await service.submit(say('x'), nulls)
     expect(await service.ended(id)).toMatchObject({ status: 'completed', metadata: {}, webhook: null, parent_id: null })
   })
 
-  it('starts a job at once whose scheduled time is in the past', async () => {
+  it('start a job immediately if its scheduled time is in the past', async () => {
     const { id } = await service.submit(say('x'), { run_at: 0 })
     expect(await service.ended(id)).toMatchObject({ status: 'completed' })
   })
 
-  it('stores NUL, lone surrogates and keys such as `__proto__` as faithfully as JSON allows', async () => {
+  it('store NUL, lone surrogates and keys such as `__proto__` as JSON allows', async () => {
     const metadata = JSON.parse('{"nul":"a\\u0000b","lone":"\\ud800","constructor":"c","toString":"t"}') as object
     const { id } = await service.submit(say('say \u0000 this \ud800', { stream: true }), { metadata })
     const job = await service.ended(id)
@@ -321,7 +321,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
   })
 
   test.each(['5', '18446744073709551616', '-1', 'x', '1.5', '0x1', '1 2', `${'9'.repeat(5_000)}`])(
-    'a position %.30s beyond the last event is refused while a job may add events',
+    'are refused for the event position %.30s beyond the last event of an unfinished job',
     async (position) => {
       const { id } = await service.submit(say('x'), { run_at: FUTURE() })
       const byHeader = await service.get(`/v1/jobs/${id}/events`, { headers: { 'last-event-id': position } })
@@ -334,7 +334,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     },
   )
 
-  it('ignores invalid preferences, as in RFC 7240', async () => {
+  it('ignore invalid preferences, as in RFC 7240', async () => {
     for (const prefer of ['respond-asynchronously', 'wait=5', '', ',;,', 'return=minimal', 'x'.repeat(4_000)]) {
       expect([prefer, (await service.post(CHAT, say('x'), { headers: { prefer } })).status]).toEqual([prefer, 200])
     }
@@ -348,20 +348,20 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     ['background', 1],
     ['store', 'false'],
     ['store', {}],
-  ])('refuses %s with the non-boolean value %j', async (field, value) => {
+  ])('are refused for the field %s with the non-boolean value %j', async (field, value) => {
     const response = await service.post(CHAT, say('x', { [field]: value }))
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code: 'invalid_type', param: field })
   })
 
-  it('refuses bodies that are not a JSON object', async () => {
+  it('are refused for bodies that are not a JSON object', async () => {
     for (const body of [[], 'x', 7, null]) {
       expect((await service.post('/v1/jobs', body)).status).toBe(400)
       expect((await service.post(CHAT, body, ASYNC)).status).toBe(400)
     }
   })
 
-  it('answers HEAD at once, even where GET would wait for the end of a job', async () => {
+  it('respond to HEAD immediately, even if GET would wait for the end of a job', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     for (const path of ['', `/${id}`, `/${id}/events`]) {
       expect((await service.call('HEAD', `/v1/jobs${path}`)).status).toBe(200)
@@ -369,7 +369,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     await service.post(`/v1/jobs/${id}/cancel`, {})
   })
 
-  it('lists the allowed methods of its paths', async () => {
+  it('get 405 with the allowed methods of their path', async () => {
     const allowed = async (method: string, path: string) => {
       const response = await service.call(method, path)
       return [response.status, response.headers.get('allow')]
@@ -379,7 +379,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
     expect(await allowed('GET', '/v1/jobs/job_000000000000/cancel')).toEqual([405, 'POST'])
   })
 
-  it('ends the work of a client that disconnects in the middle of an event stream', async () => {
+  it('release the subscription of a client that disconnects from an event stream', async () => {
     await using own = await start({})
     const { id } = await own.submit(say('x'), { run_at: FUTURE() })
     for (let i = 0; i < 20; i++) {
@@ -392,7 +392,7 @@ describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('po
 })
 
 describe('the jobs of another key', () => {
-  it('do not exist for any request', async () => {
+  it('are not found by any request', async () => {
     await using service = await startService()
     const mine = await service.submit(say('mine'), { run_at: FUTURE() })
     const done = await service.submit(say('done'))
@@ -418,7 +418,7 @@ describe('the jobs of another key', () => {
     expect(await service.job(done.id)).toMatchObject({ status: 'completed' })
   })
 
-  it('are not visible without a key, nor with a wrong one', async () => {
+  it('are refused with 401 without a key or with an invalid key', async () => {
     await using service = await startService()
     const { id } = await service.submit(say('x'))
     for (const [method, path] of [...actionsOn(id), ['GET', '/v1/jobs'], ['POST', '/v1/jobs']] as const) {
@@ -427,8 +427,8 @@ describe('the jobs of another key', () => {
   })
 })
 
-describe('while the store is down', () => {
-  it('requests that need it get 503 with a Retry-After, and plain calls succeed', async () => {
+describe('durable jobs while the store is down', () => {
+  it('are refused with 503 and Retry-After, while synchronous calls succeed', async () => {
     const outage = switchedStore()
     await using service = await startService({ wrapStore: outage.wrap })
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
@@ -454,7 +454,7 @@ describe('while the store is down', () => {
     expect(await service.job(id)).toMatchObject({ status: 'queued' })
   })
 
-  it('no blob of a refused request remains, however large', async () => {
+  it('leave no blob of a refused request, even of a large one', async () => {
     const outage = switchedStore()
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-refused-'))
     await using service = await startService({ wrapStore: outage.wrap, dataDir })
@@ -468,7 +468,7 @@ describe('while the store is down', () => {
     await rm(dataDir, { recursive: true })
   })
 
-  it('an event stream that has begun waits for it', async () => {
+  it('delay their open event streams until the store is back', async () => {
     const outage = switchedStore()
     await using service = await startService({ wrapStore: outage.wrap })
     const { id } = await service.submit(say('!echo first_ms=1000\nafter the outage', { stream: true }))
@@ -484,7 +484,7 @@ describe('while the store is down', () => {
 })
 
 describe('a deployment without a store', () => {
-  it('reports that it stores no jobs, and that a retry will not help', async () => {
+  it('refuses durable jobs with an error that disables retries', async () => {
     await using service = await startService({ isWhole: false })
     const asked: Promise<Response>[] = [
       ...actionsOn(newJobId()).map(([method, path]) => service.call(method, path)),
@@ -512,8 +512,8 @@ describe('a deployment without a store', () => {
   })
 })
 
-describe('beyond the maximum number of jobs', () => {
-  it('submissions are refused with 503 and a Retry-After', async () => {
+describe('the job quota', () => {
+  it('refuses submissions of all projects with 503 and Retry-After', async () => {
     await using service = await startService({
       settings: { SCHEDULED_JOBS_MAX: '2', SCHEDULED_JOBS_MAX_PER_PROJECT: '3' },
     })
@@ -529,7 +529,7 @@ describe('beyond the maximum number of jobs', () => {
     await until(async () => (await service.post('/v1/jobs', later)).status === 202)
   })
 
-  it('of one project submissions are refused with 429, but neither jobs of others nor those that run now', async () => {
+  it('refuses scheduled jobs of one project with 429, and accepts others and immediate jobs', async () => {
     await using service = await startService({ settings: { SCHEDULED_JOBS_MAX: '5', DURABLE_JOBS_MAX: '5' } })
     const park = async (key: string) => {
       return await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: FUTURE() }, { key })
@@ -551,7 +551,7 @@ describe('beyond the maximum number of jobs', () => {
   })
 })
 
-it('jobs of a key are bounded by its limits', async () => {
+it('the limits of a key apply to the number of its jobs', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-limits-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   await using service = await startService({ dataDir })

@@ -18,8 +18,8 @@ afterEach(() => rm(dataDir, { recursive: true, force: true }))
 
 const start = (settings: Record<string, string> = {}) => startService({ dataDir, settings })
 
-describe('an embedded service that is stopped and restarted', () => {
-  it('finishes every accepted job, running and waiting ones', { timeout: 60_000 }, async () => {
+describe('a restarted service in a single process', () => {
+  it('completes all accepted jobs, both running and queued', { timeout: 60_000 }, async () => {
     const slots = { INFERENCE_SLOTS: '40' }
     const before = await start(slots)
     const submitted = Array.from({ length: 100 }, (_, i) => before.submit(say(slow(i), { stream: i % 2 === 0 })))
@@ -41,7 +41,7 @@ describe('an embedded service that is stopped and restarted', () => {
     expect(Math.max(...attempts)).toBe(2)
   })
 
-  it('returns jobs finished before, also by idempotency key, and starts due ones', async () => {
+  it('returns completed jobs, including by idempotency key, and starts jobs that are due', async () => {
     const init = { headers: { 'idempotency-key': 'over the restart'.replaceAll(' ', '-') } }
     const before = await start()
     const answer = await (await before.post(CHAT, say('kept'), init)).json()
@@ -75,7 +75,7 @@ describe('an embedded service that is stopped and restarted', () => {
     expect(events.at(-1)?.job).toMatchObject({ status: 'completed', attempt: 2, result })
   })
 
-  it('reports to a waiting caller that the job continues, and finishes it', async () => {
+  it('returns the job id to a waiting caller before the stop, and completes the job after it', async () => {
     const before = await start()
     const init = { headers: { 'idempotency-key': 'waits' } }
     const waiting = before.post(CHAT, say('!echo first_ms=4000\nin the end'), init)

@@ -27,27 +27,30 @@ const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 
 describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
   const forms = [CHAT, MESSAGES].flatMap((path) => [false, true].map((stream) => ({ path, stream })))
-  test.each(forms)('returns the response of $path again, byte for byte, stream $stream', async ({ path, stream }) => {
-    const init = keyed()
-    const body = say('one two three', { stream, max_tokens: 50 })
-    const first = await service.post(path, body, init)
-    const answer = await first.text()
-    const again = await service.post(path, body, init)
-    expect(first.headers.get('idempotency-replayed')).toBeNull()
-    expect(again.headers.get('idempotency-replayed')).toBe('true')
-    expect(again.headers.get('x-job-id')).toBe(first.headers.get('x-job-id'))
-    expect([again.status, again.headers.get('content-type')]).toEqual([200, first.headers.get('content-type')])
-    expect(sound(await again.text())).toEqual(sound(answer))
-  })
+  test.each(forms)(
+    'returns the first response of $path for a repeated request, stream $stream',
+    async ({ path, stream }) => {
+      const init = keyed()
+      const body = say('one two three', { stream, max_tokens: 50 })
+      const first = await service.post(path, body, init)
+      const answer = await first.text()
+      const again = await service.post(path, body, init)
+      expect(first.headers.get('idempotency-replayed')).toBeNull()
+      expect(again.headers.get('idempotency-replayed')).toBe('true')
+      expect(again.headers.get('x-job-id')).toBe(first.headers.get('x-job-id'))
+      expect([again.status, again.headers.get('content-type')]).toEqual([200, first.headers.get('content-type')])
+      expect(sound(await again.text())).toEqual(sound(answer))
+    },
+  )
 
-  it('returns the count of tokens again', async () => {
+  it('returns the first token count for a repeated request', async () => {
     const init = keyed()
     const first = await (await service.post(COUNT, say('one two three'), init)).json()
     const again = await service.post(COUNT, say('one two three'), init)
     expect([await again.json(), again.headers.get('idempotency-replayed')]).toEqual([first, 'true'])
   })
 
-  it('matches a repeated request with JSON in another order, and with quotes around the key', async () => {
+  it('matches a repeated request with JSON keys in another order, and with quotes around the key', async () => {
     const key = newId('k')
     const first = await service.post(CHAT, { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] }, keyed(key))
     const other = { messages: [{ content: 'x', role: 'user' }], model: 'echo-1' }
@@ -56,7 +59,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(again.headers.get('idempotency-replayed')).toBe('true')
   })
 
-  it('matches a request whether its optional fields, body or webhook are null or absent', async () => {
+  it('matches a repeated request whether an optional field is null or absent', async () => {
     const webhook = { url: 'https://example.com/hook' }
     const plain = { endpoint: CHAT, body: say('x'), webhook }
     const nulls = { metadata: null, priority: null, run_at: null, parent_id: null, expires_after_seconds: null }
@@ -72,7 +75,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect([replayed.status, replayed.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
   })
 
-  it('does not match another request if null has a meaning, as in a JSON Schema', async () => {
+  it('does not match a request with another null where null has a meaning, as in a JSON Schema', async () => {
     const init = keyed()
     const tools = (constant: object) => [{ type: 'function', function: { name: 'f', parameters: constant } }]
     expect((await service.post(CHAT, say('x', { tools: tools({ const: null }) }), init)).status).toBe(200)
@@ -82,8 +85,8 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
   test.each([
     ['another text', say('y')],
     ['one more field', say('x', { temperature: 1 })],
-    ['turns in another order', { ...say('x'), messages: [...say('a').messages, ...say('x').messages].reverse() }],
-  ])('refuses another request: %s', async (_name, body) => {
+    ['messages in another order', { ...say('x'), messages: [...say('a').messages, ...say('x').messages].reverse() }],
+  ])('refuses another request with 422: %s', async (_name, body) => {
     const init = keyed()
     const first = await service.post(CHAT, say('x'), init)
     const other = await service.post(CHAT, body, init)
@@ -94,7 +97,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect((await service.post(CHAT, say('x'), init)).headers.get('idempotency-replayed')).toBe('true')
   })
 
-  test.each([false, true])('reports that a request is still in progress, stream %s', async (stream) => {
+  test.each([false, true])('returns 409 while the first request is in progress, stream %s', async (stream) => {
     const init = keyed()
     const body = say('!echo first_ms=500\nslow', { stream, metadata: { is: `slow ${stream}` } })
     const first = service.post(CHAT, body, init)
@@ -108,7 +111,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect((await service.post(CHAT, body, init)).headers.get('idempotency-replayed')).toBe('true')
   })
 
-  it('makes one job of many concurrent submissions', async () => {
+  it('creates one job for 30 concurrent submissions', async () => {
     const init = keyed()
     const submission = { endpoint: CHAT, body: say('x', { metadata: { of: 'many' } }) }
     const responses = await Promise.all(Array.from({ length: 30 }, () => service.post('/v1/jobs', submission, init)))
@@ -119,7 +122,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await service.ended(jobs[0]?.id ?? '')).toMatchObject({ status: 'completed', attempt: 1 })
   })
 
-  it('makes one job of many concurrent calls, whose responses are equal', async () => {
+  it('creates one job for 20 concurrent calls, whose responses are equal', async () => {
     const init = keyed()
     const calls = Array.from({ length: 20 }, () => service.post(CHAT, say('!echo first_ms=50\nonce'), init))
     const responses = await Promise.all(calls)
@@ -128,7 +131,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(ids.size).toBe(1)
   })
 
-  it('is free again after an error that a retry may resolve', async () => {
+  it('can be used again after an error that a retry may fix', async () => {
     const init = keyed()
     const failing = say('!echo fail=upstream_refused')
     const first = await service.post(CHAT, failing, init)
@@ -139,7 +142,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(after).not.toBe(before)
   })
 
-  it('stores an error that the request caused', async () => {
+  it('returns the stored error if the request caused the error', async () => {
     const init = keyed()
     const refused = say('!echo fail=context_length_exceeded')
     const first = await service.post(CHAT, refused, init)
@@ -149,7 +152,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await errorOf(again)).toEqual(await errorOf(first))
   })
 
-  it('refers to its job even after that has failed or was cancelled', async () => {
+  it('returns its job after the job has failed or was cancelled', async () => {
     const failed = await submitTwice(service, { endpoint: CHAT, body: say('!echo fail=upstream_refused') })
     expect(failed.again).toMatchObject({ id: failed.first.id, status: 'failed' })
     const body = say('!echo fail=upstream_refused')
@@ -159,7 +162,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await jobOf(await service.post(CHAT, body, init))).toMatchObject({ id: accepted.id, status: 'failed' })
   })
 
-  it('is not free after its job was deleted', async () => {
+  it('cannot be used again after its job was deleted', async () => {
     const [init, other] = [keyed(), keyed()]
     const first = await service.post(CHAT, say('x'), init)
     const submission = { endpoint: CHAT, body: say('x') }
@@ -172,13 +175,13 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     }
   })
 
-  it('is not used up by a request that was refused before it became a job', async () => {
+  it('can be used again after a request that was refused before a job was created', async () => {
     const init = keyed()
     expect((await service.post(CHAT, say('x', { temperature: 9 }), init)).status).toBe(400)
     expect((await service.post(CHAT, say('x'), init)).status).toBe(200)
   })
 
-  it('is one job per path', async () => {
+  it('creates one job for each path', async () => {
     const init = keyed()
     const ids = []
     for (const [path, body] of [
@@ -196,12 +199,12 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
 
   test.each([
     ['empty', ''],
-    ['only quotes', '""'],
-    ['too long', 'k'.repeat(256)],
+    ['a pair of quotes without content', '""'],
+    ['longer than the maximum', 'k'.repeat(256)],
     ['with a space', 'a b'],
     ['with a tab', 'a\tb'],
     ['of Latin-1', 'ké'],
-  ])('that is %s is refused', async (_name, key) => {
+  ])('is refused if it is %s', async (_name, key) => {
     for (const [path, body] of [
       [CHAT, say('x')],
       ['/v1/jobs', { endpoint: CHAT, body: say('x') }],
@@ -220,14 +223,14 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     "'; DROP TABLE jobs; --".replaceAll(' ', '_'),
     '__proto__',
     '%00',
-  ])('may be %.40s', async (key) => {
+  ])('is accepted if it is %.40s', async (key) => {
     const body = say(`for ${newId('')}`)
     const first = await service.post(COUNT, body, keyed(key))
     const again = await service.post(COUNT, body, keyed(key))
     expect([first.status, again.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
   })
 
-  it('is equal on two replicas', async () => {
+  it('creates one job for submissions to two ingresses', async () => {
     await using two = await start({ replicas: 2 })
     const init = keyed()
     const calls = Array.from({ length: 20 }, (_, i) => {
@@ -239,8 +242,8 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
   })
 })
 
-describe('the Idempotency-Key of another API key', () => {
-  it('is independent', async () => {
+describe('an Idempotency-Key of two API keys', () => {
+  it('creates a job for each API key', async () => {
     await using service = await startService()
     const init = keyed()
     const mine = await service.submit(say('x'), {}, init)
@@ -251,7 +254,7 @@ describe('the Idempotency-Key of another API key', () => {
 })
 
 describe('the Idempotency-Key of a cancelled job', () => {
-  it('is not free: its owner ended the job deliberately', async () => {
+  it('returns the cancelled job instead of creating another one', async () => {
     await using service = await startService()
     const init = keyed()
     const submission = { endpoint: CHAT, body: say('x'), run_at: FUTURE() }
@@ -276,7 +279,7 @@ describe('the fingerprint of a request', () => {
   const path = { method: 'POST', path: CHAT }
   const fingerprint = async (body: unknown) => (await idempotencyOf('k', path, body))?.fingerprint
 
-  it('is equal for equal JSON, in any order of keys', async () => {
+  it('is equal for equal JSON, whatever the order of keys', async () => {
     await fc.assert(
       fc.asyncProperty(fc.jsonValue(), async (body) => {
         const own = await fingerprint(body)

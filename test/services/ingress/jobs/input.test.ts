@@ -15,7 +15,7 @@ describe('the input and progress of a job', () => {
 
   const read = async (who: string, path: string): Promise<Row> => (await (await admin.as(who).get(path)).json()) as Row
 
-  it('includes the input, for its project only', async () => {
+  it('includes the input, for keys of its project only', async () => {
     const id = await admin.submit('alice', 'What is a sluice?')
     const input = await read('alice', `/v1/jobs/${id}/input`)
     expect(input).toMatchObject({ id, object: 'job.input', endpoint: '/v1/chat/completions', input_cut: null })
@@ -32,7 +32,7 @@ describe('the input and progress of a job', () => {
     expect((await admin.as('alice').get(`/v1/jobs/${id}/input`)).status).toBe(404)
   })
 
-  it('includes the beginning of a large input, and all of a smaller one', async () => {
+  it('includes all of a small input, and the beginning of a large one', async () => {
     const large = await admin.submit('alice', 'ä'.repeat(300_000))
     const { input, input_cut } = await read('alice', `/v1/jobs/${large}/input`)
     expect(input).toBeNull()
@@ -44,7 +44,7 @@ describe('the input and progress of a job', () => {
     expect(JSON.stringify(await read('alice', `/v1/jobs/${blob}/input`))).toContain('b'.repeat(100_000))
   })
 
-  it('includes the progress of its children, for operators as well, who may list them', async () => {
+  it('includes the progress of its children, also for operators, who can list them', async () => {
     const client = new OpenAI({ baseURL: `${admin.stack.url}/v1`, apiKey: secretOf('alice'), maxRetries: 0 })
     const lines = Array.from({ length: 120 }, (_, nth) => ({
       ...{ custom_id: `r${nth}`, method: 'POST', url: '/v1/chat/completions' },
@@ -89,7 +89,7 @@ describe('the input and progress of a job', () => {
 })
 
 describe('the cost of a job', () => {
-  it('is computed by the price of its model, and absent without one', async () => {
+  it('is computed from the price of its model, and absent if the model has no price', async () => {
     const priced = { ...ECHO_MODEL, id: 'priced', price: { output_per_million: 1_000_000 } }
     await using stack = await startStack({ models: [ECHO_MODEL, priced] })
     const ended = async (model: string) => {

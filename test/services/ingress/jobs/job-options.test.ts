@@ -98,7 +98,7 @@ const WAYS: Record<string, (parent: string) => Promise<WireJob>> = {
     const objects = { metadata: JSON.stringify(metadata), webhook: JSON.stringify(webhook) }
     return accepted(upload({ ...texts, ...numbers, ...objects }, ASYNC))
   },
-  'members of fields of an upload': (parent) => {
+  'JSON members of the fields of an upload': (parent) => {
     const { metadata, webhook, run_at, ...texts } = jobOptions(parent)
     const members = Object.entries(metadata).map(([key, value]) => [`metadata[${key}]`, value])
     const numbers = { run_at: String(run_at), expires_after_seconds: '7200' }
@@ -123,7 +123,7 @@ describe('a job option', () => {
     })
   })
 
-  it('in headers reaches a webhook at the end of the job, also of a stored plain call', async () => {
+  it('in a header sends a webhook at the end of the job, including a stored synchronous call', async () => {
     const told: unknown[] = []
     const server = createServer((req, res) => {
       let text = ''
@@ -146,7 +146,7 @@ describe('a job option', () => {
     server.close()
   })
 
-  it('start_within_seconds expires a job that is not started', async () => {
+  it('start_within_seconds sets the expiry of a job that has not started', async () => {
     const headers = { ...ASYNC, 'x-job-start-within-seconds': '60', 'x-job-run-at': String(RUN_AT) }
     const job = await accepted(service.post(CHAT, say(), { headers }))
     expect(job.expires_at).toBe(RUN_AT + 3_600)
@@ -189,20 +189,23 @@ const BAD: readonly [header: string, value: string, code: string][] = [
 ]
 
 describe('an invalid job option', () => {
-  it.each(BAD)('in %s: %j is a 400 %s that names the header', async (header, value, code) => {
-    for (const path of ['/v1/jobs', CHAT]) {
-      const body = path === CHAT ? say() : { endpoint: CHAT, body: say() }
-      const response = await service.post(path, body, { headers: { ...ASYNC, [header]: value } })
-      expect(response.status).toBe(400)
-      const error = await errorOf(response)
-      expect(error).toMatchObject({ code, param: header })
-    }
-    const response = await service.post(MESSAGES, say(), { headers: { ...ASYNC, [header]: value } })
-    const { error } = (await response.json()) as { error: { message: string } }
-    expect([response.status, error.message.startsWith(`${header}: `)]).toEqual([400, true])
-  })
+  it.each(BAD)(
+    'in the header %s: %j gets 400 with the code %s and the name of the header',
+    async (header, value, code) => {
+      for (const path of ['/v1/jobs', CHAT]) {
+        const body = path === CHAT ? say() : { endpoint: CHAT, body: say() }
+        const response = await service.post(path, body, { headers: { ...ASYNC, [header]: value } })
+        expect(response.status).toBe(400)
+        const error = await errorOf(response)
+        expect(error).toMatchObject({ code, param: header })
+      }
+      const response = await service.post(MESSAGES, say(), { headers: { ...ASYNC, [header]: value } })
+      const { error } = (await response.json()) as { error: { message: string } }
+      expect([response.status, error.message.startsWith(`${header}: `)]).toEqual([400, true])
+    },
+  )
 
-  it('reports the header of a webhook that has only events', async () => {
+  it('in headers gets the name of the header if a webhook has events and no URL', async () => {
     const headers = { ...ASYNC, 'x-job-webhook-events': 'job.failed' }
     expect(await errorOf(await service.post(CHAT, say(), { headers }))).toMatchObject({ param: 'x-job-webhook-url' })
     const unknown = { ...headers, 'x-job-webhook-url': HOOK, 'x-job-webhook-events': 'job.failed,job.lost' }
@@ -221,14 +224,14 @@ describe('an invalid job option', () => {
     [{ priority: ['low', 'low'] }, 'priority', 'invalid_value'],
     [{ 'metadata[a]': ['1', '2'] }, 'metadata[a]', 'invalid_value'],
     [{ 'priority[]': 'low' }, 'priority[]', 'invalid_value'],
-  ])('in a form, %j, is a 400 that names the field', async (fields, param, code) => {
+  ])('in the form field %j gets 400 with the name of the field', async (fields, param, code) => {
     const before = (await service.blobs()).length
     const response = await upload(fields as Record<string, string>, ASYNC)
     expect([response.status, await errorOf(response)]).toMatchObject([400, { param, code }])
     await until(async () => (await service.blobs()).length === before)
   })
 
-  it('over a WebSocket is the 400 of POST /v1/jobs', async () => {
+  it('over a WebSocket gets the error of POST /v1/jobs', async () => {
     using client = await openWs(service)
     const bad = [
       { priority: 'urgent' },
@@ -249,7 +252,7 @@ describe('an invalid job option', () => {
 })
 
 describe('a job option given twice', () => {
-  it('is accepted if both values are equal, and a 400 otherwise', async () => {
+  it('is accepted if both values are equal, and refused with 400 otherwise', async () => {
     const body = { endpoint: CHAT, body: say(), priority: 'low' }
     const twice = (priority: string) => service.post('/v1/jobs', body, { headers: { 'x-job-priority': priority } })
     expect((await accepted(twice('low'))).priority).toBe('low')
@@ -260,10 +263,10 @@ describe('a job option given twice', () => {
   })
 })
 
-describe('a job option for a call that is not durable', () => {
+describe('a job option of a call that is not durable', () => {
   const MAKE_DURABLE = /Prefer: respond-async/
 
-  it('is refused with a description of how to make it durable', async () => {
+  it('is refused with an explanation of how to make the call durable', async () => {
     const plain = await service.post(CHAT, say(), { headers: { 'x-job-webhook-url': HOOK } })
     expect([plain.status, await errorOf(plain)]).toMatchObject([
       400,
@@ -284,7 +287,7 @@ describe('a job option for a call that is not durable', () => {
     expect(await client.end('r2')).toMatchObject({ status: 400, error: { param: 'run_at' } })
   })
 
-  it('is refused for a scheduled job with a wait, and on a redrive', async () => {
+  it('is refused for a scheduled job with a wait, and for a redrive', async () => {
     const headers = { 'idempotency-key': 'waits', 'x-job-run-at': String(RUN_AT) }
     const waits = await service.post(CHAT, say(), { headers })
     expect([waits.status, await errorOf(waits)]).toMatchObject([400, { param: 'x-job-run-at' }])

@@ -20,9 +20,9 @@ const look = (matches: (id: number) => boolean, needsScan = true) => ({
   needsScan,
 })
 
-describe('a page of jobs', () => {
+describe('a page of the job list', () => {
   it.each([true, false])(
-    'with more behind it has at least one, however far away that is (look %s)',
+    'contains a job if a later page has one, even if that job is 40,000 rows away (scan: %s)',
     async (needsScan) => {
       const page = await pageOf(
         jobsUpTo(50_000),
@@ -35,7 +35,7 @@ describe('a page of jobs', () => {
     },
   )
 
-  it('without any is the last one', async () => {
+  it('is the last page if it has no jobs', async () => {
     const page = await pageOf(
       jobsUpTo(20_000),
       'a',
@@ -45,7 +45,7 @@ describe('a page of jobs', () => {
     expect([page.jobs, page.hasMore]).toEqual([[], false])
   })
 
-  it('that finds none within its bounds is an error with the cursor to continue from', async () => {
+  it('returns an error with a cursor if it finds no job within its scan limit', async () => {
     const looking = pageOf(
       jobsUpTo(200_000),
       'a',
@@ -56,7 +56,7 @@ describe('a page of jobs', () => {
     await expect(looking).rejects.toThrow('after=100000')
   })
 
-  it('skips empty pages for operators up to the first item or the last page', async () => {
+  it('is joined with empty pages for operators up to the first job or the last page', async () => {
     const pages = [[], [], [7], [8]]
     const read = async (after: string | undefined) => {
       const nth = Number(after ?? 0)

@@ -34,8 +34,8 @@ afterEach(() => void vi.restoreAllMocks())
 describe.each([
   { mode: 'embedded', isHere: true, kafka: undefined },
   { mode: 'Kafka', isHere: inject('kafka') !== null, kafka: inject('kafka') ?? undefined },
-])('fair queueing of tenants, $mode', ({ isHere, kafka }) => {
-  it('lets jobs and calls of another tenant start in the middle of a backlog, whichever ingress accepted it', {
+])('the fair queue of tenants, $mode', ({ isHere, kafka }) => {
+  it('starts jobs and calls of another tenant during a backlog, whichever ingress accepted them', {
     timeout: 240_000,
   }, async (context) => {
     if (!isHere) context.skip('no Kafka')

@@ -105,7 +105,7 @@ describe('the OpenAPI document', () => {
     }
   })
 
-  it('has no dangling references', () => {
+  it('has no reference to a missing component', () => {
     const text = JSON.stringify(document)
     const names = new Set(
       [...text.matchAll(/"#\/components\/(\w+)\/([\w-]+)"/g)].map(([, kind, name]) => `${kind}/${name}`),
@@ -116,8 +116,8 @@ describe('the OpenAPI document', () => {
   })
 })
 
-describe('responses match the OpenAPI document', () => {
-  it('for chat completions, messages and embeddings, with and without streaming', async () => {
+describe('responses that the OpenAPI document describes', () => {
+  it('are valid for chat completions, messages and embeddings, with and without streaming', async () => {
     await call('POST', '/v1/chat/completions', '/v1/chat/completions', { body: CHAT })
     await call('POST', '/v1/chat/completions', '/v1/chat/completions', { body: { ...CHAT, stream: true } })
     const tools = [{ type: 'function', function: { name: 'look', parameters: { type: 'object', properties: {} } } }]
@@ -139,7 +139,7 @@ describe('responses match the OpenAPI document', () => {
     expect(response.status).toBe(400)
   })
 
-  it('for raw completions and stored chat completions', async () => {
+  it('are valid for raw completions and stored chat completions', async () => {
     await call('POST', '/v1/completions', '/v1/completions', { body: { model: 'echo-1', prompt: 'One two.' } })
     const stored = { ...CHAT, store: true, metadata: { of: 'test' } }
     const { json } = await call('POST', '/v1/chat/completions', '/v1/chat/completions', { body: stored })
@@ -153,7 +153,7 @@ describe('responses match the OpenAPI document', () => {
     await call('GET', '/v1/chat/completions/{id}', one)
   })
 
-  it('for conversations', async () => {
+  it('are valid for conversations', async () => {
     const message = { role: 'user', content: 'Hi.' }
     const { json } = await call('POST', '/v1/conversations', '/v1/conversations', { body: { items: [message] } })
     const one = `/v1/conversations/${json.id}`
@@ -167,7 +167,7 @@ describe('responses match the OpenAPI document', () => {
     await call('DELETE', '/v1/conversations/{id}', one)
   })
 
-  it('for stored responses', async () => {
+  it('are valid for stored responses', async () => {
     const { json } = await call('POST', '/v1/responses', '/v1/responses', {
       body: { model: 'echo-1', input: 'One two.' },
     })
@@ -179,7 +179,7 @@ describe('responses match the OpenAPI document', () => {
     await call('GET', '/v1/responses/{id}', one)
   })
 
-  it('for jobs, from submit to delete', async () => {
+  it('are valid for jobs, from submission to deletion', async () => {
     const body = { endpoint: '/v1/chat/completions', body: { ...CHAT, stream: true }, metadata: { of: 'test' } }
     const { json, response } = await call('POST', '/v1/jobs', '/v1/jobs', { body })
     expect(response.status).toBe(202)
@@ -202,7 +202,7 @@ describe('responses match the OpenAPI document', () => {
     await call('GET', '/v1/webhook-secrets', '/v1/webhook-secrets')
   })
 
-  it('for files and batches', async () => {
+  it('are valid for files and batches', async () => {
     const line = { custom_id: 'a', method: 'POST', url: '/v1/chat/completions', body: CHAT }
     const body = new FormData()
     body.set('purpose', 'batch')
@@ -225,7 +225,7 @@ describe('responses match the OpenAPI document', () => {
     await call('POST', '/v1/messages/batches/{id}/cancel', `/v1/messages/batches/${messageBatch.id}/cancel`)
   })
 
-  it('for models, usage and errors in both formats', async () => {
+  it('are valid for models, usage and errors in both formats', async () => {
     await call('GET', '/v1/models', '/v1/models')
     await call('GET', '/v1/models', '/v1/models', { headers: NEW_VERSION })
     await call('GET', '/v1/models/{id}', '/v1/models/echo-1', { headers: NEW_VERSION })
@@ -239,7 +239,7 @@ describe('responses match the OpenAPI document', () => {
     await call('POST', '/v1/tools/code', '/v1/tools/code', { body: { lang: 'python', code: 'print(1)' } })
   })
 
-  it('for the admin API', async () => {
+  it('are valid for the admin API', async () => {
     const as = 'op'
     const { json } = await call('GET', '/v1/admin/workers', '/v1/admin/workers', { as })
     const { id } = json.data.find(({ role }: { role: string }) => role === 'inference')
@@ -260,7 +260,7 @@ describe('responses match the OpenAPI document', () => {
     await call('POST', '/v1/admin/dead-letters/redrive', '/v1/admin/dead-letters/redrive', { as, body: dry })
   })
 
-  it('for keys and projects', async () => {
+  it('are valid for keys and projects', async () => {
     const as = 'op'
     const limits = { running: 2, budget_usd_per_month: 3 }
     const { json: project } = await call('POST', '/v1/admin/projects', '/v1/admin/projects', { as, body: { limits } })
@@ -282,8 +282,8 @@ describe('responses match the OpenAPI document', () => {
   })
 })
 
-describe('browser pages', () => {
-  it('/ redirects browsers to the console or API reference and returns an API error to other clients', async () => {
+describe('the pages of the ingress for browsers', () => {
+  it('redirect / to the console or the API reference, and return an API error to other clients', async () => {
     const { url } = admin.stack
     const page = await fetch(`${url}/`, { headers: { accept: 'text/html,*/*' }, redirect: 'manual' })
     expect(page.status).toBe(302)
@@ -295,7 +295,7 @@ describe('browser pages', () => {
     ])
   })
 
-  it('/docs loads nothing from other hosts, and its files are revalidated with ETags', async () => {
+  it('load nothing from other hosts in /docs, whose files are revalidated by ETags', async () => {
     const { url } = admin.stack
     const page = await fetch(`${url}/docs`)
     const text = await page.text()
