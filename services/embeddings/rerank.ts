@@ -5,11 +5,11 @@ import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import type { RankedDocument, RerankEngine } from '#shared/engines/rerank.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { vectorFromBase64 } from '#shared/lib/vector.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { gather, incomplete } from '#shared/protocols/embeddings/embeddings.ts'
 import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<EmbedEvent>
 

@@ -1,9 +1,9 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/outbound/guard.ts'
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 const HOSTS_MAX = 32
 /** Timeout of all DNS lookups of one request. */

@@ -4,9 +4,9 @@ import type { Duplex } from 'node:stream'
 import type { Config } from '#shared/config/config.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
+import { openTickThrottle } from '#shared/lib/yielding.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
-import { openTickThrottle } from '#shared/yielding.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 
 /** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */

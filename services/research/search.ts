@@ -1,9 +1,9 @@
 import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { type Hit, LOCAL_HOST, type ReadOptions, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
 import { languageOf, QueryTerms, queryTermsOf } from '#shared/search/text/query-terms.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 /** Maximum hits whose page is read for an excerpt. The other hits return the snippet of the backend. */
 const READ_MAX = 5

@@ -2,7 +2,7 @@ import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'o
 import type { ModerationCategory, ModerationInput, ModerationResult } from '#schemas/moderations.ts'
 import { eachCategory, type ModerationEngine } from '#shared/engines/moderation.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { openProfanityFilter } from './profanity.ts'
 
 /** Characters checked between two event-loop yields: under a millisecond. */

@@ -1,4 +1,4 @@
-import { runToEnd } from '#shared/yielding.ts'
+import { runToEnd } from '#shared/lib/yielding.ts'
 import { refuseShape } from './shape.ts'
 
 /**

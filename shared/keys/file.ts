@@ -3,7 +3,7 @@ import { dirname, join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/config/directory.ts'
 import { newId } from '#shared/lib/id.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { AUDIT_LIMIT_MAX, type AuditAction, type AuditEntry, SERVICE } from './audit.ts'
 import {
   keyChanged,

@@ -1,7 +1,7 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import { isSmall, jsonTextIn } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
  * Number of characters of the API call's id in a generated call id. Limited, because OpenAI rejects call ids of more than 40 characters

@@ -3,8 +3,8 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Call } from '#services/ingress/call.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import type { IdempotencyKey } from '#shared/store/store.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 export interface Preferences {
   /** True if the job must be durable. */

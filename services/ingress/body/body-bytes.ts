@@ -3,7 +3,7 @@ import type { Readable, Transform } from 'node:stream'
 import * as zlib from 'node:zlib'
 import { concatBytes } from '#shared/lib/concat-bytes.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runToEnd, runYielding } from '#shared/yielding.ts'
+import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
 
 /** Minimum and maximum size of a block in which small pieces are collected. */
 const BLOCK_BYTES_MIN = 4 * 1024

@@ -4,7 +4,7 @@ import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.ts'
 
 /**

@@ -9,8 +9,8 @@ import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { untilAligned } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 /** Maximum ids per kind of change in a log line; the rest are only counted. */
 const IDS_MAX = 20

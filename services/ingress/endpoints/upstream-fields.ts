@@ -2,8 +2,8 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { requireRemoteUrl } from '#services/ingress/body/media.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
-import { runYielding } from '#shared/yielding.ts'
 import type { Caller } from './endpoint.ts'
 
 /**

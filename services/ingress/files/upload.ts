@@ -10,8 +10,8 @@ import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { newFileId } from '#shared/store/files.ts'
-import { runYielding } from '#shared/yielding.ts'
 import { fileObject, requireFiles } from './read.ts'
 
 /** Maximum form fields: `purpose`, the members of `expires_after`, and some fields that are ignored. */

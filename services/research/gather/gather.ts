@@ -5,9 +5,9 @@ import type { Budget } from '#services/research/budget.ts'
 import type { Clock } from '#services/research/clock.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 /** Words by which a question asks for the newest sources. */
 const FRESH =

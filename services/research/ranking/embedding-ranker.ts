@@ -5,7 +5,7 @@ import { type CountedPassage, RRF_K } from '#services/research/passages.ts'
 import type { Question } from '#services/research/question.ts'
 import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 
 /** Maximum passages (the best by words) and maximum parts of the question that are embedded; the question itself comes in addition. */
 const PASSAGES_MAX = 64

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import type { Claim } from '#services/research/draft.ts'
 import { type Verdict, verifyClaim } from '#services/research/verify/verify.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import type { Ask, Asker } from './ask.ts'
 import type { Judge } from './judge.ts'
 

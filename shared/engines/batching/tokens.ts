@@ -1,7 +1,7 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 
 export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
 

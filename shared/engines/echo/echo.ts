@@ -4,7 +4,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { type Budget, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { type Directive, stepsOf, writeScript } from './script.ts'
 import { countPrompt, inventLogprob } from './text.ts'
 

@@ -1,7 +1,7 @@
 import { StringDecoder } from 'node:string_decoder'
 import { createParser, type EventSourceParser } from 'eventsource-parser'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runNowOrYielding } from '#shared/yielding.ts'
+import { runNowOrYielding } from '#shared/lib/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'
 import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'
 import { answerObject, isJson, isSmallFrame, isUnreadable, smallObject } from './json.ts'

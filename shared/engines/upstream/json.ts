@@ -3,7 +3,7 @@ import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
 import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/yielding.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'
 
 /** Serialises the body of a call; a large one with event-loop yields. */

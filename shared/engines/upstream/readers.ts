@@ -1,6 +1,6 @@
 import { endOfString } from '#shared/json/read.ts'
 import { concatBytes } from '#shared/lib/concat-bytes.ts'
-import { runNowOrYielding } from '#shared/yielding.ts'
+import { runNowOrYielding } from '#shared/lib/yielding.ts'
 import type { AnswerReader, Decoder, WholeBounds } from './decoder.ts'
 import { answerError, type ErrorContext } from './error.ts'
 import type { Exchange } from './exchange.ts'

@@ -5,9 +5,9 @@ import { readEnd, readEvents } from '#shared/jobs/records.ts'
 import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
 import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { yieldToEventLoop } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { JobReads, Scope } from '#shared/store/store.ts'
-import { yieldToEventLoop } from '#shared/yielding.ts'
 
 const PAGE = 200
 /** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */

@@ -1,5 +1,5 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
-import { runNowOrYielding } from '#shared/yielding.ts'
+import { runNowOrYielding } from '#shared/lib/yielding.ts'
 import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokensOf } from './cue-text.ts'
 
 /*

@@ -8,10 +8,10 @@ import { createInterface } from 'node:readline'
 import type { Readable, Writable } from 'node:stream'
 import { z } from 'zod'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { INSIDE_DIRECTORY, INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 /** Maximum time to load the libraries: the first start on a busy machine reads 300 MB. */
 const START_MS_MAX = 60_000

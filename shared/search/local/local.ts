@@ -1,6 +1,7 @@
 import { basename, extname } from 'node:path'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
 import {
   type Block,
@@ -21,7 +22,6 @@ import {
 import { sha256Of } from '#shared/search/snapshot.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import { languageOf, queryTermsOf } from '#shared/search/text/query-terms.ts'
-import { runYielding } from '#shared/yielding.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
 import { watchCorpus } from './watch.ts'

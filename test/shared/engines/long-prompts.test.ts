@@ -9,7 +9,7 @@ import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { closeRuntime, type LlamaRuntime, openRuntime } from '#shared/engines/llama/runtime.ts'
 import { leastTokens, tokenizePrompt } from '#shared/engines/llama/tokens.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
-import { runToEnd } from '#shared/yielding.ts'
+import { runToEnd } from '#shared/lib/yielding.ts'
 import { ask, failure, options } from '../../support/engine-calls.ts'
 
 /** Prompts far longer than a context: counted in pieces, or refused without being counted. */

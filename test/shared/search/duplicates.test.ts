@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
+import { runToEnd } from '#shared/lib/yielding.ts'
 import { isRepeat, printOf } from '#shared/search/text/duplicates.ts'
-import { runToEnd } from '#shared/yielding.ts'
 
 const isSame = (text: string, other: string): boolean => {
   return runToEnd(isRepeat(runToEnd(printOf(text)), runToEnd(printOf(other))))

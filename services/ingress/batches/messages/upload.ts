@@ -5,8 +5,8 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireFiles } from '#services/ingress/files/read.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
-import { runYielding } from '#shared/yielding.ts'
 import { RequestsReader } from './requests.ts'
 
 export interface UploadedRequests {

@@ -15,8 +15,8 @@ import { readStored } from '#shared/jobs/records.ts'
 import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 /** Maximum turns that are converted between two event-loop yields. */
 const PIECE_TURNS = 500

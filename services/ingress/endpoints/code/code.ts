@@ -5,8 +5,8 @@ import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate, isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
-import { runYielding } from '#shared/yielding.ts'
 import { userIdOf } from './user.ts'
 
 /** Characters that are counted between two event-loop yields; counting them takes about 0.5 ms. */

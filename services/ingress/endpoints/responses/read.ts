@@ -5,8 +5,8 @@ import { queryNumber, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
-import { runYielding } from '#shared/yielding.ts'
 import {
   findResponse,
   hasEnded,

@@ -7,10 +7,10 @@ import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { type Cost, STEP_BYTES_MAX, type StepResult } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import type { NewStep, StepOutput } from '#shared/store/family.ts'
 import { newAttachmentKey } from '#shared/store/job-id.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
-import { runYielding } from '#shared/yielding.ts'
 
 const STEPS_MAX = 1_000
 

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { JsonSyntaxError, PIECE_BYTES, readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
-import { runToEnd, runYielding } from '#shared/yielding.ts'
+import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
 
 /** Incremental JSON parsing and writing, with exactly the results of JSON.parse and JSON.stringify. */
 

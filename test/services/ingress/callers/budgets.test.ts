@@ -2,11 +2,11 @@
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { type BudgetReservation, Budgets } from '#shared/capacity/budgets.ts'
 import { Fleet } from '#shared/capacity/fleet-counts.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import { openPostgresCounts } from '#shared/store/postgres/fleet-counts.ts'
 import type { Store } from '#shared/store/store.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
-import { runYielding } from '#shared/yielding.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase, openSqliteDatabase } from '../../../support/jobs/stores.ts'
 

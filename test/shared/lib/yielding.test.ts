@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
-import { openTickThrottle } from '#shared/yielding.ts'
+import { openTickThrottle } from '#shared/lib/yielding.ts'
 
 /** Work identified by its number. */
 function open() {
