@@ -1,5 +1,6 @@
 import { concatBytes } from '#shared/lib/concat-bytes.ts'
 import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
  * JSON.stringify for large values, in pieces of text that join to exactly its output. Small values are written by JSON.stringify itself; only large
@@ -10,6 +11,8 @@ import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 const PIECE_CHARS = 64 * 1024
 const VALUES_AT_ONCE = 512
 const CHARS_AT_ONCE = PIECE_CHARS
+/** Maximum parts of a piece: many short values take as long as a long text. */
+const PARTS_PER_PIECE = 512
 
 export interface WriteOptions {
   /** If true, then object keys are sorted, so that equal objects have equal texts. */
@@ -24,11 +27,13 @@ export interface WriteOptions {
  */
 export function* writeJson(value: unknown, options: WriteOptions = {}): Generator<string> {
   let text = ''
+  let parts = 0
   for (const part of partsOf(value, options)) {
     text += part
-    if (text.length < PIECE_CHARS) continue
+    if (text.length < PIECE_CHARS && ++parts < PARTS_PER_PIECE) continue
     yield text
     text = ''
+    parts = 0
   }
   if (text !== '') yield text
 }
@@ -41,6 +46,11 @@ export function* jsonTextIn(value: unknown): Generator<undefined, string> {
     yield
   }
   return text
+}
+
+/** The complete text of a value; a promise if it is large, so that the event loop is not blocked. */
+export function jsonTextSoon(value: unknown): string | Promise<string> {
+  return isSmall(value) ? (JSON.stringify(value) ?? 'null') : runYielding(jsonTextIn(value))
 }
 
 /** The complete text of a value in UTF-8. To be run by `runYielding`. */
@@ -114,11 +124,22 @@ function* stringParts(text: string): Generator<string> {
 
 function* arrayParts(array: readonly unknown[], options: WriteOptions): Generator<string> {
   yield '['
-  for (const [index, item] of array.entries()) {
-    if (index > 0) yield ','
-    yield* partsOf(item, options)
+  for (let at = 0; at < array.length; ) {
+    if (at > 0) yield ','
+    const end = options.sortsKeys ? at : endOfSmallItems(array, at)
+    if (end > at) yield JSON.stringify(array.slice(at, end)).slice(1, -1)
+    else yield* partsOf(array[at], options)
+    at = Math.max(end, at + 1)
   }
   yield ']'
+}
+
+/** End of the items from `start` that JSON.stringify can write together without blocking the event loop. */
+function endOfSmallItems(array: readonly unknown[], start: number): number {
+  const budget = { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE }
+  let end = start
+  while (end < array.length && isWithin(array[end], budget)) end++
+  return end
 }
 
 function* objectParts(object: object, options: WriteOptions): Generator<string> {

@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { JsonSyntaxError, PIECE_BYTES, readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
@@ -126,6 +126,23 @@ describe('incremental JSON writing', () => {
   it('yields pieces of less than 300,000 characters', () => {
     const value = { a: 'x'.repeat(5_000_000), b: Array(100_000).fill({ c: 'd' }) }
     for (const piece of writeJson(value)) expect(piece.length).toBeLessThan(300_000)
+  })
+})
+
+describe('incremental JSON writing of many small values', () => {
+  it('serializes the items of an array in groups', () => {
+    const value = [Array(200_000).fill(1), Array(100_000).fill({}), Array(50_000).fill({ a: 'b', c: [null] })]
+    const stringify = vi.spyOn(JSON, 'stringify')
+    const text = write(value)
+    const calls = stringify.mock.calls.length
+    stringify.mockRestore()
+    expect(text).toBe(JSON.stringify(value))
+    expect(calls, 'calls of JSON.stringify for 600,000 values').toBeLessThan(2_000)
+  })
+
+  it('yields at least once per 512 parts, however short they are', () => {
+    const value = Object.fromEntries(Array.from({ length: 40_000 }, (_, at) => [`f${at}`, at]))
+    expect([...writeJson(value)].length, 'yields for 40,000 members').toBeGreaterThan(40_000 / 512)
   })
 })
 
