@@ -48,7 +48,7 @@ describeJobs('job requests with invalid input', { kafka: inject('kafka'), postgr
     ['without the form of a job id', 'x'],
     ['only the prefix', 'job_'],
     ['very long', `job_${'0'.repeat(8_000)}`],
-    ['a relative path'ive path', encodeURIComponent('../../etc/passwd')],
+    ['a relative path', encodeURIComponent('../../etc/passwd')],
     ['SQL', encodeURIComponent("job_' OR '1'='1")],
     ['NUL', 'job_%00%00%00%00%00%00%00%00%00'],
     ['with a line break', 'job_000000000000%0d%0aX-Evil:1'],
