@@ -91,19 +91,19 @@ class Overload {
   }
 }
 
-describe('admission control of a pool with 120 % of the calls that it can run', () => {
-  it('keeps the pool busy, bounds the queue and the rate of refusals, and spreads the retries', () => {
+describe('admission control of a pool that receives 120 % of the calls it can run', () => {
+  it('keeps the pool busy, bounds the queue and the rate of refusals, and spreads the retries over time', () => {
     const overload = new Overload()
     overload.run(60_000, SERVICE_MS / 1.2)
     expect(overload.ended).toBeGreaterThan((60_000 / SERVICE_MS) * 0.98)
     expect(overload.queue.length).toBeLessThanOrEqual(START_MS / SERVICE_MS + 1)
-    expect(new Set(overload.retryAfterSeconds).size, 'different Retry-After').toBeGreaterThan(5)
+    expect(new Set(overload.retryAfterSeconds).size, 'number of different Retry-After values').toBeGreaterThan(5)
     // New calls arrive at 1.2 times the rate of completions, and retries at most at that rate.
-    expect(overload.retryAfterSeconds.length, 'refusals').toBeLessThan((60_000 / SERVICE_MS) * 1.3)
-    expect(overload.admittedAt.filter((tries) => tries > 1).length, 'admitted retries').toBeGreaterThan(200)
+    expect(overload.retryAfterSeconds.length, 'number of refused calls').toBeLessThan((60_000 / SERVICE_MS) * 1.3)
+    expect(overload.admittedAt.filter((tries) => tries > 1).length, 'number of admitted retries').toBeGreaterThan(200)
   })
 
-  it('keeps the pool busy if no caller retries, or every second one', () => {
+  it('keeps the pool busy if no caller retries, or only every second one', () => {
     for (const doesRetry of [() => false, (nth: number) => nth % 2 === 0]) {
       const overload = new Overload(doesRetry)
       overload.run(60_000, SERVICE_MS / 1.2)
@@ -111,7 +111,7 @@ describe('admission control of a pool with 120 % of the calls that it can run', 
     }
   })
 
-  it('sends a Retry-After above a minute only to callers that honour it', () => {
+  it('sends a Retry-After above 60 s only to callers that wait so long', () => {
     const patient = new Overload(undefined, Number.POSITIVE_INFINITY)
     patient.run(150_000, SERVICE_MS / 2)
     expect(Math.max(...patient.retryAfterSeconds)).toBeGreaterThan(100)
@@ -121,12 +121,12 @@ describe('admission control of a pool with 120 % of the calls that it can run', 
     expect(others.ended).toBeGreaterThan((150_000 / SERVICE_MS) * 0.98)
   })
 
-  it('spreads a Retry-After at the cap over its second half', () => {
+  it('spreads Retry-After values between 30 and 60 s if the cap is reached', () => {
     const overload = new Overload(() => false)
     overload.run(150_000, SERVICE_MS / 4)
     const last = overload.retryAfterSeconds.slice(-1_000)
     expect(Math.min(...last)).toBeGreaterThanOrEqual(30)
-    expect(new Set(last).size, 'different Retry-After').toBeGreaterThan(20)
+    expect(new Set(last).size, 'number of different Retry-After values').toBeGreaterThan(20)
   })
 
   it('admits calls of a tenant with few calls while another tenant floods the pool', () => {
@@ -138,7 +138,7 @@ describe('admission control of a pool with 120 % of the calls that it can run', 
     expect(before).toBeGreaterThan(1_000)
   })
 
-  it('paces the retries of each tenant apart from those of others', () => {
+  it('schedules the retries of a tenant independently of those of other tenants', () => {
     const overload = new Overload(() => false)
     overload.run(60_000, SERVICE_MS / 3, () => 'flood')
     expect(overload.retryAfterSeconds.at(-1)).toBeGreaterThanOrEqual(30)
@@ -149,7 +149,7 @@ describe('admission control of a pool with 120 % of the calls that it can run', 
     expect(first, 'first Retry-After of the second tenant').toBeLessThan(10)
   })
 
-  it('does not delay the retries for a fast model by those for a slow one', () => {
+  it('computes Retry-After per model, so that a slow model does not delay retries for a fast one', () => {
     const WAITS_MS: Record<string, number> = { slow: 50_000, fast: START_MS + 1_000 }
     const gate = new AdmissionControl({
       waitQueues: new FixedWaits(WAITS_MS),

@@ -25,7 +25,7 @@ test.each([
   [4, [4, 1, 0]],
   [8, [8, 1, 1, 0]],
   [256, [256, 48, 12, 3, 1]],
-])('models that hang one after the other in %i slots hold %j', (slots, held) => {
+])('models that hang one after the other on a worker with %i slots hold %j slots', (slots, held) => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
   let free: number = slots
@@ -36,7 +36,7 @@ test.each([
   expect(models.slice(0, held.length).map((model) => roomOf(rooms, model).held)).toEqual(held)
 })
 
-test('a worker with one model gives it every slot, and no more', () => {
+test('a worker with one model gives it every slot, and no extra slots', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   expect(fill(rooms, roomOf(rooms, 'a'), 4)).toBe(0)
@@ -44,7 +44,7 @@ test('a worker with one model gives it every slot, and no more', () => {
   expect(rooms.extra(0)).toBe(0)
 })
 
-test('borrowed slots are replaced only after a delay, and never for the model that borrowed them', () => {
+test('slots borrowed by a model are replaced by extra slots after a delay, but only for other models', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -55,7 +55,7 @@ test('borrowed slots are replaced only after a delay, and never for the model th
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
 })
 
-test('models that hold no more than an equal share have borrowed none', () => {
+test('models that hold at most an equal share of the slots have borrowed none', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -67,7 +67,7 @@ test('models that hold no more than an equal share have borrowed none', () => {
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0)]).toEqual([0, 0])
 })
 
-test('at most a quarter more jobs than slots run, and extra ones only for models below an equal share', () => {
+test('extra slots are at most a quarter of the slots, and only for models below an equal share', () => {
   const step = fc.record({
     model: fc.constantFrom(...models),
     count: fc.integer({ min: 1, max: 9 }),
@@ -86,17 +86,17 @@ test('at most a quarter more jobs than slots run, and extra ones only for models
         for (const end of ended) end()
         free += ended.length
         const taken = Math.min(does === 'begin' ? count : 0, rooms.slotsFor(room, free))
-        expect(taken === 0 || free > 0 || room.held < slots / 2, 'below an equal share').toBe(true)
+        expect(taken === 0 || free > 0 || room.held < slots / 2, 'extra slots only below an equal share').toBe(true)
         for (let i = 0; i < taken; i++) own.push(room.begin(undefined))
         free -= taken
         expect(free, 'free slots').toBeGreaterThanOrEqual(-Math.ceil(slots / 4))
-        expect(rooms.slotsFor(room, Math.max(1, free)), 'for a single model').toBe(Math.max(1, free))
+        expect(rooms.slotsFor(room, Math.max(1, free)), 'slots for a single model').toBe(Math.max(1, free))
       }
     }),
   )
 })
 
-test('attached calls get half of the slots of a model that durable jobs fill, and all without durable jobs', () => {
+test("attached calls receive half of a model's slots if durable jobs fill them, and all slots otherwise", () => {
   const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
   const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
   const attached = () => {
@@ -112,7 +112,7 @@ test('attached calls get half of the slots of a model that durable jobs fill, an
   expect(attached()).toBe(2)
 })
 
-test('a model has as many slots as its servers sustain now, at least one, and listeners are notified', () => {
+test('a model has as many slots as its upstream servers sustain, at least one; a change is published', () => {
   let places: number | undefined
   const bounds = [{ kind: 'say', model: 'a', capacity: 64, currentLimit: () => places }]
   const rooms = new ModelBulkheads({ slots: 8, models: ['a'], concurrencyLimits: bounds })
@@ -131,7 +131,7 @@ test('a model has as many slots as its servers sustain now, at least one, and li
   expect(room.hasFreePermit).toBe(true)
 })
 
-test('a worker whose models change applies the new ones, and counts running jobs of the old ones', () => {
+test('a change of the models of a worker applies at once, and still counts running jobs of removed models', () => {
   const rooms = new ModelBulkheads({
     slots: 4,
     models: ['a'],
@@ -148,7 +148,7 @@ test('a worker whose models change applies the new ones, and counts running jobs
   expect(roomOf(rooms, 'a').held).toBe(1)
 })
 
-test('the limits of models that share the slots are reported, though each may fill them', () => {
+test('the limits of models that share the slots are published, even if each model may use all slots', () => {
   const bounds = ['a', 'b'].map((model) => ({ kind: 'say', model, capacity: 4 }))
   expect(
     new ModelBulkheads({ slots: 4, models: ['a', 'b'], concurrencyLimits: bounds, modelCount: 2 }).capacityToPublish()
@@ -160,7 +160,7 @@ test('the limits of models that share the slots are reported, though each may fi
   ).toEqual([])
 })
 
-test('the end of a backlog of jobs is reported once', () => {
+test('the end of a backlog is published once', () => {
   const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   const room = roomOf(rooms, 'a')
   room.wait('normal')

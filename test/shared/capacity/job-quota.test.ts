@@ -37,7 +37,7 @@ async function fill(room: JobQuota, tenant: string, count: number, runAtMs?: num
 const later = () => Date.now() + HOUR_MS
 
 describe('the quota of durable jobs', () => {
-  it('is shared by tenants: a single one gets half of it, then each as much as is free', async () => {
+  it('grants one tenant half of the total, and each further tenant half of the rest', async () => {
     const room = open()
     expect(await fill(room, 'a', 10)).toEqual({ made: 3, refused: [429] })
     expect(await fill(room, 'b', 10)).toEqual({ made: 2, refused: [429] })
@@ -45,7 +45,7 @@ describe('the quota of durable jobs', () => {
     expect(await fill(room, 'd', 1)).toEqual({ made: 0, refused: [503] })
   })
 
-  it('counts running jobs separately from scheduled ones', async () => {
+  it('counts scheduled jobs separately from queued and running ones', async () => {
     const room = open({ scheduledMaxPerProject: 6 })
     expect(await fill(room, 'a', 10, later())).toEqual({ made: 6, refused: [429] })
     expect(await fill(room, 'b', 1, later())).toEqual({ made: 0, refused: [503] })
@@ -53,7 +53,7 @@ describe('the quota of durable jobs', () => {
     expect(await fill(room, 'b', 1)).toEqual({ made: 1, refused: [] })
   })
 
-  it('is not taken from others by jobs that become due at once', async () => {
+  it('leaves room for other tenants if many scheduled jobs of one tenant become due at once', async () => {
     await fill(open({ scheduledMaxPerProject: 20, scheduledMax: 20 }), 'a', 10, Date.now() + 20)
     await until(async () => {
       await store.startDue(100)
@@ -76,7 +76,7 @@ describe('the quota of durable jobs', () => {
     expect(await fill(room, 'a', 3, undefined, 'other')).toEqual({ made: 3, refused: [] })
   })
 
-  it('is the limit of a project, if that has one', async () => {
+  it("is limited by the project's own maximum if it has one", async () => {
     const limits = new Map([
       ['a', { queued: 2, scheduled: 1 }],
       ['b', { queued: 0 }],
@@ -88,7 +88,7 @@ describe('the quota of durable jobs', () => {
     expect((await fill(room, 'c', 5)).made).toBe(4)
   })
 
-  it('is freed when jobs have ended, and includes those of other processes', async () => {
+  it('counts jobs of all processes, and is released when jobs end', async () => {
     const room = open({ jobsMaxPerProject: 1 })
     const created = await enter(room, 'a')
     expect(created.outcome).toBe('created')
@@ -98,7 +98,7 @@ describe('the quota of durable jobs', () => {
     await until(async () => await enter(room, 'a').catch(() => false))
   })
 
-  it('is released by jobs that are not created', async () => {
+  it('is released if the creation of a job fails', async () => {
     const room = open({ jobsMaxPerProject: 1 })
     const error = new ServiceError('overloaded', 'Away.', { isUndone: true })
     const failing = () => Promise.reject(error)

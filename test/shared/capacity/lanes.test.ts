@@ -17,7 +17,7 @@ const anyUse: fc.Arbitrary<SlotUse> = fc
     return { slots, isInteractiveBusy, running, batch: Math.round(running * of) }
   })
 
-describe('the slots of a priority', () => {
+describe('the slots for a lane', () => {
   it('never exceed the free slots', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
@@ -28,7 +28,7 @@ describe('the slots of a priority', () => {
     )
   })
 
-  it('leave three quarters to interactive work while it has a backlog, and at least one otherwise', () => {
+  it('leave three quarters to a busy interactive lane, and otherwise a quarter', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const room = laneSlots('low', use)
@@ -40,7 +40,7 @@ describe('the slots of a priority', () => {
     )
   })
 
-  it('allow a batch job on every worker, however small', () => {
+  it('include at least one slot for the batch lane on an idle worker of any size', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 512 }), fc.boolean(), (slots, isInteractiveBusy) => {
         expect(laneSlots('low', { slots, running: 0, batch: 0, isInteractiveBusy })).toBeGreaterThan(0)

@@ -18,7 +18,7 @@ async function openPauses(store?: OperatorStore): Promise<Pauses> {
   return pauses
 }
 
-it('a pause reaches every process at once, also without a store', async () => {
+it('a pause of a model or pool applies in every process at once, also without a store', async () => {
   const [one, other] = [await openPauses(), await openPauses()]
   const tell = (record: ControlRecord) => other.onControl(record)
   await one.change(MODEL, true, 'key_op', tell)
@@ -33,7 +33,7 @@ it('a pause reaches every process at once, also without a store', async () => {
   expect(other.all).toMatchObject([{ target: 'pool', id: 'inference' }])
 })
 
-it('a process without the notification reads a pause from the store, at the start and later', async () => {
+it('a process that missed the notification reads a pause from the store, at its start and later', async () => {
   await using database = await openSqliteDatabase()
   const { operator } = await database.open()
   const [one, other] = [await openPauses(operator), await openPauses(operator)]
@@ -44,7 +44,7 @@ it('a process without the notification reads a pause from the store, at the star
   await until(() => !other.of(WORK))
 })
 
-it('a pause is kept while the store is down', async () => {
+it('a pause remains in effect while the store is unreachable', async () => {
   await using database = await openSqliteDatabase()
   const store = await database.open()
   await store.operator.pause(MODEL, 'key_op')

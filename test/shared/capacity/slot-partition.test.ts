@@ -84,8 +84,8 @@ function starts(count: number, sent: readonly Call[] = []): string[] {
 
 const countOf = (tenant: string, order: readonly string[]) => order.filter((each) => each === tenant).length
 
-describe('ingresses that share a pool', () => {
-  it('use all of it if no other one has waiting calls', () => {
+describe('the slot partition of ingresses that share a pool', () => {
+  it('gives an ingress all slots if no other one has waiting calls', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
     expect(one.sent()).toHaveLength(6)
@@ -93,7 +93,7 @@ describe('ingresses that share a pool', () => {
     expect([one.shares.of('inference'), two.shares.of('inference')]).toEqual([1, 0.5])
   })
 
-  it('get a share per waiting tenant, and all of it again when the others have none', () => {
+  it('divides the slots by waiting tenants, and gives back all slots when others have none', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
     two.enter('b', 10)
@@ -108,13 +108,13 @@ describe('ingresses that share a pool', () => {
     expect(one.shares.of('inference')).toBe(1)
   })
 
-  it('get at least one slot each, however few there are', () => {
+  it('gives each ingress at least one slot, even if the pool has fewer slots than ingresses', () => {
     for (let i = 0; i < 3; i++) new Ingress(1).enter(`t${i}`, 5)
     vi.advanceTimersByTime(500)
     expect(fleet.map((ingress) => ingress.sent().length)).toEqual([1, 1, 1])
   })
 
-  it.each([1, 3])('start a call of one tenant next while another floods %i of them', (flooded) => {
+  it.each([1, 3])('starts the call of one tenant next while another tenant floods %i of three ingresses', (flooded) => {
     for (let i = 0; i < 3; i++) new Ingress(1)
     for (const ingress of fleet.slice(0, flooded)) ingress.enter('flood', 100)
     vi.advanceTimersByTime(500)
@@ -124,7 +124,7 @@ describe('ingresses that share a pool', () => {
     expect(starts(10).indexOf('other')).toBeLessThanOrEqual(2 * flooded)
   })
 
-  it('give a tenant that waits at three of them as much as one that waits at one', () => {
+  it('gives equal slots to a tenant at three ingresses and to a tenant at one', () => {
     for (let i = 0; i < 3; i++) new Ingress(12)
     for (const ingress of fleet) ingress.enter('wide', 300)
     fleet[0]?.enter('narrow', 300)
@@ -134,7 +134,7 @@ describe('ingresses that share a pool', () => {
     expect(countOf('wide', order) / order.length).toBeGreaterThan(0.42)
   })
 
-  it('divide the slots of a model with a limit among those where its calls wait, and only those', () => {
+  it('divides the slots of a limited model among only those ingresses where its calls wait', () => {
     const capacity = (model: string) => (model === 'few' ? 8 : undefined)
     const [one, two, three] = [new Ingress(100, capacity), new Ingress(100, capacity), new Ingress(100, capacity)]
     one.enter('a', 20, 'few')
@@ -145,7 +145,7 @@ describe('ingresses that share a pool', () => {
     expect([one.sent().length, two.sent().length]).toEqual([6, 6])
   })
 
-  it('forget the counts of a silent ingress', () => {
+  it('ignores the counts of an ingress that has been silent for three seconds', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     two.enter('b', 10)
     vi.advanceTimersByTime(500)
@@ -157,7 +157,7 @@ describe('ingresses that share a pool', () => {
     expect(one.shares.callsElsewhere('inference')).toBe(0)
   })
 
-  it('publish no short waits, and a bounded summary of very many', () => {
+  it('publishes no counts for short waits, and a bounded summary of a thousand queues', () => {
     const one = new Ingress(1)
     one.enter('a', 1)
     one.sent()

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { TenantCounts } from '#shared/capacity/fair-queue.ts'
 
-describe('counts of the jobs of many tenants', () => {
-  it('equal a recount after any additions and removals', () => {
+describe('the counter of jobs per tenant', () => {
+  it('equals a complete recount after any additions and removals', () => {
     const counts = new TenantCounts()
     const plain = new Map<string, number>()
     let random = 7

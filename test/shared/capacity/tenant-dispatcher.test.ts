@@ -76,7 +76,7 @@ function order(held: readonly Waiter[] = []): string[] {
 }
 
 describe('the fair queue of an ingress', () => {
-  it('sends jobs at once while there is capacity, and then none', () => {
+  it('sends jobs at once up to the free capacity, and queues the rest', () => {
     enter('a', '1', '2', '3')
     expect(sent().map(({ name }) => name)).toEqual(['a1', 'a2'])
     expect(turns.hasWaiting).toBe(true)
@@ -85,14 +85,14 @@ describe('the fair queue of an ingress', () => {
     expect(turns.hasWaiting).toBe(false)
   })
 
-  it('alternates between tenants, each in its own order', () => {
+  it('alternates between tenants, and keeps the order of each tenant', () => {
     enter('a', '1', '2', '3', '4')
     enter('b', '1', '2')
     enter('c', '1')
     expect(order()).toEqual(['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
   })
 
-  it('gives a tenant that returns no second job in a round', () => {
+  it('sends at most one job per round of a tenant that enters again', () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
@@ -101,7 +101,7 @@ describe('the fair queue of an ingress', () => {
     expect(order(first)).toEqual(['a2', 'b2', 'a3'])
   })
 
-  it('skips a tenant that is served elsewhere, unless no other waits', () => {
+  it('skips a tenant that other ingresses also serve, unless no other tenant waits', () => {
     room = 1
     spread.set('a', 3)
     enter('a', '1', '2', '3', '4')
@@ -112,7 +112,7 @@ describe('the fair queue of an ingress', () => {
     expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
   })
 
-  it('sends a retried job first', () => {
+  it('sends a retried job before all others', () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
@@ -123,7 +123,7 @@ describe('the fair queue of an ingress', () => {
     expect(order(first)).toEqual(['c3', 'a2', 'b2'])
   })
 
-  it('sends one job of each tenant without running ones, up to the capacity again', () => {
+  it('sends one job per tenant without running jobs, even beyond the capacity', () => {
     enter('a', '1', '2', '3', '4')
     for (const tenant of ['b', 'c', 'd']) enter(tenant, '1', '2')
     const names = sent().map(({ name }) => name)
@@ -131,7 +131,7 @@ describe('the fair queue of an ingress', () => {
     expect([turns.waiting, turns.running]).toEqual([6, 0])
   })
 
-  it('sends one job of a tenant without running ones to a model that others fill', () => {
+  it('sends one job of a tenant without running jobs to a model whose slots are full', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4')
@@ -141,7 +141,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ name }) => name)).toEqual(['b1'])
   })
 
-  it('sends more jobs to fast workers: as many as start during the transport of the next', () => {
+  it('prefetches more jobs for fast workers, depending on the transport time', () => {
     room = 1
     enter('a', ...Array.from({ length: 200 }, (_, i) => `${i}`))
     const rounds: number[] = []
@@ -154,7 +154,7 @@ describe('the fair queue of an ingress', () => {
     expect(rounds).toEqual([1, 1, 1, 2, 2, 2, 3, 3])
   })
 
-  it('sends no more jobs for many that started together', () => {
+  it('does not prefetch more jobs because many started at the same moment', () => {
     room = 10
     enter('a', ...Array.from({ length: 100 }, (_, i) => `${i}`))
     const first = sent()
@@ -164,7 +164,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent()).toHaveLength(3)
   })
 
-  it('sends none during an outage', () => {
+  it('sends no job while the broker is unreachable', () => {
     room = undefined
     enter('a', '1')
     expect(sent()).toEqual([])
@@ -172,7 +172,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ name }) => name)).toEqual(['a1'])
   })
 
-  it('skips jobs that were cancelled before', () => {
+  it('skips jobs that were cancelled while waiting', () => {
     const [, second] = enter('a', '1', '2', '3')
     const [only] = enter('b', '1')
     turns.leave(second as Waiter)
@@ -181,7 +181,7 @@ describe('the fair queue of an ingress', () => {
     expect(order()).toEqual(['a1', 'a3'])
   })
 
-  it('reports how many jobs run before a new one of a tenant', () => {
+  it('reports the number of jobs that start before a new job of a tenant', () => {
     enter('a', '1', '2', '3', '4', '5')
     expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 1])
     sent()
@@ -190,7 +190,7 @@ describe('the fair queue of an ingress', () => {
     expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([6, 5])
   })
 
-  it('does not wait for jobs that the queue must have lost: old ones, while workers are idle', () => {
+  it('does not count old sent jobs against the capacity while workers are idle', () => {
     enter('a', '1', '2', '3')
     sent()
     vi.advanceTimersByTime(60_000)
@@ -203,7 +203,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.hasWaiting).toBe(true)
   })
 
-  it('sends no more jobs of a model than its workers can start soon, until one of them has ended', () => {
+  it('sends at most as many jobs of a model as its slots and two more, until one of them has ended', () => {
     room = 100
     capacities.set('m', 3)
     const names = Array.from({ length: 12 }, (_, i) => `${i}`)
@@ -217,7 +217,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ name }) => name)).toEqual(['a5'])
   })
 
-  it('lets jobs of another model pass those of a full one, of the same tenant too', () => {
+  it('sends jobs of another model past those of a model without free slots, also for the same tenant', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')
@@ -229,7 +229,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.waitingOf('m')).toBe(4)
   })
 
-  it('reports how many jobs run before a new one of a model with a limit: of its model alone, including running ones', () => {
+  it('counts only waiting and running jobs of a limited model as those before a new job of that model', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')
@@ -240,7 +240,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
   })
 
-  it('gives one model every slot while no other waits, and max-min fair shares otherwise', () => {
+  it('gives one model every slot if no other waits, and max-min fair shares otherwise', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick', 'rare']) capacities.set(model, 8)
@@ -259,7 +259,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['m'])
   })
 
-  it('counts jobs that wait for another model in other ingresses', () => {
+  it('includes jobs that wait in other ingresses in the shares of models', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick']) capacities.set(model, 8)
@@ -273,7 +273,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent()).toHaveLength(3)
   })
 
-  it('does not count lost jobs against the slots of their model', () => {
+  it('does not count jobs lost by the queue against the slots of their model', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4')
@@ -293,7 +293,7 @@ describe('the max-min fair share', () => {
     [[256, 10, 200], 256, 123],
     [[4, 4], 8, Number.POSITIVE_INFINITY],
     [[1, 1], 0, 0],
-  ])('of the demands %j and %i slots is %d', (wanted, of, part) => {
+  ])('for the demands %j and %i slots is %d', (wanted, of, part) => {
     expect(maxMinPart(wanted, of)).toBe(part)
   })
 })

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { WaitEstimate } from '#shared/capacity/wait-estimate.ts'
 
-it('a job waits as long as the jobs before it take at the measured rate', () => {
+it('the wait estimate is the number of jobs ahead divided by the measured completion rate', () => {
   const admission = new WaitEstimate()
   for (let now = 0; now <= 10_000; now += 100) admission.completed(now)
   // 101 completions in ten seconds: fifty jobs take five.
@@ -10,7 +10,7 @@ it('a job waits as long as the jobs before it take at the measured rate', () => 
   expect(admission.estimateMs(0, 10_000)).toBe(0)
 })
 
-it('has no estimate before a measurement, nor long after', () => {
+it('the wait estimate is 0 before 20 completions and long after the last one', () => {
   const admission = new WaitEstimate()
   for (let i = 0; i < 19; i++) admission.completed(i)
   expect(admission.estimateMs(1_000, 100)).toBe(0)
@@ -19,14 +19,14 @@ it('has no estimate before a measurement, nor long after', () => {
   expect(admission.estimateMs(1_000, 60_000)).toBe(0)
 })
 
-it('the estimate for a stopped pool grows', () => {
+it('the wait estimate grows while no job completes', () => {
   const admission = new WaitEstimate()
   for (let i = 0; i < 100; i++) admission.completed(i * 10)
   const estimates = [1_000, 5_000, 20_000].map((now) => admission.estimateMs(100, now))
   expect(estimates).toEqual([...estimates].sort((a, b) => a - b))
 })
 
-it('an estimate is finite and grows with the queue, for any completions', () => {
+it('the wait estimate is finite and grows with the queue for any sequence of completions', () => {
   fc.assert(
     fc.property(fc.array(fc.nat(2_000), { maxLength: 300 }), fc.integer({ min: 1, max: 10_000 }), (gaps, queued) => {
       const admission = new WaitEstimate()
@@ -41,7 +41,7 @@ it('an estimate is finite and grows with the queue, for any completions', () => 
   )
 })
 
-it('a busy ingress counts a completion in constant time', () => {
+it('the wait estimate counts a completion in constant time at 30,000 completions per second', () => {
   const admission = new WaitEstimate()
   // Thirty thousand per second over the whole window: quadratic time would take minutes.
   for (let i = 0; i < 900_000; i++) admission.completed(Math.floor(i / 30))
@@ -65,7 +65,7 @@ function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0
   return now
 }
 
-it('a job waits as long as those before it take, divided by the slots, if few have ended', () => {
+it('the wait estimate after few completions is the jobs ahead times their duration, divided by the slots', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
@@ -73,13 +73,13 @@ it('a job waits as long as those before it take, divided by the slots, if few ha
   expect(admission.estimateMs(10, now + 3_600_000, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('few concurrent calls are not mistaken for few slots', () => {
+it('the wait estimate uses all slots of the pool, even if only few calls run concurrently', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 25, 1_000)
   expect(admission.estimateMs(50, now, 100)).toBe(500)
 })
 
-it('before any completion, the age of the oldest running job is the minimum duration', () => {
+it('the wait estimate before any completion uses the age of the oldest running job as the duration', () => {
   const admission = new WaitEstimate()
   for (const startedAtMs of [0, 1_000]) admission.started({}, startedAtMs)
   expect(admission.estimateMs(10, 4_000, PLACES)).toBe(20_000)
@@ -87,13 +87,13 @@ it('before any completion, the age of the oldest running job is the minimum dura
   expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
 })
 
-it('the first of a few does not represent all: its model was loading', () => {
+it('the wait estimate ignores the first of few durations, which includes the loading of the model', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 2, TAKES_MS, ran(admission, 1, 60_000))
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('hanging jobs increase the estimate, however fast those before them were', () => {
+it('the wait estimate grows with the age of hanging jobs, even if earlier jobs were fast', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 10, 1_000)
   for (let i = 0; i < PLACES; i++) admission.started({}, now)
@@ -103,7 +103,7 @@ it('hanging jobs increase the estimate, however fast those before them were', ()
   expect(estimates[2]).toBeGreaterThan(200_000)
 })
 
-it('slots used by other ingresses are not counted, once calls have waited for them', () => {
+it('the wait estimate excludes slots that other ingresses use, once calls have waited for them', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   admission.started({}, now)
@@ -112,7 +112,7 @@ it('slots used by other ingresses are not counted, once calls have waited for th
   expect(admission.estimateMs(10, now + 3 * TAKES_MS, PLACES)).toBeGreaterThanOrEqual(50_000)
 })
 
-it('requeued attempts do not count as durations', () => {
+it('the wait estimate does not count requeued attempts as durations', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 5, TAKES_MS)
   const job = {}

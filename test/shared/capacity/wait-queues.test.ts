@@ -108,8 +108,8 @@ class SlowPool {
   }
 }
 
-describe('admission control before few slots for slow calls', () => {
-  it('rejects at once a call that will not start in time, and admits it after its Retry-After', () => {
+describe('admission control of a pool with two slots and slow calls', () => {
+  it('refuses a call that cannot start in time, and admits its retry after Retry-After', () => {
     const pool = new SlowPool(2)
     pool.call('a')
     pool.run(TAKES_MS * 2)
@@ -118,7 +118,7 @@ describe('admission control before few slots for slow calls', () => {
     expect(pool.waiting.length).toBeGreaterThanOrEqual(22)
     expect(pool.waiting.length).toBeLessThanOrEqual(26)
     expect(pool.refused.length).toBeGreaterThan(3)
-    expect(new Set(pool.refused.map(({ toldMs: [told] }) => told)).size, 'different Retry-After').toBe(
+    expect(new Set(pool.refused.map(({ toldMs: [told] }) => told)).size, 'number of different Retry-After values').toBe(
       pool.refused.length,
     )
     pool.run(150_000)
@@ -132,7 +132,7 @@ describe('admission control before few slots for slow calls', () => {
     }
   })
 
-  it('sends no Retry-After above a minute, and keeps the slots busy', () => {
+  it('sends no Retry-After above 60 s, and keeps the slots busy', () => {
     const pool = new SlowPool(2)
     pool.call('a')
     pool.run(TAKES_MS * 2)
@@ -142,7 +142,7 @@ describe('admission control before few slots for slow calls', () => {
     expect(pool.started.length).toBeGreaterThan((200_000 / TAKES_MS) * 2 * 0.95)
   })
 
-  it('refuses none of the first calls of a tenant next to a large durable backlog, with any measurements', () => {
+  it('refuses none of the first 50 calls of a tenant next to 5,000 durable jobs', () => {
     for (const isKnown of [false, true]) {
       const pool = new SlowPool(50, { durable: 5_000 })
       if (isKnown) pool.call('b')
@@ -154,7 +154,7 @@ describe('admission control before few slots for slow calls', () => {
     }
   })
 
-  it('counts half of the slots next to durable jobs: as many calls wait as start there in time', () => {
+  it('counts half of the slots for calls next to durable jobs, and admits as many as start in time', () => {
     const pool = new SlowPool(2, { durable: 5_000 })
     pool.call('b')
     pool.run(TAKES_MS * 2)
@@ -167,8 +167,8 @@ describe('admission control before few slots for slow calls', () => {
   })
 })
 
-describe('waiting calls', () => {
-  it('are late if those before them, in fair order, take twice the maximum wait', () => {
+describe('the waiting calls of a pool', () => {
+  it('are late if the calls before them in fair order take twice the maximum wait', () => {
     const pool = new SlowPool(2)
     for (let i = 0; i < 60; i++) pool.call('a')
     pool.call('b')
@@ -185,7 +185,7 @@ describe('waiting calls', () => {
     expect(late.every(({ waitMs }) => waitMs > 2 * START_MS - 10_000)).toBe(true)
   })
 
-  it('are not treated as lost while their model is busy, unless later ones have started', () => {
+  it('are not treated as lost while their model is busy, unless later calls have started', () => {
     const pool = new SlowPool(2, { bound: 2 })
     const calls = Array.from({ length: 4 }, () => pool.call('a'))
     const [, , third, fourth] = calls

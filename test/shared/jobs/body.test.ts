@@ -12,10 +12,10 @@ const KIB = 1_024
 test.each([
   ['a record', 40 * KIB, false],
   ['a blob', BODY_BYTES_MAX, true],
-  ['a blob that is written at once', 200 * KIB, true],
-  ['a blob that is written in pieces', 512 * KIB - 40, true],
-  ['a blob of several pieces', 3_000 * KIB, true],
-])('a body in %s is read back unchanged', async (_, chars, isBlob) => {
+  ['a blob with a single write', 200 * KIB, true],
+  ['a blob with several writes', 512 * KIB - 40, true],
+  ['a blob of several megabytes', 3_000 * KIB, true],
+])('a request body is read back unchanged if it is stored in %s', async (_, chars, isBlob) => {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-test-'))
   onTestFinished(() => rm(directory, { recursive: true }))
   const blobs = await openDiskBlobs(directory)

@@ -33,8 +33,8 @@ const writeLetter = async (dead: ReturnType<typeof topic>, pool: string, count: 
 }
 const offsets = (letters: readonly DeadLetter[]) => letters.map(({ offset }) => offset)
 
-describe('dead letters', () => {
-  it('of one pool are found behind very many of another, in full pages', async () => {
+describe('the list of dead letters', () => {
+  it('finds those of one pool behind 3,000 of another pool, in full pages', async () => {
     const dead = topic()
     await writeLetter(dead, 'code', 5)
     await writeLetter(dead, 'inference', 3_000)
@@ -47,7 +47,7 @@ describe('dead letters', () => {
     expect((await listDeadLetters(dead, { max: 3, isMatch: ({ pool }) => pool === 'research' })).next).toBeUndefined()
   })
 
-  it('are searched in bounded steps, each with a cursor to continue from', async () => {
+  it('searches a bounded number of records per call, and returns a cursor to continue', async () => {
     const dead = topic()
     await writeLetter(dead, 'code', 1)
     await writeLetter(dead, 'inference', SCANNED_MAX + 500)
@@ -60,7 +60,7 @@ describe('dead letters', () => {
     ])
   })
 
-  it('that were discarded are not listed on any page, and neither are the discard records', async () => {
+  it('omits discarded dead letters and the records that discarded them', async () => {
     const dead = topic()
     await writeLetter(dead, 'code', 1_200)
     for (const offset of [1_199, 700, 3]) await discard(dead, { offset })

@@ -23,36 +23,42 @@ function inShort(decision: Decision): string {
 }
 
 test.each<[string, Outcome, Partial<History>, boolean, string]>([
-  ['completed', { type: 'completed' }, {}, true, 'complete'],
-  ['completed after output', { type: 'completed' }, { hasOutput: true, remainingMs: 0 }, false, 'complete'],
-  ['cancelled', { type: 'cancelled' }, {}, true, 'cancel'],
-  ['cancelled after output', { type: 'cancelled' }, { hasOutput: true }, true, 'cancel'],
+  ['completed without output', { type: 'completed' }, {}, true, 'complete'],
+  ['has completed after output', { type: 'completed' }, { hasOutput: true, remainingMs: 0 }, false, 'complete'],
+  ['was cancelled', { type: 'cancelled' }, {}, true, 'cancel'],
+  ['was cancelled after output', { type: 'cancelled' }, { hasOutput: true }, true, 'cancel'],
   ['timed out', { type: 'timed_out' }, {}, true, 'fail timeout'],
   ['timed out after output', { type: 'timed_out' }, { hasOutput: true }, true, 'fail timeout'],
-  ['handed back', { type: 'handed_back' }, {}, true, 'retry'],
-  ['handed back without retry budget', { type: 'handed_back' }, { tries: 9 }, false, 'retry'],
-  ['handed back too often', { type: 'handed_back' }, { handBacks: 10 }, true, 'fail model_loading'],
-  ['handed back after output', { type: 'handed_back' }, { hasOutput: true }, true, 'fail worker_lost'],
-  ['lost once', { type: 'lost' }, { crashes: 1 }, true, 'retry'],
-  ['lost twice, without retry budget', { type: 'lost' }, { crashes: 2 }, false, 'retry'],
-  ['lost three times: poison', { type: 'lost' }, { crashes: 3 }, true, 'fail worker_lost'],
-  ['lost after output', { type: 'lost' }, { crashes: 1, hasOutput: true }, true, 'fail worker_lost'],
-  ['failed, try again', failed('upstream_error'), {}, true, 'retry'],
+  ['was requeued', { type: 'handed_back' }, {}, true, 'retry'],
+  ['was requeued without retry budget', { type: 'handed_back' }, { tries: 9 }, false, 'retry'],
+  ['was requeued too often', { type: 'handed_back' }, { handBacks: 10 }, true, 'fail model_loading'],
+  ['was requeued after output', { type: 'handed_back' }, { hasOutput: true }, true, 'fail worker_lost'],
+  ['lost its worker once', { type: 'lost' }, { crashes: 1 }, true, 'retry'],
+  ['lost its worker twice without retry budget', { type: 'lost' }, { crashes: 2 }, false, 'retry'],
+  ['lost its worker three times', { type: 'lost' }, { crashes: 3 }, true, 'fail worker_lost'],
+  ['lost its worker after output', { type: 'lost' }, { crashes: 1, hasOutput: true }, true, 'fail worker_lost'],
+  ['failed once', failed('upstream_error'), {}, true, 'retry'],
   ['failed a second time', failed('upstream_error'), { tries: 2 }, true, 'retry'],
   ['failed a third time', failed('upstream_error'), { tries: 3 }, true, 'fail upstream_error'],
-  ['failed in a lost sandbox', failed('sandbox_lost'), {}, true, 'retry'],
-  ['failed in a lost sandbox again', failed('sandbox_lost'), { tries: 2 }, true, 'fail sandbox_lost'],
-  ['failed for good', failed('upstream_refused'), {}, true, 'fail upstream_refused'],
+  ['lost its sandbox', failed('sandbox_lost'), {}, true, 'retry'],
+  ['lost its sandbox a second time', failed('sandbox_lost'), { tries: 2 }, true, 'fail sandbox_lost'],
+  ['failed permanently', failed('upstream_refused'), {}, true, 'fail upstream_refused'],
   ['failed after output', failed('upstream_error'), { hasOutput: true }, true, 'fail upstream_error'],
   ['failed without retry budget', failed('upstream_error'), {}, false, 'fail upstream_error'],
-  ['failed too late for another try', failed('upstream_error'), { remainingMs: 50 }, true, 'fail upstream_error'],
-  ['told to wait a little', failed('overloaded', { retry_after_ms: 9_000 }), {}, true, 'retry'],
-  ['told to wait long', failed('overloaded', { retry_after_ms: 10_001 }), {}, true, 'fail overloaded'],
-])('an attempt that was %s', (_name, outcome, history, canSpend, expected) => {
+  ['failed shortly before its deadline', failed('upstream_error'), { remainingMs: 50 }, true, 'fail upstream_error'],
+  ['failed with a Retry-After of 9 s', failed('overloaded', { retry_after_ms: 9_000 }), {}, true, 'retry'],
+  [
+    'failed with a Retry-After above the maximum delay',
+    failed('overloaded', { retry_after_ms: 10_001 }),
+    {},
+    true,
+    'fail overloaded',
+  ],
+])('the retry decision for an attempt that $0 is "$4"', (_name, outcome, history, canSpend, expected) => {
   expect(inShort(decide(outcome, { ...FRESH, ...history }, POLICY, canSpend, 0.5))).toBe(expected)
 })
 
-describe('for any facts', () => {
+describe('the retry decision for random outcomes and histories', () => {
   const error = fc.record({
     code: fc.constantFrom(...CODES),
     message: fc.string(),
@@ -78,11 +84,11 @@ describe('for any facts', () => {
       ),
     )
 
-  it('output is never repeated', () => {
+  it('never repeats an attempt after output', () => {
     check((_o, h, _c, _r, decided) => !(h.hasOutput && decided.do === 'retry'))
   })
 
-  it('a failure that is not retryable, or is out of attempts or budget, is final and keeps its message', () => {
+  it('keeps the message of a failure that is permanent, or without remaining attempts or retry budget', () => {
     check((o, h, canSpend, _r, decided) => {
       if (o.type !== 'failed') return true
       const isFinal = !ERRORS[o.error.code].retry || h.tries >= POLICY.triesMax || !canSpend
@@ -90,7 +96,7 @@ describe('for any facts', () => {
     })
   })
 
-  it('a delay ends before the deadline, is bounded, and is at least the one that the failure requests', () => {
+  it('delays a retry by at least Retry-After, at most the maximum, and not beyond the deadline', () => {
     check((o, h, _c, _r, decided) => {
       if (decided.do !== 'retry' || o.type !== 'failed') return true
       const { delayMs } = decided
@@ -98,11 +104,11 @@ describe('for any facts', () => {
     })
   })
 
-  it('a job ends after finitely many lost workers', () => {
+  it('fails a job after the maximum number of lost workers', () => {
     check((o, h, _c, _r, decided) => o.type !== 'lost' || h.crashes < POLICY.crashesMax || decided.do === 'fail')
   })
 
-  it('only a completed attempt completes, and only a cancel cancels', () => {
+  it('completes only a completed attempt, and cancels only a cancelled one', () => {
     check(
       (o, _h, _c, _r, decided) =>
         (decided.do === 'complete') === (o.type === 'completed') &&
@@ -110,7 +116,7 @@ describe('for any facts', () => {
     )
   })
 
-  it('equal facts give equal decisions', () => {
+  it('is equal for equal inputs', () => {
     check((o, h, canSpend, r, decided) => {
       expect(decide(o, h, POLICY, canSpend, r)).toEqual(decided)
       return true

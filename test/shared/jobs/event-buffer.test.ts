@@ -7,8 +7,8 @@ import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 
 const saids = fc.array(fc.record({ text: fc.string(), apart: fc.boolean() }), { maxLength: 60 })
 
-describe('a buffer of deltas', () => {
-  it('joins to an equal text, in order, however it is filled and emptied', () => {
+describe('the buffer of output deltas', () => {
+  it('returns the text of all deltas in order, however often it is emptied', () => {
     fc.assert(
       fc.property(fc.array(saids), (batches) => {
         const buffer = new EventBuffer(mergeSaid)
@@ -22,7 +22,7 @@ describe('a buffer of deltas', () => {
     )
   })
 
-  it('merges all mergeable deltas, and keeps others separate', () => {
+  it('merges adjacent mergeable deltas, and keeps others separate', () => {
     const buffer = new EventBuffer(mergeSaid)
     for (const text of ['a', 'b']) buffer.push({ text })
     buffer.push({ text: 'X', apart: true })
@@ -30,7 +30,7 @@ describe('a buffer of deltas', () => {
     expect(buffer.takeAll().map((delta) => (delta as Said).text)).toEqual(['ab', 'X', 'cd'])
   })
 
-  it('grows with each delta and is empty after it was taken', () => {
+  it('counts the bytes of its deltas, and is empty after they were taken', () => {
     const buffer = new EventBuffer(mergeSaid)
     expect([buffer.isEmpty, buffer.bytes]).toEqual([true, 0])
     for (let i = 1; i <= 100; i++) {
@@ -43,7 +43,7 @@ describe('a buffer of deltas', () => {
     expect(buffer.takeAll()).toEqual([])
   })
 
-  it('changes none of its input deltas', () => {
+  it('does not modify the deltas that it merges', () => {
     const buffer = new EventBuffer(mergeGenerateEvents)
     const deltas = ['a', 'b', 'c'].map((text) => Object.freeze({ type: 'text', choice: 0, text }))
     for (const delta of deltas) buffer.push(delta)
@@ -51,8 +51,8 @@ describe('a buffer of deltas', () => {
   })
 })
 
-describe('the size of a delta', () => {
-  it('is at least a sixth of the bytes of its JSON, and no more than a few times as many', () => {
+describe('the size estimate of a delta', () => {
+  it('is between a sixth and eight times the bytes of its JSON', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
         const bytes = Buffer.byteLength(JSON.stringify({ value }))
@@ -70,7 +70,7 @@ describe('the size of a delta', () => {
       'log probabilities',
       { logprobs: Array.from({ length: 500 }, () => ({ token: 'a', logprob: -0.1234567890123456, bytes: [97] })) },
     ],
-  ])('counts %s', (_name, delta) => {
+  ])('is at least a sixth of the JSON bytes for %s', (_name, delta) => {
     expect(sizeOf(delta)).toBeGreaterThanOrEqual(Buffer.byteLength(JSON.stringify(delta)) / 6)
   })
 })

@@ -10,9 +10,9 @@ const TWO_SLOTS = { workers: 2, jobsMax: 2, restartsMax: 0 }
 
 it.each([
   ['one slot', ONE_SLOT, 50],
-  ['two slots that race', TWO_SLOTS, 500],
+  ['two concurrent slots', TWO_SLOTS, 500],
   ['two slots with restarts', { ...TWO_SLOTS, restartsMax: 2 }, 2_000],
-])('no tenant starves with %s', options, (_, size, statesMin) => {
+])('the fair queue model has no state in which a tenant starves, with %s', options, (_, size, statesMin) => {
   const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model with few reachable states proves little.
@@ -29,7 +29,11 @@ const NEEDED: Record<keyof FairQueueGuards, readonly [string, typeof ONE_SLOT]> 
   fewestComeFirst: ['a tenant with more running jobs was served first', TWO_SLOTS],
 }
 
-it.each(Object.entries(NEEDED))('without the guard %s: %s', options, (guard, [violation, size]) => {
-  const verdict = check(fairQueueModel({ ...FAIR_QUEUE_GUARDS, [guard]: false }, size))
-  expect(verdict.violation, verdict.path.join(' > ')).toBe(violation)
-})
+it.each(Object.entries(NEEDED))(
+  'the fair queue model without the guard %s reaches the violation: %s',
+  options,
+  (guard, [violation, size]) => {
+    const verdict = check(fairQueueModel({ ...FAIR_QUEUE_GUARDS, [guard]: false }, size))
+    expect(verdict.violation, `path to the violation: ${verdict.path.join(' > ')}`).toBe(violation)
+  },
+)

@@ -7,9 +7,9 @@ import { check, STUCK } from '../../support/jobs/model-checker.ts'
 const options = { timeout: 300_000 }
 
 it.each([
-  ['every promise', false],
-  ['every promise of a job that may write what there is when it is cancelled', true],
-])('a family keeps %s, with any one fault', options, (_, mayWrite) => {
+  ['every invariant', false],
+  ['every invariant of a job that may write a partial result after a cancel', true],
+])('the model of composed jobs keeps %s, with any single fault', options, (_, mayWrite) => {
   const verdict = check(familyModel(FAMILY_GUARDS, mayWrite))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model with few reachable states proves little.
@@ -41,7 +41,11 @@ const NEEDED: Record<keyof FamilyGuards, string> = {
 /** Guards of a job that may write a partial result when cancelled. */
 const OF_PARTIAL = ['partialBeatsWaiting', 'partialBeatsPark', 'cancelOutlivesWorker', 'claimNeedsTime', 'expireSweeps']
 
-it.each(Object.entries(NEEDED))('without the guard %s: %s', options, (guard, violation) => {
-  const verdict = check(familyModel({ ...FAMILY_GUARDS, [guard]: false }, OF_PARTIAL.includes(guard)))
-  expect(verdict.violation, verdict.path.join(' > ')).toBe(violation)
-})
+it.each(Object.entries(NEEDED))(
+  'the model of composed jobs without the guard %s reaches the violation: %s',
+  options,
+  (guard, violation) => {
+    const verdict = check(familyModel({ ...FAMILY_GUARDS, [guard]: false }, OF_PARTIAL.includes(guard)))
+    expect(verdict.violation, `path to the violation: ${verdict.path.join(' > ')}`).toBe(violation)
+  },
+)

@@ -101,7 +101,7 @@ function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
 }
 
 describe('the failure detector', () => {
-  it('informs a new ingress of the capacity of a worker before its next heartbeat', async () => {
+  it("sends the capacity of a worker to a new ingress before the worker's next heartbeat", async () => {
     const bounds = [{ kind: 'say', model: 'slow', capacity: 2 }]
     const worker = await join('wrk_1', {
       capacity: () => ({ models: ['slow'], concurrency_limits: bounds, backlog: [] }),
@@ -114,7 +114,7 @@ describe('the failure detector', () => {
     await worker.presence.close()
   })
 
-  it('logs a silent channel once, and its recovery once, however many roles the process has', async () => {
+  it('logs a silent control channel and its recovery once per process, not per role', async () => {
     const told: string[] = []
     const log = pino({}, { write: (line) => void told.push(JSON.parse(line).msg) })
     const channel = fragile()
@@ -129,7 +129,7 @@ describe('the failure detector', () => {
     ])
   })
 
-  it('does not mistake its own pause for a silent channel', async () => {
+  it('does not log a silent control channel after the process itself was suspended', async () => {
     const told: string[] = []
     await join('ing_1', { log: pino({}, { write: (line) => void told.push(JSON.parse(line).msg) }) })
     await vi.advanceTimersByTimeAsync(1_000)
@@ -138,7 +138,7 @@ describe('the failure detector', () => {
     expect(told).toEqual([])
   })
 
-  it('lists every process of a pool, with its reported state', async () => {
+  it('lists each process of a pool with its reported slots and running jobs', async () => {
     const { presence } = await join('ing_1')
     await join('wrk_1', { running: () => 5 })
     await join('wrk_2')
@@ -150,7 +150,7 @@ describe('the failure detector', () => {
     expect(presence.peers.get('ing_1')?.role).toBe('ingress')
   })
 
-  it('reports a silent worker as lost after its lease, once, and not before', async () => {
+  it('reports a silent worker as lost once, after its lease', async () => {
     const { presence, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(LOST_MS - 100)
@@ -162,7 +162,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it('suspects a silent worker earlier, once until its next heartbeat', async () => {
+  it('suspects a silent worker before its lease ends, once until its next heartbeat', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(SILENT_MS - 100)
@@ -176,7 +176,7 @@ describe('the failure detector', () => {
     expect([silent, lost]).toEqual([['wrk_1', 'wrk_1'], []])
   })
 
-  it('never suspects or loses a worker with heartbeats, nor itself', async () => {
+  it('neither suspects nor loses a worker with heartbeats, nor its own process', async () => {
     const { silent, lost } = await join('ing_1')
     await join('wrk_1')
     await vi.advanceTimersByTimeAsync(120_000)
@@ -193,7 +193,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1', 'wrk_1'])
   })
 
-  it('loses a deregistered worker only at the end of its lease, because its last messages may be late', async () => {
+  it('reports a deregistered worker as lost at the end of its lease, because messages may be delayed', async () => {
     const { lost } = await join('ing_1')
     const worker = await join('wrk_1')
     await worker.presence.close()
@@ -203,7 +203,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it('loses no worker while the channel is down, and then waits for a whole lease', async () => {
+  it('reports no worker as lost while the channel is down, and waits for a whole lease afterwards', async () => {
     const channel = fragile()
     const { presence, silent, lost } = await join('ing_1', { broker: channel.broker })
     await join('wrk_alive', { broker: channel.broker })
@@ -221,7 +221,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_dead'])
   })
 
-  it('suspects no worker because of a late channel', async () => {
+  it('suspects no worker if the channel is late by up to three seconds', async () => {
     const channel = fragile()
     const { silent } = await join('ing_1', { broker: channel.broker })
     await join('wrk_1', { broker: channel.broker })
@@ -234,7 +234,7 @@ describe('the failure detector', () => {
     expect(silent).toEqual([])
   })
 
-  it('loses no worker because of its own pause', async () => {
+  it('loses no worker because its own process was suspended', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     // Suspended, or a changed clock: the time is over, but no timer fired.
@@ -245,7 +245,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual([])
   })
 
-  it('sends half as many heartbeats in a fleet of more than 100, and tolerates longer silence', async () => {
+  it('sends half as many heartbeats in a fleet above 100 processes, and tolerates longer silence', async () => {
     const { presence, silent, lost } = await join('ing_1')
     const others = largeFleet()
     await vi.advanceTimersByTimeAsync(3_000)
@@ -264,7 +264,7 @@ describe('the failure detector', () => {
     others.close()
   })
 
-  it('sends a heartbeat once a second while idle, and twice as many at once when busy', async () => {
+  it('sends one heartbeat per second while idle, and two per second while busy', async () => {
     let running = 0
     const { presence, silent, lost } = await join('ing_1', { running: () => running })
     const worker = await join('wrk_1', { running: () => 0 })
@@ -284,7 +284,7 @@ describe('the failure detector', () => {
     expect([silent, lost, worker.silent]).toEqual([[], [], []])
   })
 
-  it('suspects a process that was idle when it died a second later', async () => {
+  it('suspects an idle process one second later than a busy one', async () => {
     const { silent } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await say({ type: 'heartbeat_interval', boot: 'wrk_1', interval_ms: 1_000 })
@@ -294,7 +294,7 @@ describe('the failure detector', () => {
     expect(silent).toEqual(['wrk_1'])
   })
 
-  it('sends and expects two heartbeats a second in a large fleet with a process of unknown interval', async () => {
+  it('sends two heartbeats per second in a large fleet if the interval of one process is unknown', async () => {
     const { presence } = await join('ing_1')
     const others = largeFleet()
     await vi.advanceTimersByTimeAsync(3_000)
@@ -308,7 +308,7 @@ describe('the failure detector', () => {
     others.close()
   })
 
-  it('suspects no process of a large fleet because of a late channel', async () => {
+  it('suspects no process of a large fleet if the channel is late by up to four seconds', async () => {
     const channel = fragile()
     const { silent } = await join('ing_1', { broker: channel.broker })
     const others = largeFleet((record) => channel.broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))))
@@ -323,7 +323,7 @@ describe('the failure detector', () => {
     others.close()
   })
 
-  it('passes messages about jobs to its listeners, but no heartbeats', async () => {
+  it('forwards messages about jobs to its listeners, but no heartbeats', async () => {
     const heard: ControlRecord[] = []
     await join('wrk_1', { listener: { onControl: (record) => heard.push(record) } })
     const { presence } = await join('ing_1')
@@ -337,7 +337,7 @@ describe('the failure detector', () => {
     expect(heard).toEqual(records)
   })
 
-  it('ignores unknown messages', async () => {
+  it('ignores messages that it cannot parse', async () => {
     const { presence, lost } = await join('ing_1')
     for (const garbage of ['', '{', 'null', '[]', '{"type":"dance"}', '{"type":"goodbye"}', '\u0000'])
       await say(garbage)
@@ -347,7 +347,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual([])
   })
 
-  it('sends and receives nothing after close', async () => {
+  it('sends and receives nothing after it was closed', async () => {
     const { presence } = await join('ing_1')
     await presence.close()
     await presence.close()

@@ -6,14 +6,14 @@ import { GUARDS, type Guards, protocolModel } from '../../support/jobs/protocol-
 /** Many times the duration of a full exploration. */
 const options = { timeout: 300_000 }
 
-it('the protocol keeps every invariant with any two faults', options, () => {
+it('the job protocol model keeps every invariant with any two faults', options, () => {
   const verdict = check(protocolModel(GUARDS))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model with few reachable states proves little.
   expect(verdict.states).toBeGreaterThan(20_000)
 })
 
-it('the protocol may acknowledge records before the claim, because jobs are republished', options, () => {
+it('the job protocol model keeps every invariant if records are acknowledged before the claim', options, () => {
   expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
 })
 
@@ -55,9 +55,13 @@ const NEEDED: Record<keyof Guards, string> = {
   followersReadStore: STUCK,
 }
 
-it.each(Object.entries(NEEDED))('without the guard %s: %s', options, (guard, violation) => {
-  // One fault is enough to get stuck, but proving that takes all states.
-  const faultsMax = violation === STUCK ? 1 : 2
-  const verdict = check(protocolModel({ ...GUARDS, [guard]: false }, { faultsMax }))
-  expect(verdict.violation, verdict.path.join(' > ')).toBe(violation)
-})
+it.each(Object.entries(NEEDED))(
+  'the job protocol model without the guard %s reaches the violation: %s',
+  options,
+  (guard, violation) => {
+    // One fault is enough to get stuck, but proving that takes all states.
+    const faultsMax = violation === STUCK ? 1 : 2
+    const verdict = check(protocolModel({ ...GUARDS, [guard]: false }, { faultsMax }))
+    expect(verdict.violation, `path to the violation: ${verdict.path.join(' > ')}`).toBe(violation)
+  },
+)

@@ -121,8 +121,8 @@ function submit(jobs: AttachedJobs, kind: string, body: unknown = {}) {
   })
 }
 
-describe('fields of a newer version', () => {
-  it('are stripped from jobs, replies, heartbeats, events and bodies, at every depth', () => {
+describe('unknown fields of a newer version', () => {
+  it('are removed from jobs, replies, heartbeats, events and bodies at every depth', () => {
     const job = { ...envelopeOf(), reply: { boot: 'ing_1', shard: 0 } }
     expect(readJob(bufferOf({ ...job, more: 1, reply: { ...job.reply, more: 1 } }))).toEqual(job)
     const error = { code: 'timeout', message: 'No.', param: null }
@@ -140,14 +140,14 @@ describe('fields of a newer version', () => {
     }
   })
 
-  it('are kept in a stored request that is only forwarded', () => {
+  it('are kept in a stored request, which is only forwarded', () => {
     const encode = { request_id: 'r', call_id: 'c', created_at: 1, model: 'm', include_usage: false, version: '' }
     const stored = { body: {}, encode: { ...encode, dialect_of_the_future: 'x' }, more: 1 }
     expect(readStored(stored)).toEqual(stored)
     expect(() => readStored({ ...stored, encode: { ...encode, model: 7 } })).toThrow()
   })
 
-  it('do not change the validation of known fields', () => {
+  it('do not weaken the validation of known fields', () => {
     expect(readJob(bufferOf({ ...envelopeOf(), pool: 'elsewhere' }))).toBeUndefined()
     expect(readControl(bufferOf({ type: 'cancel', job_id: 7 }))).toBeUndefined()
     for (const garbage of ['', 'null', '[]', '7', '{}', '{"events":7}']) {
@@ -162,8 +162,8 @@ describe('fields of a newer version', () => {
 describe('a job of a kind that a worker does not support', () => {
   it.each([
     ['its kind', 'dance', {}],
-    ['the form of its body', 'say', { form: 'future' }],
-  ])('is run by another worker that supports it (%s)', async (_what, kind, body) => {
+    ['its form of body', 'say', { form: 'future' }],
+  ])('is run by another worker that supports %s', async (_what, kind, body) => {
     await openWorker(['say'], 10_000, 1)
     const knowing = await openWorker(['say', 'dance'])
     const jobs = await openIngress()
@@ -172,7 +172,7 @@ describe('a job of a kind that a worker does not support', () => {
     expect(knowing.running).toBe(0)
   })
 
-  it('returns an error with a Retry-After if no worker supports it, and is dead-lettered', async () => {
+  it('fails with overloaded and a Retry-After if no worker supports it, and becomes a dead letter', async () => {
     const dead: Buffer[] = []
     await broker.receive(DEAD_LETTERS, [0], (record) => dead.push(record.value))
     await openWorker(['say'], 100)
@@ -187,7 +187,7 @@ describe('a job of a kind that a worker does not support', () => {
     await until(async () => (await broker.lag(QUEUE)) === 0)
   })
 
-  it('is not requeued once its caller has disconnected', async () => {
+  it('is acknowledged without a requeue once its caller has disconnected', async () => {
     const worker = await openWorker(['say'], 60_000)
     const jobs = await openIngress()
     const call = await submit(jobs, 'dance')
@@ -197,7 +197,7 @@ describe('a job of a kind that a worker does not support', () => {
     await until(() => worker.running === 0)
   })
 
-  it('delays those behind it only until it is requeued', async () => {
+  it('delays later jobs only until it is requeued', async () => {
     await openWorker(['say'], 300, 2)
     const jobs = await openIngress()
     const foreign = await Promise.all(Array.from({ length: 5 }, () => submit(jobs, 'dance')))
@@ -206,7 +206,7 @@ describe('a job of a kind that a worker does not support', () => {
     for (const call of foreign) await expect(call.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('is acknowledged if it is durable: the store republishes it', async () => {
+  it('is acknowledged if it is durable, because the store publishes it again', async () => {
     await openWorker(['say'], 50)
     const { reply: _reply, ...durable } = envelopeOf({ kind: 'dance', attempt: 0 })
     await broker.submit(QUEUE, bufferOf(durable satisfies JobEnvelope))
@@ -215,7 +215,7 @@ describe('a job of a kind that a worker does not support', () => {
 })
 
 describe('events of a newer worker', () => {
-  it('are skipped one by one if unknown, without a gap in the sequence', async () => {
+  it('are skipped without a gap in the sequence if their type is unknown', async () => {
     const jobs = await openIngress()
     const call = await submit(jobs, 'say')
     const head = { job_id: call.id, attempt: 1 }
@@ -231,7 +231,7 @@ describe('events of a newer worker', () => {
     expect(await call.next()).toBeUndefined()
   })
 
-  it('with an unknown error code fail the call as internal_error, with their message', async () => {
+  it('with an unknown error code fail the call as internal_error with the original message', async () => {
     const jobs = await openIngress()
     const call = await submit(jobs, 'say')
     const head = { job_id: call.id, attempt: 1 }
@@ -244,7 +244,7 @@ describe('events of a newer worker', () => {
     await expect(call.next()).rejects.toMatchObject({ code: 'internal_error', message: 'The ink has run out.' })
   })
 
-  it('leave the response unchanged if only a delta is unknown', () => {
+  it('with an unknown delta type leave the rest of the response unchanged', () => {
     const events = [
       { type: 'start', model: 'm', input_tokens: 1 },
       { type: 'mood', choice: 7, mood: 'good' },
@@ -255,7 +255,7 @@ describe('events of a newer worker', () => {
     expect(encodeChat(events as never, encode).choices).toMatchObject([{ index: 0, message: { content: 'hello' } }])
   })
 
-  it('of a durable job reach its followers except unknown ones, which are stored', async () => {
+  it('of a durable job reach its subscribers, except those of unknown type', async () => {
     const live = await LiveEvents.open(broker, silentLog)
     closers.push(() => live.close())
     const subscription = live.subscribe('job_1')
@@ -266,8 +266,8 @@ describe('events of a newer worker', () => {
   })
 })
 
-describe('the control channel', () => {
-  it('accepts heartbeats of newer versions and of unknown roles, and ignores unknown messages', async () => {
+describe('the control channel between different versions', () => {
+  it('accepts heartbeats of newer versions and unknown roles, and ignores unknown message types', async () => {
     const self = { boot: 'me', role: 'ingress' as const, version: '1', slots: () => 0, running: () => 0 }
     const presence = await Presence.open({
       broker,
@@ -297,7 +297,7 @@ describe('the control channel', () => {
     expect(presence.peers.get('new')?.role).toBe('other')
   })
 
-  it('logs unknown messages once a minute, however many there are', () => {
+  it('logs 10,000 unknown messages of 100 types in 33 lines', () => {
     const lines: { count?: number }[] = []
     const skipped = new UnknownRecordLog({ warn: (fields: object) => lines.push(fields) } as unknown as Log)
     for (let i = 0; i < 10_000; i++) skipped.note('passed over', `type ${i % 100}`)
@@ -307,12 +307,12 @@ describe('the control channel', () => {
 })
 
 describe('stored rows of a newer version', () => {
-  it('are read if a job failed with an unknown code', () => {
+  it('have the error code internal_error if a job failed with an unknown code', () => {
     const job = jobOf({ error: JSON.stringify({ code: 'out_of_ink', message: 'No ink.', param: null, more: 1 }) })
     expect(job.error).toEqual({ code: 'internal_error', message: 'No ink.', param: null })
   })
 
-  it('leave other keys valid if one key of the file is not supported, and survive a write of this version', async () => {
+  it('with an unsupported key leave other keys valid, and are kept by a write of this version', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
     onTestFinished(() => rm(directory, { recursive: true, force: true }))
     const [plain, limited] = [newKey().key, newKey().key]

@@ -48,7 +48,7 @@ describe('an attached job', () => {
     expect(await job.next()).toBeUndefined()
   })
 
-  it('wakes a waiting reader', async () => {
+  it('wakes a waiting reader when output or the end arrives', async () => {
     const { job, say, tell } = openJob()
     const waiting = job.next()
     tell(1, 'started')
@@ -59,7 +59,7 @@ describe('an attached job', () => {
     expect(await ended).toBeUndefined()
   })
 
-  it('delivers the output of one tick before the next tick, whatever other jobs have', async () => {
+  it('delivers output to its reader before the event loop processes the output of the next job', async () => {
     const jobs = ['a', 'b', 'c'].map((name) => ({ name, ...openJob() }))
     const read: string[] = []
     for (const { job, tell } of jobs) {
@@ -82,7 +82,7 @@ describe('an attached job', () => {
     expect(readBefore).toEqual(['', 'a', 'ab'])
   })
 
-  it('returns the whole output of a job that does not stream at once', async () => {
+  it('returns all output at once if the caller does not stream', async () => {
     const { job, say, tell } = openJob({ stream: false })
     const whole = job.next()
     tell(1, 'started')
@@ -95,9 +95,9 @@ describe('an attached job', () => {
 
   test.each([
     ['is repeated', [2, 2, 3], 'a1a3', []],
-    ['has come before', [2, 3, 2, 4], 'a1a2a4', []],
+    ['has already been processed', [2, 3, 2, 4], 'a1a2a4', []],
     ['is missing', [2, 4], 'a1', ['lost']],
-  ])('handles output whose number %s', async (_name, numbers, text, expected) => {
+  ])('handles an output event whose sequence number %s', async (_name, numbers, text, expected) => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     for (const [index, number] of numbers.entries()) say(number, `a${index + 1}`)
@@ -105,14 +105,14 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe(text)
   })
 
-  it('is lost if its worker was never bound and the first number is missing', () => {
+  it('ignores output and completion of a worker that never reported its start', () => {
     const { asked, say, tell } = openJob()
     say(2, 'before any started')
     tell(2, 'completed')
     expect(asked).toEqual([])
   })
 
-  it('belongs to the worker that started first; output of other workers is dropped', async () => {
+  it('accepts only the worker that started first, and ignores output of other workers', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started', 'wrk_1')
     tell(1, 'started', 'wrk_2')
@@ -124,7 +124,7 @@ describe('an attached job', () => {
     expect(job.worker).toBe('wrk_1')
   })
 
-  it('accepts its own worker only once', async () => {
+  it('ignores a second start event of its own worker', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     say(2, 'a')
@@ -134,7 +134,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('ab')
   })
 
-  it('ignores older and newer attempts than its own', async () => {
+  it('ignores output of older and newer attempts than the current one', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     job.requeue()
@@ -151,7 +151,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('new')
   })
 
-  it('drops unread output when it is retried', async () => {
+  it('drops unread output of the previous attempt when it is retried', async () => {
     const { job, say, tell } = openJob({ stream: false })
     tell(1, 'started')
     say(2, 'first attempt')
@@ -162,7 +162,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('second attempt')
   })
 
-  it('records whether its caller may have seen output', () => {
+  it('records whether its caller may have received output', () => {
     for (const [stream, seen] of [
       [true, true],
       [false, false],
@@ -176,7 +176,7 @@ describe('an attached job', () => {
     }
   })
 
-  it('returns the output before a failure, and then the failure', async () => {
+  it('returns the output before a failure, and then throws the failure', async () => {
     const { job, say, tell } = openJob()
     tell(1, 'started')
     say(2, 'before')
@@ -185,7 +185,7 @@ describe('an attached job', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
   })
 
-  it('accepts nothing after its end, and keeps its first end', async () => {
+  it('keeps its first end, and ignores all events after that', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     job.finish({ code: 'timeout', message: 'too late', param: null })
@@ -198,7 +198,7 @@ describe('an attached job', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
   })
 
-  it('reports the end of its attempt', () => {
+  it('reports the failure or the requeue of its attempt to its owner', () => {
     const { job, asked, tell } = openJob()
     tell(1, 'started')
     job.onEvent('wrk_1', { ...head(2), type: 'failed', error: { code: 'upstream_error', message: 'x', param: null } })
@@ -206,7 +206,7 @@ describe('an attached job', () => {
     expect(asked).toEqual(['failed x', 'handed_back'])
   })
 
-  it('pauses its worker over 256 KiB of unread output, and resumes it once that is read', async () => {
+  it('pauses its worker above 256 KiB of unread output, and resumes it once the output is read', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     for (let seq = 2; seq <= 5; seq++) say(seq, 'x'.repeat(63 * KIB))
@@ -217,14 +217,14 @@ describe('an attached job', () => {
     expect(asked).toEqual(['pause', 'resume'])
   })
 
-  it('never pauses a worker whose response is not streamed', () => {
+  it('never pauses its worker if the response is not streamed', () => {
     const { asked, say, tell } = openJob({ stream: false })
     tell(1, 'started')
     for (let seq = 2; seq <= 9; seq++) say(seq, 'x'.repeat(63 * KIB))
     expect(asked).toEqual([])
   })
 
-  it('overflows at 8 MiB of unread output, if its worker ignores the pause', () => {
+  it('fails with an overflow at 8 MiB of unread output if its worker ignores the pause', () => {
     const { asked, say, tell } = openJob()
     tell(1, 'started')
     for (let seq = 2; !asked.includes('overflow'); seq++) {

@@ -129,8 +129,8 @@ const FREE = { slots: 1, running: 0 }
 const STARTED = { type: 'started' } as const
 const COMPLETED = { type: 'completed' } as const
 
-describe('an ingress with attached jobs', () => {
-  it('sends a job, forwards its output and forgets it', async () => {
+describe('the attached jobs of an ingress', () => {
+  it('are sent to a worker, return its output, and are removed when they complete', async () => {
     const job = await submit()
     const taken = await take()
     expect(taken).toMatchObject({ id: job.id, attempt: 1, reply: { boot: jobs.boot } })
@@ -140,7 +140,7 @@ describe('an ingress with attached jobs', () => {
     expect([jobs.size, ends]).toEqual([0, ['completed']])
   })
 
-  it('counts waiting and running jobs', async () => {
+  it('are counted as queued or running, per pool', async () => {
     await submit()
     await submit()
     expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([2, 0])
@@ -149,7 +149,7 @@ describe('an ingress with attached jobs', () => {
     expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([1, 1])
   })
 
-  it('retries a job whose worker died before any output', async () => {
+  it('are retried if their worker is lost before any output', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -162,7 +162,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
   })
 
-  it('does not wait for the death of a suspected worker, before any output', async () => {
+  it('are retried once their worker is suspected, if there is no output and another worker has a free slot', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -176,7 +176,7 @@ describe('an ingress with attached jobs', () => {
     expect(textOf((await job.next()) ?? [])).toBe('second')
   })
 
-  it('waits for the death of the second suspected worker: slow ones must not use up the attempts', async () => {
+  it('are retried a second time only once their worker is lost, not merely suspected', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -192,8 +192,8 @@ describe('an ingress with attached jobs', () => {
 
   it.each([
     ['no other worker has a free slot', { slots: 1, running: 1 }, 0],
-    ['it has run for longer than certainty takes', FREE, 6_000],
-  ])('waits for the death of a suspected worker when %s', async (_why, other, ranMs) => {
+    ['the job has run for longer than the time until a loss', FREE, 6_000],
+  ])('are retried only once their worker is lost, not merely suspected, if %s', async (_why, other, ranMs) => {
     const job = await submit({ stream: false })
     const taken = await take()
     await beat('wrk_1')
@@ -209,7 +209,7 @@ describe('an ingress with attached jobs', () => {
     expect(job.attempt).toBe(2)
   })
 
-  it('runs a job of a lost worker before waiting jobs', async () => {
+  it('are retried after the loss of their worker before calls that are still waiting', async () => {
     for (let i = 0; i < 8; i++) await submit({ body: i })
     const first = await take()
     await beat('wrk_1')
@@ -225,7 +225,7 @@ describe('an ingress with attached jobs', () => {
     expect(order).toEqual([5, 6, 7, 0])
   })
 
-  it('continues with the partial output of a suspected worker when that is back', async () => {
+  it('continue after partial output if their suspected worker sends a heartbeat again', async () => {
     const job = await submit()
     await beat('wrk_1')
     const taken = await take()
@@ -237,7 +237,7 @@ describe('an ingress with attached jobs', () => {
     expect(await job.next()).toBeUndefined()
   })
 
-  it('fails a job whose worker died after output', async () => {
+  it('fail with worker_lost if their worker is lost after output', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED, { text: 'half' }])
@@ -246,7 +246,7 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'worker_lost' })
   })
 
-  it('fails a job that kills three workers', async () => {
+  it('fail with worker_lost after three lost workers', async () => {
     const job = await submit()
     for (const worker of ['wrk_1', 'wrk_2', 'wrk_3']) {
       await beat(worker)
@@ -257,7 +257,7 @@ describe('an ingress with attached jobs', () => {
     expect(await broker.lag(QUEUE)).toBe(0)
   })
 
-  it('retries a failure after a delay, and returns the third one', async () => {
+  it('are retried with a delay after an upstream error, and return the third error', async () => {
     const job = await submit()
     for (let attempt = 1; attempt <= 3; attempt++) {
       const taken = await take()
@@ -269,7 +269,7 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
   })
 
-  it('refuses a job that no worker started in time, with a Retry-After', async () => {
+  it('fail with overloaded and a Retry-After if no worker starts them in time', async () => {
     const job = await submit()
     await vi.advanceTimersByTimeAsync(START_MS)
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
@@ -277,7 +277,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
   })
 
-  it('waits no longer for a worker on a later attempt than on the first', async () => {
+  it('have an equal start timeout for each attempt', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])
     await passWith('wrk_1', START_MS * 2)
@@ -287,7 +287,7 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('fails a job that every worker requeues, after about a minute, with the reason', async () => {
+  it('fail with model_loading after 40 attempts if every worker requeues them', async () => {
     const job = await submit()
     const failure = job.next().catch((error: unknown) => error)
     let attempts = 0
@@ -300,7 +300,7 @@ describe('an ingress with attached jobs', () => {
     expect(attempts).toBe(40)
   })
 
-  it('keeps calls waiting until their deadlines while a worker is alive', async () => {
+  it('wait until their deadline if a worker is alive but busy', async () => {
     const job = await submit()
     await passWith('wrk_1', TIMEOUT_MS - 10_000)
     expect(job.state).toBe('queued')
@@ -308,13 +308,13 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
   })
 
-  it('refuses a call that the queue must have lost, because workers are idle', async () => {
+  it('fail with overloaded if they are not started although workers are idle', async () => {
     const job = await submit()
     await passWith('wrk_1', START_MS + 2_000, FREE)
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('lets a call wait that its worker parked for a slot of its model, however many other slots are free', async () => {
+  it('wait without a timeout for a slot of their model if their worker has parked them', async () => {
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m'], backlog: [] }
     await beat('wrk_1', { slots: 100 })
     const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 2 }]
@@ -329,7 +329,7 @@ describe('an ingress with attached jobs', () => {
     expect(textOf((await calls[2]?.next()) ?? [])).toBe('hi')
   })
 
-  it('refuses waiting calls once they cannot start in time, the last ones first', async () => {
+  it('fail once their estimated wait exceeds the maximum, the last ones first', async () => {
     await beat('wrk_1', { slots: 2 })
     const calls: AttachedJob[] = []
     for (let i = 0; i < 30; i++) calls.push(await submit())
@@ -347,7 +347,7 @@ describe('an ingress with attached jobs', () => {
     expect(calls.slice(0, left + 2).some(({ state }) => state === 'done')).toBe(false)
   })
 
-  it('has no more calls of a model in the queue than its workers can start soon', async () => {
+  it('of one model are prefetched only up to the slots of its workers and two more', async () => {
     await beat('wrk_1', { slots: 100 })
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], backlog: [] }
     const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 3 }]
@@ -364,7 +364,7 @@ describe('an ingress with attached jobs', () => {
     expect(await broker.lag(QUEUE)).toBe(6)
   })
 
-  it('stops the worker of a job that passes its deadline', async () => {
+  it('make the ingress cancel them at the worker when their deadline passes', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])
     await passWith('wrk_1', TIMEOUT_MS)
@@ -373,14 +373,14 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
   })
 
-  it('treats a worker as dead whose heartbeat never arrived', async () => {
+  it('are retried if their worker never sent a heartbeat', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED], 'wrk_never_heard')
     await vi.advanceTimersByTimeAsync(6_000)
     expect([job.state, job.attempt]).toEqual(['queued', 2])
   })
 
-  it('accepts the output of a worker whose deregistration arrived first', async () => {
+  it('accept the completion from a worker whose deregistration arrived first', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED])
@@ -392,7 +392,7 @@ describe('an ingress with attached jobs', () => {
     expect(job.attempt).toBe(1)
   })
 
-  it('stops the worker of a job whose caller disconnected, wherever the job is', async () => {
+  it('are cancelled at the worker if their caller disconnects while they are queued, running or delayed', async () => {
     for (const state of ['queued', 'running', 'waiting for its next try']) {
       controls = []
       const job = await submit()
@@ -408,7 +408,7 @@ describe('an ingress with attached jobs', () => {
     expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
   })
 
-  it('stops a worker that starts a cancelled job', async () => {
+  it('make the ingress send a cancel to a worker that starts a cancelled job', async () => {
     const job = await submit()
     const taken = await take()
     jobs.cancel(job)
@@ -417,7 +417,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, worker: 'wrk_9' })
   })
 
-  it('stops the second worker that starts the same attempt', async () => {
+  it('make the ingress send a cancel to a second worker that starts an attempt', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED], 'wrk_1')
@@ -426,7 +426,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls).toEqual([{ type: 'cancel', job_id: job.id, attempt: 1, worker: 'wrk_2' }])
   })
 
-  it('stops a worker whose output exceeds the buffer', async () => {
+  it('fail with answer_too_large and are cancelled at the worker if unread output exceeds its maximum', async () => {
     const job = await submit({ stream: false })
     const taken = await take()
     await tell(taken, 1, [STARTED])
@@ -436,7 +436,7 @@ describe('an ingress with attached jobs', () => {
     expect(ends).toEqual(['failed answer_too_large'])
   })
 
-  it('pauses its worker while the caller does not read', async () => {
+  it('pause their worker while their caller does not read, and resume it afterwards', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED, { text: 'x'.repeat(300_000) }])
@@ -447,7 +447,7 @@ describe('an ingress with attached jobs', () => {
     expect(controls.at(-1)).toEqual({ type: 'resume', job_id: job.id, attempt: 1 })
   })
 
-  it('stores a large body outside the queue for the life of the job', async () => {
+  it('have their large body in a blob, which is deleted when they end', async () => {
     for (const [index, last] of [COMPLETED, { code: 'upstream_refused' } as const].entries()) {
       const job = await submit({ body: { text: 'x'.repeat(100_000) }, stream: false })
       expect([...blobs.keys()]).toEqual([job.id])
@@ -462,7 +462,7 @@ describe('an ingress with attached jobs', () => {
     expect(blobs.size).toBe(0)
   })
 
-  it('passes an accounted body to an in-process worker without a copy, and stores it if the call must wait', async () => {
+  it('pass a body to an in-process worker without a copy, and store it in a blob if they must wait', async () => {
     const body = { text: 'x'.repeat(100_000) }
     const job = await submit({ body, heldBytes: 300_000 })
     const [handed] = await queue.take(1, AbortSignal.timeout(1_000))
@@ -476,14 +476,14 @@ describe('an ingress with attached jobs', () => {
     expect(waiting.at(-1)?.stored).toEqual({ blob: waiting.at(-1)?.id })
   })
 
-  it('keeps nothing of a job that the broker refused', async () => {
+  it('leave neither a job nor a blob if the broker refuses them', async () => {
     await broker.close()
     const refused = submit({ body: { text: 'x'.repeat(100_000) } })
     await expect(refused).rejects.toMatchObject({ code: 'overloaded' })
     expect([jobs.size, blobs.size]).toEqual([0, 0])
   })
 
-  it('holds no more jobs than its maximum, and none after a drain', async () => {
+  it('are refused with overloaded beyond the maximum number of jobs, and after a drain has begun', async () => {
     await jobs.close()
     jobs = await openJobs({ jobsMax: 2 })
     const [first] = [await submit(), await submit()]
@@ -495,7 +495,7 @@ describe('an ingress with attached jobs', () => {
     await expect(submit()).rejects.toBeInstanceOf(ServiceError)
   })
 
-  it('refuses jobs whose estimated wait is too long, however fast another pool is', async () => {
+  it('are refused with overloaded if the estimated wait of their own pool is too long', async () => {
     await jobs.close()
     jobs = await openJobs({ startTimeoutMs: 5_000 })
     for (let i = 0; i < 20; i++) {
@@ -513,7 +513,7 @@ describe('an ingress with attached jobs', () => {
     expect((await submit({ pool: 'embeddings' })).state).toBe('queued')
   })
 
-  it('sends the call of another tenant before the waiting calls of one tenant', async () => {
+  it('of another tenant are sent before the waiting calls of one tenant', async () => {
     for (let i = 0; i < 10; i++) await submit({ tenant: 'key_many', body: i })
     expect(await broker.lag(QUEUE)).toBe(4)
     // A tenant without running calls need not wait until others have ended.
@@ -529,7 +529,7 @@ describe('an ingress with attached jobs', () => {
     expect(order).toEqual([0, 1, 2, 3, 'one', 4, 'two', 5, 6, 7, 8, 9])
   })
 
-  it('starts as many calls of a tenant at one ingress as of one that floods three', async () => {
+  it('of a tenant at one ingress start as often as those of a tenant that floods three ingresses', async () => {
     const ingresses = [jobs, await openJobs(), await openJobs()]
     for (const ingress of ingresses) {
       for (let i = 0; i < 60; i++) await submit({ tenant: 'key_many' }, ingress)
@@ -548,7 +548,7 @@ describe('an ingress with attached jobs', () => {
     for (const ingress of ingresses) await ingress.close()
   })
 
-  it('has as many jobs in the queue as its workers have free slots, and few if all are busy', async () => {
+  it('are prefetched as many as workers have free slots, and few if all slots are busy', async () => {
     await beat('wrk_1', { slots: 7, running: 0 })
     for (let i = 0; i < 10; i++) await submit()
     expect(await broker.lag(QUEUE)).toBe(7)
@@ -557,7 +557,7 @@ describe('an ingress with attached jobs', () => {
     expect(await broker.lag(QUEUE)).toBe(25)
   })
 
-  it('never sends a job that was cancelled while waiting', async () => {
+  it('are not sent if they were cancelled while waiting', async () => {
     const held = []
     for (let i = 0; i < 6; i++) held.push(await submit({ body: i }))
     jobs.cancel(held[4] as AttachedJob)
@@ -567,7 +567,7 @@ describe('an ingress with attached jobs', () => {
     expect(order).toEqual([0, 1, 2, 3, 5])
   })
 
-  it('sends nothing while the broker is down, and refuses new jobs', async () => {
+  it('stay queued in the ingress during an outage of the broker, while new ones are refused', async () => {
     let isReachable = true
     const away = new Proxy(broker, {
       get(target, name) {
@@ -596,7 +596,7 @@ describe('an ingress with attached jobs', () => {
     expect(order).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
   })
 
-  it('fails a job that the broker refuses after its wait', async () => {
+  it('fail with overloaded if the broker refuses them after their wait in the ingress', async () => {
     const held = []
     for (let i = 0; i < 5; i++) held.push(await submit())
     const last = held[4] as AttachedJob
@@ -607,7 +607,7 @@ describe('an ingress with attached jobs', () => {
     expect(await failure).toMatchObject({ code: 'overloaded' })
   })
 
-  it('ignores replies that it cannot parse', async () => {
+  it('ignore replies that cannot be parsed', async () => {
     const job = await submit()
     const taken = await take()
     const { shard, boot } = taken.reply
@@ -619,7 +619,7 @@ describe('an ingress with attached jobs', () => {
     expect(textOf((await job.next()) ?? [])).toBe('fine')
   })
 
-  it('fails its remaining jobs when it closes', async () => {
+  it('fail with overloaded when the ingress closes', async () => {
     const running = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED, { code: 'upstream_error' }])

@@ -84,7 +84,7 @@ async function pass(ms: number): Promise<void> {
   }
 }
 
-it('resends a job whose queue was deleted with its record, and no running one', async () => {
+it('a queued job is resent if the queue topic was deleted, and a running job is not', async () => {
   const [lost, runs] = [await submit(), await submit()]
   expect((await take()).id).toBe(lost.id)
   await reply(await take(), 1, { type: 'started' })
@@ -94,7 +94,7 @@ it('resends a job whose queue was deleted with its record, and no running one', 
   expect([lost.attempt, runs.attempt]).toEqual([2, 1])
 })
 
-it('retries an attempt without output for ten seconds after the replies were lost, and no other', async () => {
+it('an attempt without output for ten seconds after the loss of the reply topic is retried; others are not', async () => {
   const [silent, speaks] = [await submit(), await submit()]
   const [first, second] = [await take(), await take()]
   await reply(first, 1, { type: 'started' })
@@ -108,7 +108,7 @@ it('retries an attempt without output for ten seconds after the replies were los
   expect([speaks.attempt, speaks.state]).toEqual([1, 'running'])
 })
 
-it('ends a stream that stopped after the replies were lost', async () => {
+it('a stream without output for ten seconds after the loss of the reply topic fails with worker_lost', async () => {
   const job = await submit()
   const envelope = await take()
   await reply(envelope, 1, { type: 'started' })
@@ -120,7 +120,7 @@ it('ends a stream that stopped after the replies were lost', async () => {
   expect([job.state, ...ends]).toEqual(['done', 'failed worker_lost'])
 })
 
-it('refuses a call at once while the replies topic is missing', async () => {
+it('a call is refused with overloaded while the reply topic is missing', async () => {
   broker.missing.push(REPLIES)
   await expect(submit()).rejects.toMatchObject({ code: 'overloaded' })
 })

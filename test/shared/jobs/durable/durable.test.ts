@@ -130,7 +130,7 @@ async function run(id: string): Promise<void> {
 
 const all = async () => (await store.list(TENANT, { limit: 100 })).jobs
 
-describe('a submitted job', () => {
+describe('a submitted durable job', () => {
   it('is in the store and on its queue', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf({ priority: 'low' }))
@@ -139,7 +139,7 @@ describe('a submitted job', () => {
     await expect.poll(() => broker.lag('jobs.inference.batch')).toBe(1)
   })
 
-  it('is accepted during an outage of the broker', async () => {
+  it('is accepted while the broker is unreachable', async () => {
     const down = async () => {
       throw new ServiceError('overloaded', 'The broker is down.')
     }
@@ -147,14 +147,14 @@ describe('a submitted job', () => {
     expect(await jobs.create(specOf())).toMatchObject({ outcome: 'created' })
   })
 
-  it('waits outside the queue until its scheduled time', async () => {
+  it('is not queued until its scheduled time', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf({ runAtMs: Date.now() + 60_000 }))
     expect(created).toMatchObject({ job: { state: 'scheduled' } })
     expect(await broker.lag('jobs.inference')).toBe(0)
   })
 
-  it('is one job when the response of the store got lost', async () => {
+  it('is stored and queued once if the response of the store was lost', async () => {
     const jobs = await open({ store: storeWith({ create: unansweredOnce(store.create.bind(store)) }) })
     const created = await jobs.create(specOf(), KEY)
     expect(created.outcome).toBe('created')
@@ -162,7 +162,7 @@ describe('a submitted job', () => {
     await expect.poll(() => broker.lag('jobs.inference')).toBe(1)
   })
 
-  it('is one job for one key, however many concurrent requests, and a conflict for a different request', async () => {
+  it('is created once for ten concurrent requests with one Idempotency-Key; another body is a conflict', async () => {
     const jobs = await open()
     const created = await Promise.all(Array.from({ length: 10 }, () => jobs.create(specOf(), KEY)))
     expect(created.filter(({ outcome }) => outcome === 'created')).toHaveLength(1)
@@ -170,7 +170,7 @@ describe('a submitted job', () => {
     expect((await jobs.create(specOf(), { ...KEY, fingerprint: 'other' })).outcome).toBe('conflict')
   })
 
-  it('stores a large body in its own blob, which a repeated request does not duplicate', async () => {
+  it('has its large body in one blob, which a repeated request does not duplicate', async () => {
     const jobs = await open()
     const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
     const created = await jobs.create(large, KEY)
@@ -183,7 +183,7 @@ describe('a submitted job', () => {
     expect([...blobs.keys()]).toEqual([])
   })
 
-  it('leaves no blob when refused, and keeps all blobs when the outcome is unknown', async () => {
+  it('leaves no blob if the store refused it, and keeps the blob if the outcome is unknown', async () => {
     const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
     const failing = (error: Error) => open({ store: storeWith({ create: () => Promise.reject(error) }) })
     const refused = await failing(new ServiceError('overloaded', 'Busy.', { isUndone: true }))
@@ -196,7 +196,7 @@ describe('a submitted job', () => {
     expect(blobs.size).toBe(1)
   })
 
-  it('keeps its blobs while it is stored; unreferenced ones are deleted', async () => {
+  it('keeps its blobs while it is stored; blobs without a job are deleted by the sweep', async () => {
     const jobs = await open()
     const attachment = newAttachmentKey(newJobId())
     blobs.set(attachment, Buffer.from('audio'))
@@ -213,7 +213,7 @@ describe('a submitted job', () => {
     expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(2)
   })
 
-  it('is not searched by the sweep while its submission may be in flight', async () => {
+  it('is not looked up by the blob sweep while its submission may be in flight', async () => {
     const asked: string[] = []
     const find: Store['find'] = async (_scope, id) => void asked.push(id) as undefined
     const ages = [
@@ -235,7 +235,7 @@ describe('a submitted job', () => {
     expect(asked).toEqual([0, 2].map((i) => ownerOfBlob(ages[i]?.[0] ?? '')))
   })
 
-  it('is refused beyond the maximum of unfinished jobs', async () => {
+  it('is refused with overloaded beyond the maximum of unfinished jobs', async () => {
     const jobs = await open({ bounds: { jobsMax: 2, jobsMaxPerProject: 3 } })
     await jobs.create(specOf())
     await jobs.create(specOf())
@@ -244,8 +244,8 @@ describe('a submitted job', () => {
   })
 })
 
-describe('a cancel', () => {
-  it('ends a waiting job', async () => {
+describe('the cancellation of a durable job', () => {
+  it('ends a queued job without a message to workers', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -253,7 +253,7 @@ describe('a cancel', () => {
     expect(told).toEqual([])
   })
 
-  it('notifies the worker of a running job, once', async () => {
+  it('sends one cancel message to the worker of a running job, even if repeated', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -263,7 +263,7 @@ describe('a cancel', () => {
     expect(told).toEqual([{ type: 'cancel', job_id: id, attempt: 1, worker: BOOT }])
   })
 
-  it('can be repeated when its response got lost', async () => {
+  it('can be repeated if the response of the store was lost', async () => {
     const jobs = await open({ store: storeWith({ cancel: unansweredOnce(store.cancel.bind(store)) }) })
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -271,7 +271,7 @@ describe('a cancel', () => {
     expect(await jobs.cancel(TENANT, id)).toMatchObject({ state: 'cancelled' })
   })
 
-  it('is refused for a completed job, and for jobs of other tenants', async () => {
+  it('fails with job_already_finished after completion, and with job_not_found for another tenant', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -282,8 +282,8 @@ describe('a cancel', () => {
   })
 })
 
-describe('a rerun job', () => {
-  it('is a new job that names the old one', async () => {
+describe('the redrive of a durable job', () => {
+  it('creates a new job with the parent_id of the old one, and fails before the old one has ended', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -295,7 +295,7 @@ describe('a rerun job', () => {
   })
 })
 
-it('a wait for the end of a job returns the ended job, or the current one at the timeout', async () => {
+it('the wait for the end of a job returns the ended job, or the unfinished job after the timeout', async () => {
   const jobs = await open()
   const created = await jobs.create(specOf())
   const id = created.outcome === 'created' ? created.job.id : ''

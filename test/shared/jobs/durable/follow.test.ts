@@ -118,8 +118,8 @@ const anyStep = fc.oneof(
   fc.record({ do: fc.constant('cut' as const), isBack: fc.boolean() }),
 )
 
-describe('a follower of a job', () => {
-  it('receives every event once and in order, however stored and live events interleave', async () => {
+describe('a subscriber of the events of a durable job', () => {
+  it('receives every event once and in order for any interleaving of stored and live events', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(anyStep, { maxLength: 40 }), async (steps) => {
         const { broker, job, follower } = await arrange()
@@ -151,7 +151,7 @@ describe('a follower of a job', () => {
     )
   })
 
-  it('receives live events while the store is down', async () => {
+  it('receives live events while the store is unreachable', async () => {
     const { broker, job, follower } = await arrange()
     await pass(0)
     job.isDown = true
@@ -160,7 +160,7 @@ describe('a follower of a job', () => {
     expect(follower.seen).toEqual(job.events)
   })
 
-  it('recovers when the store answers others but not it', async () => {
+  it('receives missed events once its reads of the store succeed again', async () => {
     const { job, follower } = await arrange()
     job.isDown = true
     await pass(LONG_MS)
@@ -171,7 +171,7 @@ describe('a follower of a job', () => {
     expect(follower.seen).toEqual(job.events)
   })
 
-  it('reads announced and missing events at once', async () => {
+  it('reads events at once if a notification announces them or reveals a gap', async () => {
     const { broker, job, follower } = await arrange()
     await pass(0)
     publish(broker, job.commit(3), true)
@@ -183,7 +183,7 @@ describe('a follower of a job', () => {
     expect(follower.seen).toEqual(job.events)
   })
 
-  it('polls the store with growing intervals while nothing happens', async () => {
+  it('polls the store with growing intervals while no event arrives', async () => {
     const { job } = await arrange()
     await pass(1_000)
     const early = job.reads
@@ -194,7 +194,7 @@ describe('a follower of a job', () => {
     expect(job.reads - before).toBe(2)
   })
 
-  it('continues from the store when live events exceed its buffer', async () => {
+  it('continues from the store if live events exceed its buffer', async () => {
     const { broker, job } = await arrange()
     const live = await LiveEvents.open(broker, silentLog)
     const { signal } = new AbortController()
@@ -212,7 +212,7 @@ describe('a follower of a job', () => {
     expect(seen).toEqual(job.events)
   })
 
-  it('yields to timers between two pages of a long history', async () => {
+  it('yields to timers between the pages of a long history', async () => {
     const { job, follower } = await arrange()
     await pass(0)
     job.commit(1_000, true)
@@ -228,7 +228,7 @@ describe('a follower of a job', () => {
     expect(reads.size).toBeGreaterThan(4)
   })
 
-  it('ends when its job is deleted', async () => {
+  it('ends if its job is deleted', async () => {
     const { job, follower } = await arrange()
     job.isGone = true
     await pass(LONG_MS)

@@ -36,19 +36,19 @@ async function placesOf(jobs: readonly DurableJob[]): Promise<(number | null)[]>
   return await Promise.all(jobs.map((job) => positions.of(job)))
 }
 
-describe('the queue position of a job', () => {
+describe('the queue position of a durable job', () => {
   it('is the number of jobs of its tenant before it', async () => {
     expect(await placesOf(await queue('a', 4))).toEqual([0, 1, 2, 3])
   })
 
-  it('is not increased by the backlog of another tenant beyond its fair share', async () => {
+  it('grows with the backlog of another tenant only up to the fair share of that tenant', async () => {
     const [flood, own] = [await queue('flood', 100), await queue('own', 2)]
     expect(await placesOf(own)).toEqual([1, 3])
     expect((await placesOf(flood)).slice(0, 3)).toEqual([1, 3, 4])
     expect(await positions.of(flood[99] as DurableJob)).toBe(101)
   })
 
-  it('counts jobs for the same slots only, and the calls that share the fair queue with them', async () => {
+  it('counts only jobs for the same slots, and attached calls in the same fair queue', async () => {
     await queue('a', 3, { model: 'other' })
     await queue('a', 3, { priority: 'low' })
     await queue('a', 3, { runAtMs: Date.now() + HOUR_MS })
@@ -58,7 +58,7 @@ describe('the queue position of a job', () => {
     expect(await placesOf(jobs)).toEqual([1, 3, 4])
   })
 
-  it('falls as jobs before it start, and is absent for running and scheduled jobs', async () => {
+  it('decreases as jobs before it start, and is null for running and scheduled jobs', async () => {
     const [first, second] = (await queue('a', 2)) as [DurableJob, DurableJob]
     expect(await positions.of(second)).toBe(1)
     await store.claim(first.id, await alive(store))
@@ -68,7 +68,7 @@ describe('the queue position of a job', () => {
     expect(await placesOf([running as DurableJob, later])).toEqual([null, null])
   })
 
-  it('exists for a job that was queued since the last read of the queue', async () => {
+  it('is known for a job that was queued after the last read of the store', async () => {
     const [first] = (await queue('a', 1)) as [DurableJob]
     vi.useFakeTimers({ now: Date.now(), toFake: ['Date'] })
     try {
@@ -84,7 +84,7 @@ describe('the queue position of a job', () => {
     }
   })
 
-  it('is read from the store once for concurrent requests, and is unknown while the store is down', async () => {
+  it('is read from the store once for 100 concurrent requests, and is null if the store fails', async () => {
     const [job] = (await queue('a', 1)) as [DurableJob]
     const places = vi.spyOn(store.tenants, 'positions')
     await placesOf(Array.from({ length: 100 }, () => job))

@@ -41,14 +41,14 @@ function published(hints: QueueNotifier, count = 1_500): number {
   return Array.from({ length: count }, () => hints.mayPublish(JOB)).filter(Boolean).length
 }
 
-describe('a durable job', () => {
+describe('a queue record for a new durable job', () => {
   it('is published only while workers have free slots without another published record', () => {
     expect(published(channel(12).hints)).toBe(12)
     expect(published(channel(0).hints)).toBe(0)
     expect(published(channel(12, { ingresses: () => 3 }).hints)).toBe(4)
   })
 
-  it('is published in place of another one that has ended, once', () => {
+  it('is published once for each ended job with a published record', () => {
     const { hints } = channel(2)
     const ids = ['job_1', 'job_2', 'job_3', 'job_4']
     const asked = () => ids.map((id) => hints.mayPublish({ ...JOB, id })).filter(Boolean).length
@@ -63,7 +63,7 @@ describe('a durable job', () => {
     expect(hints.mayPublish({ ...JOB, priority: 'low' })).toBe(true)
   })
 
-  it('is published if no notification would arrive, or its model is unknown', () => {
+  it('is published if the control channel is silent, or no worker reports the model', () => {
     expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [] }).hints)).toBe(1_500)
     // A worker without a heartbeat yet, or of an old version in a half-upgraded fleet.
@@ -72,12 +72,12 @@ describe('a durable job', () => {
     expect(published(channel(0, { workersWithModel: () => [untold, worker([])] }).hints)).toBe(0)
   })
 
-  it('is published before there are workers, as many as the first one needs', () => {
+  it('is published 16 times if there are no workers', () => {
     expect(published(channel(0, { workers: () => [] }).hints)).toBe(16)
   })
 })
 
-it('many unpublished jobs are announced in few notifications per kind, model and priority', async () => {
+it('the queue notifier announces 1,500 unpublished jobs in one message per kind, model and priority', async () => {
   const { hints, sent } = channel(0)
   for (let i = 0; i < 1_500; i++) hints.notify(i % 2 ? JOB : { ...JOB, priority: 'low' })
   await until(() => sent.length > 0)

@@ -54,15 +54,15 @@ async function arrange() {
   return { id, wait, awaited, complete }
 }
 
-describe('a wait for the end of a job', () => {
-  it('returns the job and its result from the notification, without a read', async () => {
+describe('the wait for the end of a durable job', () => {
+  it('returns the job and its result from the notification, without another store read', async () => {
     const { id, wait, awaited, complete } = await arrange()
     new Dispatcher(broker, silentLog).publishMoved(await complete(RESULT), RESULT)
     expect(await awaited).toEqual({ job: await store.find(ALL_TENANTS, id), result: RESULT })
     expect(wait.reads).toBe(1)
   })
 
-  it('reads the job if its result is too large for a notification', async () => {
+  it('reads the job from the store if its result is too large for a notification', async () => {
     const { wait, awaited, complete } = await arrange()
     const large = { text: 'x'.repeat(100_000) }
     new Dispatcher(broker, silentLog).publishMoved(await complete(large), large)
@@ -70,7 +70,7 @@ describe('a wait for the end of a job', () => {
     expect([(await awaited).result, wait.reads]).toEqual([undefined, 2])
   })
 
-  it('reads the job if a notification is missing, or of an unknown version', async () => {
+  it('reads the job from the store if the notification is missing or cannot be parsed', async () => {
     const { awaited, complete } = await arrange()
     await complete(RESULT)
     expect(await awaited).toMatchObject({ job: { state: 'completed' } })
@@ -82,7 +82,7 @@ describe('a wait for the end of a job', () => {
     expect(other.wait.reads).toBe(2)
   })
 
-  it('continues during progress events, and returns the current job at the timeout', async () => {
+  it('continues after progress events, and returns the unfinished job after the timeout', async () => {
     const { id, wait, awaited } = await arrange()
     const [event] = await store.listEvents(ALL_TENANTS, id, 1, 1)
     await broker.send(EVENTS, eventPartition(id), id, Buffer.from(JSON.stringify({ last_seq: 2, events: [event] })))

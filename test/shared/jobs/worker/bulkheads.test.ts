@@ -79,8 +79,8 @@ async function submitOne(id: string, more: object): Promise<void> {
 const runs = (model: string) => [...running.keys()].filter((id) => id.startsWith(model))
 const said = (id: string) => events.filter(({ job_id }) => job_id === `job_${id}`).map(({ type }) => type)
 
-describe('calls of a hanging model', () => {
-  it('hold the slots of their model and no others, while those of another model run', async () => {
+describe('the calls of a model that hangs', () => {
+  it('hold the slots of their model only, while calls of another model run', async () => {
     const worker = await openWorker(4, 2)
     await submit('slow', 8)
     await until(() => worker.parkedCalls === 6)
@@ -90,7 +90,7 @@ describe('calls of a hanging model', () => {
     expect(worker.running).toBe(4)
   })
 
-  it('hold every slot without a limit, and an extra slot is for a model that has none', async () => {
+  it('hold every slot if their model has no limit, and another model receives an extra slot', async () => {
     const worker = await openWorker(4, 4)
     await submit('slow', 8)
     await until(() => worker.running === 4)
@@ -99,7 +99,7 @@ describe('calls of a hanging model', () => {
     expect([worker.running, worker.parkedCalls]).toEqual([5, 4])
   })
 
-  it('release slots to the model with the fewest, although its calls came last', async () => {
+  it('release slots to the model with the fewest slots, although its calls arrived last', async () => {
     const worker = await openWorker(8, 8)
     await submit('slow', 12)
     await until(() => worker.running === 8)
@@ -112,13 +112,13 @@ describe('calls of a hanging model', () => {
     }
     await endSlow('quick1')
     await endSlow('quick2')
-    expect(worker.running, 'slots and an extra one').toBe(9)
+    expect(worker.running, 'running calls with an extra slot').toBe(9)
     await endSlow(undefined)
-    expect(worker.running, 'slots').toBe(8)
+    expect(worker.running, 'running calls').toBe(8)
     await endSlow('slow8')
   })
 
-  it('get the slots of their model in order of arrival', async () => {
+  it('receive the slots of their model in order of arrival', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 4)
     await until(() => worker.parkedCalls === 3)
@@ -133,7 +133,7 @@ describe('calls of a hanging model', () => {
     expect(worker.running + worker.parkedCalls).toBe(0)
   })
 
-  it('get slots by tenant: first those with the fewest running', async () => {
+  it('receive slots in order of the tenant with the fewest running calls', async () => {
     await openWorker(4, 2)
     await submit('slow', 6, { tenant: 'key_a' })
     await until(() => runs('slow').length === 2)
@@ -149,7 +149,7 @@ describe('calls of a hanging model', () => {
     expect(order).toEqual(['slow0', 'slow1', 'slow6', 'slow2', 'slow8', 'slow7', 'slow3', 'slow4', 'slow5'])
   })
 
-  it('are removed when they are cancelled, or reach their deadline, while parked', async () => {
+  it('are removed if they are cancelled or reach their deadline while they wait for a permit', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 2)
     await until(() => worker.parkedCalls === 1)
@@ -164,7 +164,7 @@ describe('calls of a hanging model', () => {
     expect(said('slow1')).toEqual(['started'])
   })
 
-  it('are requeued by a draining worker, including parked ones', async () => {
+  it('are requeued when their worker drains, including those that wait for a permit', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 3)
     await until(() => worker.parkedCalls === 2)

@@ -164,7 +164,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   const types = async (id: string) => (await store.listEvents(ALL_TENANTS, id, 0, 100)).map(({ type }) => type)
   const children = async (id: string) => await store.listChildren(ALL_TENANTS, id)
 
-  it('run their steps once, submit children, wait without a slot, and return the results of all', async () => {
+  it('run each step once, wait for child jobs without a slot, and return all results', async () => {
     await openWorker(1)
     const id = await submit({ steps: 3, children: [{ text: 'a' }, { text: 'b' }, { text: 'c' }] })
     expect(await ended(id)).toMatchObject({ state: 'completed', tries: 0, crashes: 0, children: 3, steps: 4 })
@@ -191,7 +191,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(child).toMatchObject({ depth: 1, parent_id: id, tenant: TENANT, state: 'completed' })
   })
 
-  it('continue from their stored steps when their worker is lost', async () => {
+  it('continue from their stored steps on another worker if their worker is lost', async () => {
     const first = await openWorker()
     onStep = async ({ nth }, signal) => {
       if (nth !== 2 || outside.filter((what) => what === 'step 2').length > 1) return
@@ -212,7 +212,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
   })
 
-  it('store the results of concurrent steps, each once, and a large one in a blob', async () => {
+  it('store the result of each concurrent step once, and a large result in a blob', async () => {
     await openWorker()
     const id = await submit({ steps: 20, children: [{ text: 'a' }], isParallel: true, large: 100_000 })
     expect(await ended(id)).toMatchObject({ state: 'completed', steps: 22, attempt: 2 })
@@ -226,7 +226,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(tooLarge)).toMatchObject({ state: 'failed', error: { code: 'invalid_request' } })
   })
 
-  it('store the input of each step, and the beginning of a long one', async () => {
+  it('store the input of each step, truncated if it is long', async () => {
     await openWorker()
     const id = await submit({ steps: 1, children: [], large: 10, asked: 'ä'.repeat(70_000) })
     await ended(id)
@@ -239,14 +239,14 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(hasMore).toBe(true)
   })
 
-  describe('a replayed composed job', () => {
+  describe('the replay of a composed job', () => {
     const plan: Plan = { steps: 2, children: [{ text: 'a' }, { text: 'b' }], large: 100_000 }
     const replayOf = async (id: string) => {
       const created = await jobs.replay(TENANT, id)
       return created.outcome === 'created' ? await ended(created.job.id) : undefined
     }
 
-    it('returns an equal result from its record alone, without changing it', async () => {
+    it('returns an equal result from the recorded steps alone, without new calls', async () => {
       await openWorker()
       const id = await submit(plan)
       await ended(id)
@@ -261,7 +261,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect((await jobs.listStepViews(await job(id), 0, 20)).steps).toHaveLength(4)
     })
 
-    it('ends at a request that was not recorded, and names the most similar one', async () => {
+    it('fails at a request that was not recorded, and names the most similar recorded one', async () => {
       await openWorker()
       const id = await submit(plan)
       await ended(id)
@@ -279,7 +279,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(outside).toEqual(before)
     })
 
-    it('may be a cancelled one with a partial result', async () => {
+    it('reproduces the partial result of a cancelled job', async () => {
       await openWorker()
       const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] }, { partialMs: 30_000 })
       await waiting(id)
@@ -296,7 +296,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(outside).toEqual(before)
     })
 
-    it('is refused for a job that has not ended, or has no recorded steps', async () => {
+    it('is refused for a job that has not ended or has no recorded steps', async () => {
       await openWorker()
       const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] })
       await waiting(id)
@@ -310,7 +310,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     })
   })
 
-  it('are cancelled with their children, at all depths, while they wait', async () => {
+  it('are cancelled with their children at all depths while they wait', async () => {
     await openWorker()
     const inner: Plan = { steps: 0, children: [{ text: 'deep', isHeld: true }] }
     const id = await submit({ steps: 1, children: [inner], childKind: 'compose' })
@@ -325,7 +325,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(deep?.id ?? '')).toMatchObject({ state: 'cancelled', depth: 2 })
   })
 
-  it('write a partial result when cancelled while waiting, and end their children at once', async () => {
+  it('write a partial result after a cancel while they wait, and cancel their children at once', async () => {
     await openWorker()
     const children = [{ text: 'slow', isHeld: true }, { text: 'quick' }]
     const id = await submit({ steps: 1, children }, { partialMs: 30_000 })
@@ -346,7 +346,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
   })
 
-  it('write a partial result even if the notified worker is lost, and nothing twice', async () => {
+  it('write a partial result after a cancel if their worker is lost, without repeating a step', async () => {
     const first = await openWorker()
     onStep = async ({ nth }, signal) => {
       if (nth !== 1 || outside.filter((what) => what === 'step 1').length > 1) return
@@ -362,7 +362,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(outside.filter((what) => what === 'step 0')).toHaveLength(1)
   })
 
-  it('end as cancelled without a partial result, at the second cancel, and after the time for it', async () => {
+  it('end as cancelled if there is no partial result, after a second cancel, or after a time limit', async () => {
     await openWorker()
     const held: Plan = { steps: 1, children: [{ text: 'slow', isHeld: true }] }
     const empty = await submit({ ...held, writesNothing: true }, { partialMs: 30_000 })
@@ -388,7 +388,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
   })
 
-  it('write a partial result when their deadline is near', async () => {
+  it('write a partial result shortly before their deadline', async () => {
     await openWorker()
     const id = await submit(
       { steps: 1, children: [{ text: 'slow', isHeld: true }, { text: 'quick' }] },
@@ -403,7 +403,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect([one?.state, other?.state].toSorted()).toEqual(['cancelled', 'completed'])
   })
 
-  it('cannot have more concurrent children than the maximum, nor submit at too great a depth', async () => {
+  it('fail with more than 50 concurrent children or beyond the maximum depth', async () => {
     await openWorker(8)
     const many = Array.from({ length: 51 }, (_, nth) => ({ text: `${nth}`, isHeld: true }))
     const id = await submit({ steps: 0, children: many })
@@ -417,7 +417,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await textOf(top)).toContain('failed')
   })
 
-  it('are submitted sequentially without waiting for each publication', async () => {
+  it('submit their children without waiting for the publication of each', async () => {
     const find = store.find.bind(store)
     const gate = Promise.withResolvers<void>()
     vi.spyOn(store, 'find').mockImplementation(async (scope, id) => {
@@ -432,7 +432,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(id)).toMatchObject({ state: 'completed', children: 3 })
   })
 
-  it('are deleted at once with their children; grandchildren follow with the next purges', async () => {
+  it('are deleted together with their children; the purge deletes grandchildren', async () => {
     await openWorker()
     const lines = Array.from({ length: 3 }, (_, nth) => ({ text: `${nth}` }))
     const part: Plan = { steps: 1, children: lines }
@@ -448,7 +448,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await store.list(TENANT, { limit: 100 })).toMatchObject({ jobs: [] })
   })
 
-  it('are deleted with their children and steps, and a child not before its parent', async () => {
+  it('are deleted together with their children and steps; a child alone cannot be deleted', async () => {
     await openWorker()
     const id = await submit({ steps: 2, children: [{ text: 'a', isHeld: true }, { text: 'b' }] })
     const b = await until(async () => (await children(id)).find(({ state }) => state === 'completed'))

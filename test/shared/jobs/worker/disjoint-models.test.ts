@@ -88,7 +88,7 @@ async function load(model: string, callers: number, each: number): Promise<strin
   return said
 }
 
-test('calls of two models on separate workers run on the right one, more than its slots, in one attempt', async () => {
+test('calls of two models on different workers run on the right worker in one attempt', async () => {
   const [a, b] = await Promise.all([load('a', 2 * SLOTS, 25), load('b', 2 * SLOTS, 25)])
   expect(new Set(a)).toEqual(new Set(['a']))
   expect(new Set(b)).toEqual(new Set(['b']))
@@ -96,7 +96,7 @@ test('calls of two models on separate workers run on the right one, more than it
   expect(retries).toEqual([])
 })
 
-test('calls of a full worker wait for it in one attempt, while those of another model run', async () => {
+test('calls beyond the slots of their worker wait in one attempt, while calls of another model run', async () => {
   runMs = undefined
   const waiting = Array.from({ length: 3 * SLOTS }, () => call('a'))
   await until(() => workers[0]?.running === SLOTS)
@@ -111,7 +111,7 @@ test('calls of a full worker wait for it in one attempt, while those of another 
   expect(retries).toEqual([])
 })
 
-test('durable jobs of two models are claimed by the worker with the right one, in one attempt each', async () => {
+test('durable jobs of two models are claimed by the worker with the right model in one attempt', async () => {
   const request = { body: {}, encode: ENCODE }
   const submit = async (model: string) => {
     const created = await store.create(newJob({ kind: 'say', model, request }))

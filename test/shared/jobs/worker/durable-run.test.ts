@@ -139,7 +139,17 @@ async function claim(
 }
 
 async function eventsOf(id: string): Promise<DurableEvent[]> {
-  return await store.listEvents(TENANT, id, 0, 1_000)
+  return await passing(store.listEvents(TENANT, id, 0, 1_000))
+}
+
+/** All events of a job, in pages. */
+async function wholeHistoryOf(id: string): Promise<DurableEvent[]> {
+  const all: DurableEvent[] = []
+  for (let page = await eventsOf(id); page.length > 0; ) {
+    all.push(...page)
+    page = await passing(store.listEvents(TENANT, id, all.at(-1)?.seq ?? 0, 1_000))
+  }
+  return all
 }
 
 function outputOf(events: readonly DurableEvent[]): string {
@@ -156,8 +166,8 @@ const anySpeech = fc.array(
 )
 const anyFates = fc.array(fc.constantFrom<Fate>('well', 'refused', 'unanswered'), { maxLength: 20 })
 
-describe('a durable run', () => {
-  it('stores its output once and in order, whatever happens to its writes', async () => {
+describe('the run of a durable job', () => {
+  it('stores its output once and in order, whether writes succeed, fail or lose their response', async () => {
     await fc.assert(
       fc.asyncProperty(anySpeech, anyFates, async (speech, fates) => {
         const sent: Sent[] = []
@@ -176,7 +186,7 @@ describe('a durable run', () => {
     )
   })
 
-  it('fails if its output cannot be encoded, also while the failure is stored', async () => {
+  it('fails with internal_error if its output cannot be encoded', async () => {
     const answer = sayKind.answer()
     const push = () => {
       throw new TypeError('a failing encoder')
@@ -191,7 +201,7 @@ describe('a durable run', () => {
     expect((await store.find(TENANT, id))?.state).toBe('failed')
   })
 
-  it('publishes the first output at once, and later output in chunks', async () => {
+  it('publishes the first output at once, and later output in batches', async () => {
     const sent: Sent[] = []
     const { run } = await claim(fateful([], sent))
     void run.event({ text: 'a' })
@@ -204,7 +214,7 @@ describe('a durable run', () => {
     expect(sent.map(({ text }) => text)).toEqual(['a', 'bcdef', 'ghij'])
   })
 
-  it('publishes soon after one slow write', async () => {
+  it('publishes output within two seconds after one slow write', async () => {
     const sent: Sent[] = []
     let writeMs = 30_000
     const { run } = await claim(fateful([], sent, () => writeMs))
@@ -219,7 +229,7 @@ describe('a durable run', () => {
   it.each([
     ['completed', (run: DurableRun) => run.completed()],
     ['failed', (run: DurableRun) => run.failed({ ...UPSTREAM, code: 'invalid_request' })],
-  ])('splits a burst of messages among several writes, and has %s with all of them', async (state, end) => {
+  ])('splits 2,000 messages into several writes, and has state %s after all of them', async (state, end) => {
     const sent: Sent[] = []
     const { run, id } = await claim(fateful([], sent))
     const texts = Array.from({ length: 2_000 }, (_, i) => `${i},`)
@@ -232,7 +242,18 @@ describe('a durable run', () => {
     expectNumbered(sent)
   })
 
-  it('applies backpressure to its engine while too much is unwritten', async () => {
+  it('writes at most one message after 256 KiB, so that no transaction stores a whole answer', async () => {
+    const sent: Sent[] = []
+    const { run, id } = await claim(fateful([], sent))
+    const texts = Array.from({ length: 12 }, (_, at) => String.fromCharCode(97 + at).repeat(100 * 1024))
+    for (const text of texts) void run.event({ text, apart: true })
+    await passing(run.completed())
+    expect(outputOf(await wholeHistoryOf(id))).toBe(texts.join(''))
+    expect(Math.max(...sent.map(({ text }) => text.length)), 'characters of one write').toBeLessThan(400 * 1024)
+    expectNumbered(sent)
+  })
+
+  it('applies backpressure to its engine while 256 KiB are not written', async () => {
     const { run } = await claim(fateful(['refused', 'refused'], []))
     expect(run.event({ text: 'a'.repeat(200 * 1024) })).toBeUndefined()
     const room = run.event({ text: 'a'.repeat(200 * 1024) })
@@ -241,7 +262,7 @@ describe('a durable run', () => {
     expect(run.event({ text: 'a' })).toBeUndefined()
   })
 
-  it('stops when the job is no longer its own, and writes nothing more', async () => {
+  it('stops and writes nothing more once its job has been requeued', async () => {
     const sent: Sent[] = []
     const { run, id, lost } = await claim(fateful([], sent))
     await passing(store.handBack({ id, attempt: 1, boot: BOOT, chunk: 0 }))
@@ -253,7 +274,7 @@ describe('a durable run', () => {
     expect((await eventsOf(id)).map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
-  it('abandons the retry of a write when the job is lost', async () => {
+  it('abandons the retry of a write once its lease is lost', async () => {
     const sent: Sent[] = []
     const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
     void run.event({ text: 'a' })
@@ -273,7 +294,7 @@ describe('a durable run', () => {
     expect(lost).toEqual(['lost'])
   })
 
-  it('resets its output in the next attempt with an event', async () => {
+  it('records an event with output_reset in the next attempt', async () => {
     const first = await claim()
     void first.run.event({ text: 'half' })
     await passing(first.run.failed(UPSTREAM))
@@ -289,13 +310,13 @@ describe('a durable run', () => {
     expect((await store.findContent(TENANT, first.id))?.result).toEqual({ text: 'whole' })
   })
 
-  it('has no reset event without earlier output', async () => {
+  it('records no output_reset if there was no output', async () => {
     const { run, id } = await claim()
     await passing(run.failed(UPSTREAM))
     expect((await eventsOf(id)).at(-1)?.data).toMatchObject({ output_reset: false })
   })
 
-  it('is retried without using up a try, however often store calls of its handler fail', async () => {
+  it('is retried without counting an attempt if store calls of its handler fail', async () => {
     const away = { code: 'overloaded', message: 'The job store cannot be reached now.', param: null } as const
     const first = await claim()
     await passing(first.run.failed(away, true))
@@ -308,7 +329,7 @@ describe('a durable run', () => {
     expect(await passing(store.find(TENANT, first.id))).toMatchObject({ state: 'scheduled', tries: 0, attempt: 6 })
   })
 
-  it('publishes its progress at most twice a second, the newest last', async () => {
+  it('publishes its progress at most twice per second, and the latest value last', async () => {
     const sent: Sent[] = []
     const { run, id } = await claim(fateful([], sent))
     for (let percent = 0; percent <= 20; percent++) {
@@ -327,7 +348,7 @@ describe('a durable run', () => {
     ['failed', (run: DurableRun) => run.failed({ ...UPSTREAM, code: 'upstream_refused' })],
     ['queued', (run: DurableRun) => run.parked()],
     ['cancelled', (run: DurableRun) => run.cancelled()],
-  ])('publishes the last progress of a job that is %s, however soon after another', async (state, end) => {
+  ])('publishes the latest progress before its job is %s', async (state, end) => {
     const { run, id } = await claim()
     run.onProgress({ phase: 'planning', percent: 2, message: '' })
     await pass(100)
@@ -343,7 +364,7 @@ describe('a durable run', () => {
     ])
   })
 
-  it('publishes no progress of a job that ended before any', async () => {
+  it('publishes no progress if the job ends before the first progress is due', async () => {
     const { run, id } = await claim()
     run.onProgress({ phase: 'reading', percent: 5, message: '' })
     await passing(run.completed())

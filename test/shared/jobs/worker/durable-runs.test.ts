@@ -106,7 +106,7 @@ async function reap(owner: string): Promise<void> {
 const stateOf = async (id: string) => (await store.find(TENANT, id))?.state
 
 describe('the durable jobs of a worker', () => {
-  it('are claimed with the attempt and a deadline by the local clock', async () => {
+  it('are claimed with their attempt and a deadline by the local clock', async () => {
     const runs = await open()
     const envelope = await submit()
     const claimed = await claim(runs, envelope)
@@ -115,7 +115,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(envelope.id)).toBe('in_progress')
   })
 
-  it('are not claimed again by another record', async () => {
+  it('are not claimed a second time', async () => {
     const runs = await open()
     const envelope = await submit()
     const [first, second] = await passing(Promise.all([runs.claimNext(OF, say, 1), runs.claimNext(OF, say, 1)]))
@@ -123,7 +123,7 @@ describe('the durable jobs of a worker', () => {
     expect(await claim(runs, envelope)).toBeUndefined()
   })
 
-  it('are claimed fairly by tenant, also with a limit of one per claim', async () => {
+  it('are claimed round robin by tenant, even one per claim', async () => {
     const runs = await open()
     for (const tenant of ['a', 'a', 'a', 'b', 'c', 'c']) await submit(tenant)
     const tenants: (string | undefined)[] = []
@@ -135,7 +135,7 @@ describe('the durable jobs of a worker', () => {
     expect(tenants).toEqual(['a', 'b', 'c', 'a', 'c', 'a'])
   })
 
-  it('stop as cancelled at the next renewal after a cancel', async () => {
+  it('stop as cancelled at the next lease renewal after a cancel', async () => {
     const runs = await open()
     const claimed = await claim(runs, await submit())
     await passing(store.cancel(TENANT, claimed?.job.id ?? ''))
@@ -143,7 +143,7 @@ describe('the durable jobs of a worker', () => {
     expect(claimed?.stops).toEqual(['cancelled'])
   })
 
-  it('stop as lost at the next renewal after they were taken', async () => {
+  it('stop as lost at the next lease renewal after they were requeued', async () => {
     const runs = await open()
     const claimed = await claim(runs, await submit())
     await reap(BOOT)
@@ -152,7 +152,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(claimed?.job.id ?? '')).toBe('queued')
   })
 
-  it('stop before the end of a lease that could not be renewed, and no others are claimed until then', async () => {
+  it('stop before an unrenewed lease ends, and no others are claimed until a renewal', async () => {
     let isDown = false
     const renew: Store['renew'] = async (process) => {
       if (isDown) throw new ServiceError('overloaded', 'The store is down.')
@@ -173,7 +173,7 @@ describe('the durable jobs of a worker', () => {
     expect(await claim(runs, other)).toBeDefined()
   })
 
-  it('stop when the same worker claims the job again', async () => {
+  it('stop in their old attempt if the same worker claims a new one', async () => {
     let renewal: PromiseWithResolvers<void> | undefined
     const renew: Store['renew'] = async (process) => {
       const owned = await store.renew(process)
@@ -194,7 +194,7 @@ describe('the durable jobs of a worker', () => {
     expect([first?.stops, second?.stops]).toEqual([['lost'], []])
   })
 
-  it('are requeued and republished when the response to a claim got lost', async () => {
+  it('are requeued and published again if the response to their claim was lost', async () => {
     const claimInto: Store['claimNext'] = async (...claim) => {
       await store.claimNext(...claim)
       throw new ServiceError('overloaded', 'The answer is lost.')
@@ -210,7 +210,7 @@ describe('the durable jobs of a worker', () => {
     expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
-  it('are not started if the lease ended before the response to the claim', async () => {
+  it('are not started if the lease ended before the response to their claim', async () => {
     let isDown = false
     const answer = Promise.withResolvers<void>()
     const renew: Store['renew'] = async (process) => {
@@ -237,7 +237,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(envelope.id)).toBe('queued')
   })
 
-  it('are not affected by a renewal that was in flight when they ended', async () => {
+  it('are not affected by a lease renewal that was in flight when they ended', async () => {
     let renewal: PromiseWithResolvers<void> | undefined
     const renew: Store['renew'] = async (process) => {
       const owned = await store.renew(process)
@@ -256,7 +256,7 @@ describe('the durable jobs of a worker', () => {
     expect(await broker.lag('jobs.inference')).toBe(0)
   })
 
-  it('may be taken at once after their worker deregistered', async () => {
+  it('are requeued as soon as their worker has deregistered', async () => {
     const runs = await open()
     const claimed = await claim(runs, await submit())
     await passing(runs.close())
@@ -266,7 +266,7 @@ describe('the durable jobs of a worker', () => {
   })
 })
 
-it('a worker with an expired lease claims nothing', async () => {
+it('a worker with an expired lease claims no durable job', async () => {
   const runs = await open(storeWith({ renew: async () => [] }))
   expect(await claim(runs, await submit())).toBeUndefined()
 })

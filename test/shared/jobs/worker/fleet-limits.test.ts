@@ -50,7 +50,7 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
 const places = () => processes.map(({ limit }) => limit.permits)
 const sum = () => places().reduce((total, one) => total + one, 0)
 
-test('workers with a model share its limit equally, also after one joins and one leaves', async () => {
+test('workers with a model divide its limit equally, also after one joins and one leaves', async () => {
   await openProcess(8)
   await until(() => sum() === 8)
   await openProcess(8)
@@ -64,12 +64,12 @@ test('workers with a model share its limit equally, also after one joins and one
   await until(() => [0, 2].every((nth) => places()[nth] === 4))
 })
 
-test('with a limit below their number some workers have no slot, and calls go to the others', async () => {
+test('a limit of two for three workers leaves one worker without a slot', async () => {
   for (let nth = 0; nth < 3; nth++) await openProcess(2)
   await until(() => places().toSorted().join() === '0,1,1')
 })
 
-test('the response of a server to one worker changes the limit of all', async () => {
+test('an overload response to one worker reduces the limit of all workers', async () => {
   for (let nth = 0; nth < 2; nth++) await openProcess(16)
   await until(() => places().join() === '8,8')
   const { limit, worker } = processes[0] as Process

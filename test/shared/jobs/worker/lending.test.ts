@@ -132,8 +132,8 @@ const kinds = [
   ['durable jobs', submitDurable],
 ] as const
 
-describe.each(kinds)('%s', (_, submit) => {
-  it('of one model use every slot while no other model has work, and no more', async () => {
+describe.each(kinds)('%s on a worker with several models', (_, submit) => {
+  it('of one model use every slot, but no extra ones, if no other model has work', async () => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)
@@ -146,7 +146,9 @@ describe.each(kinds)('%s', (_, submit) => {
     await submit(first, 3 * SLOTS)
     await until(() => runs(first) === SLOTS)
     await submit(second, 3)
-    expect(await endUntilBegun(first, second, 3), 'jobs that ended first').toBeLessThanOrEqual(SLOTS)
+    expect(await endUntilBegun(first, second, 3), 'jobs that ended before the other model started').toBeLessThanOrEqual(
+      SLOTS,
+    )
     while (runs(second) > 0) endOne(second)
     await until(() => runs(first) === SLOTS)
     expect(worker.running).toBe(SLOTS)

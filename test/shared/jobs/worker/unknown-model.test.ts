@@ -70,8 +70,8 @@ async function submit(): Promise<string> {
 
 const find = async (id: string) => await store.find(ALL_TENANTS, id)
 
-describe('a job for a model that only some workers have', () => {
-  it('runs on one that has it, each of many in one attempt', async () => {
+describe('a job for a model that only one of three workers has', () => {
+  it('runs on that worker in one attempt', async () => {
     await openPool('old')
     await openPool('old', 'new')
     await openPool('old')
@@ -82,7 +82,7 @@ describe('a job for a model that only some workers have', () => {
     }
   })
 
-  it('is answered to a waiting caller', async () => {
+  it('returns its output to a waiting caller', async () => {
     const observer = { onRetry: () => {}, onEnd: () => {} }
     const times = { workerSuspectedMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
     const jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 100 })
@@ -106,7 +106,7 @@ describe('a job for a model that only some workers have', () => {
   })
 })
 
-it('a job for a model that no worker has waits a few minutes, then fails with the reason', async () => {
+it('a job for a model that no worker has fails with model_not_found after five minutes', async () => {
   await openPool('old')
   const id = await submit()
   await until(async () => (await broker.lag('jobs.inference')) === 0)

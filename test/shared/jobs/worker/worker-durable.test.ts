@@ -131,7 +131,7 @@ async function ended(ids: readonly string[]): Promise<DurableJob[]> {
 const inProgress = async () => (await store.list(ALL_TENANTS, { limit: 1_000, states: ['in_progress'] })).jobs.length
 
 describe('durable jobs of a model with a low limit', () => {
-  it('wait in the store until there are slots: each is claimed once, in order, and none fails', async () => {
+  it('wait in the store for slots, and each completes in one attempt', async () => {
     await openPool('a', bounded(2))
     const ids = await submit(100)
     await until(async () => (await broker.lag(jobsTopic('inference'))) === 0)
@@ -152,7 +152,7 @@ describe('durable jobs of a model with a low limit', () => {
     expect(work.order.filter((text) => text.startsWith('quick'))).toHaveLength(4)
   })
 
-  it('leave a slot to each priority', async () => {
+  it('leave one slot to each priority', async () => {
     await openPool('a', bounded(4))
     await submit(20, { priority: 'low', model: 'm' })
     await until(() => work.on('a') === 5)
@@ -162,7 +162,7 @@ describe('durable jobs of a model with a low limit', () => {
     await until(async () => (await store.depth()).length === 0)
   })
 
-  it('run on a worker that joined later without a record of them', async () => {
+  it('run on a worker that joined later, without a new queue record', async () => {
     await openPool('a', bounded(2))
     const ids = await submit(40)
     await until(async () => (await broker.lag(jobsTopic('inference'))) === 0)
@@ -173,7 +173,7 @@ describe('durable jobs of a model with a low limit', () => {
     for (const { attempt } of await ended(ids)) expect(attempt).toBe(1)
   })
 
-  it('survive a failure of the claim of the next ones', async () => {
+  it('complete although the store fails three claims', async () => {
     let failures = 3
     const fragile = new Proxy(store, {
       get(target, name) {
@@ -190,8 +190,8 @@ describe('durable jobs of a model with a low limit', () => {
   })
 })
 
-describe('the priorities of a worker', () => {
-  it.each([1, 4])('never run more jobs than its %i slots, in any order of records', async (slots) => {
+describe('the two priorities of a worker', () => {
+  it.each([1, 4])('run at most %i jobs together, in any order of records', async (slots) => {
     for (let round = 0; round < 8; round++) {
       const pool = await openPool(`${round}`, { slots })
       const attached = Array.from({ length: 8 }, (_, i) => {

@@ -171,7 +171,7 @@ function recordOf(id: string, more: Partial<JobEnvelope> = {}): Buffer {
 }
 
 describe('a worker', () => {
-  it('runs a job from started to completed', async () => {
+  it('runs a job and sends its events from started to completed', async () => {
     await openPool()
     await submit('a', { body: { text: 'hello' } })
     await until(() => work.running.has('job_a:1'))
@@ -183,7 +183,7 @@ describe('a worker', () => {
     expect(await broker.lag(QUEUE)).toBe(0)
   })
 
-  it('sends nothing of a whole response before its end', async () => {
+  it('sends no output of a job without streaming before its end', async () => {
     await openPool()
     await submit('a', { stream: false, body: { text: 'hello' } })
     await until(() => said('a').length > 0)
@@ -194,7 +194,7 @@ describe('a worker', () => {
     expect(textOfEvents(events)).toBe('hello')
   })
 
-  it('acknowledges a job once its start is published, not when it ends', async () => {
+  it('acknowledges a record once the start of its job is published, not when the job ends', async () => {
     await openPool()
     await submit('a')
     await until(async () => (await broker.lag(QUEUE)) === 0)
@@ -202,7 +202,7 @@ describe('a worker', () => {
     expect(work.running.size).toBe(1)
   })
 
-  it('never runs more jobs than it has slots, and takes the next as soon as one is free', async () => {
+  it('runs at most as many jobs as it has slots, and takes the next when one ends', async () => {
     const pool = await openPool({ slots: 3 })
     for (let i = 0; i < 20; i++) await submit(`${i}`)
     await until(() => pool.running === 3)
@@ -217,7 +217,7 @@ describe('a worker', () => {
     expect(new Set(work.started).size).toBe(20)
   })
 
-  it('shares the queue with other workers, each job running once', async () => {
+  it('shares the queue with another worker, so that each job runs once', async () => {
     await Promise.all([openPool({ slots: 2 }), openPool({ slots: 2 })])
     for (let i = 0; i < 4; i++) await submit(`${i}`)
     await until(() => work.running.size === 4)
@@ -236,7 +236,7 @@ describe('a worker', () => {
     expect(JSON.stringify(events)).not.toContain('secret')
   })
 
-  it('fails a job whose deadline passes while it runs, and one past its deadline', async () => {
+  it('fails a job with timeout if its deadline passes before or while it runs', async () => {
     await openPool()
     await submit('running', { deadline_ms: Date.now() + 50 })
     await submit('late', { deadline_ms: Date.now() - 1 })
@@ -244,7 +244,7 @@ describe('a worker', () => {
     expect(work.running.size).toBe(0)
   })
 
-  it('fails a job whose body is missing', async () => {
+  it('fails a job with internal_error if its body blob is missing', async () => {
     await openPool()
     const { body: _, ...rest } = envelopeOf({ id: 'job_a' })
     await broker.submit(QUEUE, Buffer.from(JSON.stringify({ ...rest, blob: 'job_a' })))
@@ -252,8 +252,8 @@ describe('a worker', () => {
   })
 })
 
-describe('a cancel', () => {
-  it('stops a running job at once, and nothing more is published about it', async () => {
+describe('a cancel message', () => {
+  it('stops a running job at once, and no further event is published', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -264,7 +264,7 @@ describe('a cancel', () => {
   })
 
   it.each([{ job_id: 'job_a' }, { job_id: 'job_a', attempt: 1 }])(
-    'that arrives before the job (%j) keeps it from running',
+    'with the fields %j, received before its job, prevents the job from running',
     async (which) => {
       await openPool()
       await control({ type: 'cancel', ...which })
@@ -277,7 +277,7 @@ describe('a cancel', () => {
     },
   )
 
-  it('of another attempt, or for another worker, has no effect', async () => {
+  it('for another attempt or another worker has no effect', async () => {
     const pool = await openPool()
     await submit('a', { attempt: 2 })
     await until(() => work.running.size === 1)
@@ -289,7 +289,7 @@ describe('a cancel', () => {
     await until(() => pool.running === 0)
   })
 
-  it('is applied to every job of an ingress that deregisters', async () => {
+  it('is implied for every job of an ingress that deregisters', async () => {
     const pool = await openPool()
     const beat = { type: 'heartbeat', role: 'ingress', slots: 0, running: 0, draining: false, version: 'x' } as const
     await control({ ...beat, boot: 'ing_1' })
@@ -302,8 +302,8 @@ describe('a cancel', () => {
   })
 })
 
-describe('a pause of a reader', () => {
-  it('holds the output back until the reader has caught up', async () => {
+describe('a pause message from an ingress', () => {
+  it('holds back output until a resume message arrives', async () => {
     await openPool()
     await submit('a')
     const job = await until(() => work.running.get('job_a:1'))
@@ -317,7 +317,7 @@ describe('a pause of a reader', () => {
     await until(() => textOfEvents(events) === '123')
   })
 
-  it.each(['before', 'after'])('does not keep a cancelled job alive, with the pause %s', async (order) => {
+  it.each(['before', 'after'])('does not keep a cancelled job running, if it arrives %s the cancel', async (order) => {
     const pool = await openPool()
     await submit('a')
     const job = await until(() => work.running.get('job_a:1'))
@@ -330,16 +330,16 @@ describe('a pause of a reader', () => {
   })
 })
 
-describe('a job record', () => {
+describe('a queue record of a job', () => {
   it.each([
-    ['garbage', Buffer.from([0xff, 0x00, 0x7b])],
-    ['nothing', Buffer.alloc(0)],
-    ['JSON that is no job', Buffer.from('{"id":"job_1"}')],
+    ['random bytes', Buffer.from([0xff, 0x00, 0x7b])],
+    ['no bytes', Buffer.alloc(0)],
+    ['JSON without the fields of a job', Buffer.from('{"id":"job_1"}')],
     ['an unknown kind', Buffer.from(JSON.stringify(envelopeOf({ kind: 'dance' })))],
-    ['a kind that every object has', Buffer.from(JSON.stringify(envelopeOf({ kind: 'constructor' })))],
+    ['a kind named like an inherited property', Buffer.from(JSON.stringify(envelopeOf({ kind: 'constructor' })))],
     ['__proto__ as its kind', Buffer.from(JSON.stringify(envelopeOf({ kind: '__proto__' })))],
     ['a megabyte of zeros', Buffer.alloc(1_000_000)],
-  ])('that cannot be parsed (%s) is dead-lettered unchanged, and the queue continues', async (_name, value) => {
+  ])('that cannot be parsed (%s) becomes a dead letter, and the next record is processed', async (_name, value) => {
     await openPool()
     await broker.submit(QUEUE, value)
     await submit('next')
@@ -350,7 +350,7 @@ describe('a job record', () => {
     expect(work.started).toEqual(['job_next:1'])
   })
 
-  it('that cannot be dead-lettered now is kept', async () => {
+  it('is not acknowledged while the dead-letter topic refuses it', async () => {
     const queue = queueOf({ value: Buffer.from('garbage') }, { value: await recordOf('next') })
     const inner = queue.broker
     const failing = new Proxy(inner, {
@@ -366,7 +366,7 @@ describe('a job record', () => {
     expect(queue.settled).toEqual(['acknowledged 1'])
   })
 
-  it('that is redelivered while its job runs is dropped', async () => {
+  it('is dropped if it is redelivered while its job runs', async () => {
     const value = await recordOf('a')
     const queue = queueOf({ value }, { value, deliveryCount: 2 }, { value: await recordOf('b') })
     await openPool({ broker: queue.broker })
@@ -375,7 +375,7 @@ describe('a job record', () => {
     expect(said('a')).toEqual(['started'])
   })
 
-  it('whose job has killed its workers repeatedly is failed as poison', async () => {
+  it('fails its job with internal_error at the fourth delivery', async () => {
     const queue = queueOf(
       { value: await recordOf('a'), deliveryCount: 4 },
       { value: await recordOf('b'), deliveryCount: 3 },
@@ -387,8 +387,8 @@ describe('a job record', () => {
   })
 })
 
-describe('a drain', () => {
-  it('starts no job and waits for running ones, for every caller of drain', async () => {
+describe('the drain of a worker', () => {
+  it('starts no job, and ends for all callers when running jobs have ended', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -404,7 +404,7 @@ describe('a drain', () => {
     expect(await broker.lag(QUEUE)).toBe(1)
   })
 
-  it('that times out requeues jobs without output, and fails the others', async () => {
+  it('requeues jobs without output and fails the others with worker_lost after its timeout', async () => {
     const pool = await openPool()
     await submit('silent')
     await submit('spoken', { body: { text: 'word' } })
@@ -418,7 +418,7 @@ describe('a drain', () => {
     expect(said('spoken').at(-1)).toBe('failed worker_lost')
   })
 
-  it('ends a wait that an earlier drain with a longer timeout continues', async () => {
+  it('with an expired timeout also ends an earlier drain with a longer one', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -428,7 +428,7 @@ describe('a drain', () => {
     expect(said('a').at(-1)).toBe('handed_back')
   })
 
-  it('is part of closing, and a closed worker leaves its jobs to others', async () => {
+  it('is part of closing a worker, which takes no further jobs', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -441,11 +441,11 @@ describe('a drain', () => {
   })
 })
 
-describe('queued jobs of a dead ingress', () => {
+describe('the queued jobs of an ingress', () => {
   const later = Date.now() + 30_000
   const old = { created_at_ms: later - 10_000, deadline_ms: later + 60_000 }
 
-  it('are dropped if its heartbeat never arrived, and run otherwise', async () => {
+  it('are dropped if the ingress sends no heartbeats, and run otherwise', async () => {
     const pool = await openPool()
     vi.spyOn(Date, 'now').mockReturnValue(later)
     // The channel must be proved to work: our own heartbeat has arrived since.

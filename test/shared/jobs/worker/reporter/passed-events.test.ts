@@ -18,7 +18,7 @@ async function openPassing() {
 const turn = () => new Promise(setImmediate)
 
 describe('the reporter with an in-process ingress', () => {
-  it('delivers the output of one read before the next, whatever other streams do', async () => {
+  it('delivers output to the ingress before the event loop reads the next socket', async () => {
     const { reporter, events } = await openPassing()
     const streams = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const heard: string[][] = []
@@ -39,7 +39,7 @@ describe('the reporter with an in-process ingress', () => {
     expect(events().map((event) => textOfEvents([event]))).toEqual(['ab', 'ab', 'ab'])
   })
 
-  it('numbers the events of an attempt from 1 without gaps, and sends all output before its end', async () => {
+  it('numbers the events of an attempt from 1 without gaps, and sends all output before the end event', async () => {
     const { reporter, events } = await openPassing()
     const attempt = reporter.open(envelopeOf({ attempt: 7 }), mergeSaid)
     await attempt.started()
@@ -53,7 +53,7 @@ describe('the reporter with an in-process ingress', () => {
     expect(new Set(events().map(({ job_id, attempt }) => `${job_id} ${attempt}`))).toEqual(new Set(['job_1 7']))
   })
 
-  it('yields to the event loop during a burst of one attempt', async () => {
+  it('yields to the event loop during a burst of 800,000 characters', async () => {
     const { reporter, events } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     let turns = 0
@@ -70,13 +70,13 @@ describe('the reporter with an in-process ingress', () => {
     expect(turns).toBeGreaterThan(5)
   })
 
-  it('refuses an event that is too large for a broker', async () => {
+  it('refuses an event that is too large for a broker record', async () => {
     const { reporter } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     expect(() => attempt.event({ text: 'x'.repeat(600_000) })).toThrow('exceeds the maximum size')
   })
 
-  it('sends equal messages to receivers of bytes', async () => {
+  it('sends the same message as an object and as bytes', async () => {
     const { reporter, records } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.event({ text: 'a' })

@@ -43,7 +43,7 @@ function shutGate() {
   return { wait: () => promise, open: resolve }
 }
 
-describe('the reporter', () => {
+describe('the reporter of a worker', () => {
   it('sends the events of an attempt in order, numbered from 1 without gaps', async () => {
     const { reporter, events } = openReporter()
     const attempt = reporter.open(envelopeOf({ attempt: 7 }), mergeSaid)
@@ -56,7 +56,7 @@ describe('the reporter', () => {
     expect(textOfEvents(events())).toBe('abc')
   })
 
-  it('combines all events of one tick into one record, across jobs', async () => {
+  it('combines the events of all jobs in one tick into one record', async () => {
     const { reporter, sent } = openReporter()
     const attempts = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const started = attempts.map((attempt) => attempt.started())
@@ -66,7 +66,7 @@ describe('the reporter', () => {
     expect(sent[0]?.events).toHaveLength(6)
   })
 
-  it('has one record per ingress in flight; later events are merged into the next one', async () => {
+  it('has one record per ingress in flight, and merges later events into the next record', async () => {
     const gate = shutGate()
     const { reporter, sent, mostUnderWay } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
@@ -84,7 +84,7 @@ describe('the reporter', () => {
     expect(sent[1]?.events[0]).toMatchObject({ deltas: [{ text: 'x'.repeat(100) }] })
   })
 
-  it('sends to two ingresses concurrently, each its own events', async () => {
+  it('sends records to two ingresses concurrently, each with its own events', async () => {
     const { reporter, sent, mostUnderWay } = openReporter(() => new Promise(setImmediate))
     const attempts = ['ing_1', 'ing_2'].map((boot) =>
       reporter.open(envelopeOf({ id: `job_${boot}`, reply: { boot, shard: 0 } }), mergeSaid),
@@ -94,7 +94,7 @@ describe('the reporter', () => {
     for (const { to, events } of sent) expect(events.map((event) => event.job_id)).toEqual([`job_${to}`])
   })
 
-  it('keeps every word in order, with any deltas and ticks', async () => {
+  it('sends all text in order for any sequence of deltas and ticks', async () => {
     const steps = fc.array(fc.oneof(fc.string({ maxLength: 40 }), fc.constant(null)), { maxLength: 80 })
     await fc.assert(
       fc.asyncProperty(steps, async (texts) => {
@@ -113,7 +113,7 @@ describe('the reporter', () => {
     )
   })
 
-  it("splits records below Kafka's maximum, whatever the size of the text as JSON", async () => {
+  it('splits events into records below 1 MB, whatever the length of their JSON', async () => {
     for (const character of ['x', '漢', '\u0001']) {
       const gate = shutGate()
       const { reporter, sent, events } = openReporter(gate.wait)
@@ -129,7 +129,7 @@ describe('the reporter', () => {
     }
   })
 
-  it('refuses a delta larger than a record, and continues with the next', async () => {
+  it('refuses a delta larger than a record with internal_error, and sends the next one', async () => {
     const { reporter, events } = openReporter()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.started()
@@ -142,7 +142,7 @@ describe('the reporter', () => {
     expect(events().map((event) => event.seq)).toEqual([1, 2, 3])
   })
 
-  it('resends a refused record until it is accepted, and nothing before it', async () => {
+  it('repeats a refused record until the broker accepts it', async () => {
     let refusals = 0
     const { reporter, events } = openReporter(async () => {
       if (refusals++ < 2) throw new Error('the broker is away')
@@ -183,7 +183,7 @@ describe('the reporter', () => {
     expect(() => large?.event({ text: 'more' })).toThrow('larger than the maximum record size of Kafka')
   })
 
-  it('applies backpressure at a mebibyte of unsent output, and releases it when that is sent', async () => {
+  it('applies backpressure at 1 MiB of unsent output, and releases it when the output is sent', async () => {
     const gate = shutGate()
     const { reporter, events } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
@@ -202,7 +202,7 @@ describe('the reporter', () => {
     expect(textOfEvents(events())).toHaveLength(3_000 * KIB)
   })
 
-  it('releases waiting emitters of a missing ingress, and drops its events', async () => {
+  it('releases waiting attempts of a lost ingress, and drops their events', async () => {
     const gate = shutGate()
     const { reporter, sent } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
