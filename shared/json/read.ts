@@ -1,3 +1,5 @@
+import { runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
+
 /**
  * JSON.parse for large texts, in pieces: 32 MiB would block the event loop for up to half a second.
  *
@@ -38,6 +40,19 @@ export function* readJson(json: Buffer): Generator<undefined, unknown> {
   const value = yield* reader.value()
   yield* reader.end()
   return value
+}
+
+/** Parses a stored text; a promise if it is large, so that the event loop is not blocked. @throws SyntaxError */
+export function parseSoon(text: string): unknown | Promise<unknown> {
+  return text.length <= PIECE_BYTES ? JSON.parse(text) : parseLarge(text)
+}
+
+async function parseLarge(text: string): Promise<unknown> {
+  // The caller has spent time in this event-loop turn to read the text.
+  await yieldToEventLoop()
+  const json = Buffer.from(text)
+  await yieldToEventLoop()
+  return await runYielding(readJson(json))
 }
 
 /** Parses a piece of JSON text, after adding the brackets or quotes that enclose it (`before`, `after`). */

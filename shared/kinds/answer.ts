@@ -1,4 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
+import { isSmall } from '#shared/json/write.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 import type { JsonText } from '#shared/protocols/encode.ts'
 
@@ -13,6 +14,21 @@ export interface Frame {
   readonly event?: string
   /** JSON text. Serialized once; no transport parses it. */
   readonly data: string
+  /** The data of a large frame as a value. Readers that can wait serialize it with event-loop yields instead of reading `data`. */
+  readonly value?: unknown
+}
+
+/** A frame whose data is serialized at its first use if it is large. The value must not change afterwards. */
+export function frameOf(value: unknown, { event, id }: Pick<Frame, 'event' | 'id'> = {}): Frame {
+  const named = { ...(id !== undefined && { id }), ...(event !== undefined && { event }) }
+  if (isSmall(value)) return { ...named, data: JSON.stringify(value) }
+  return {
+    ...named,
+    value,
+    get data() {
+      return JSON.stringify(value)
+    },
+  }
 }
 
 export interface Answer<Event = unknown> {

@@ -173,6 +173,7 @@ export interface JobReads {
    * jobs that do not match are read too.
    */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
+  /** Events after `after`, in order: at most `limit`, and none after {@link EVENTS_BYTES_MAX} of data were exceeded. */
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
   /** Number of queued and running jobs, and the age of the oldest. Cost depends on those only, not on stored jobs. */
   depth(): Promise<Depth[]>
@@ -270,6 +271,9 @@ export interface TransitionResult {
 export interface Dispatch extends TransitionResult {
   readonly request: unknown
 }
+
+/** Bytes of event data after which a page of events ends, because reading and parsing them blocks the event loop. */
+export const EVENTS_BYTES_MAX = 256 * 1024
 
 /** Output of an attempt. A `job.progress` event also replaces the progress of the job. */
 export interface NewEvent {

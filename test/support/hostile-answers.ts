@@ -39,6 +39,32 @@ function messages(count: number): Script {
   }
 }
 
+/** A chat stream of a text in deltas of 4,096 characters. */
+function streamed(text: string): Script {
+  const frames: object[] = []
+  for (let at = 0; at < text.length; at += 4_096) {
+    frames.push({ choices: [{ index: 0, delta: { content: text.slice(at, at + 4_096) } }] })
+  }
+  return chatStream(frames)
+}
+
+/** A chat stream of `count` tokens with log probabilities. */
+function logprobs(count: number): Script {
+  const content = Array(20).fill({ token: 'a', logprob: -0.5, bytes: [97], top_logprobs: [] })
+  const frame = { choices: [{ index: 0, delta: { content: 'a'.repeat(20) }, logprobs: { content } }] }
+  return chatStream(Array(count / 20).fill(frame))
+}
+
+function chatStream(frames: readonly object[]): Script {
+  const end = { choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] }
+  return async (_call, answer) => {
+    answer.open()
+    await answer.bytes([...frames, end].map((frame) => `data: ${JSON.stringify(frame)}\n\n`).join(''))
+    answer.frame('[DONE]')
+    answer.end()
+  }
+}
+
 function blocks(count: number, block: object): Script {
   const content = Array(count).fill(block)
   return (_call, answer) =>
@@ -52,6 +78,29 @@ const HOSTILE_ANSWERS: readonly HostileAnswer[] = [
     path: RESPONSES,
     request: { stream: true },
     script: messages(4_000),
+  },
+  {
+    name: '1.8 MB of text in a stored stream',
+    api: 'openai',
+    path: RESPONSES,
+    request: { stream: true },
+    script: streamed('\n"\\'.repeat(600_000)),
+  },
+  {
+    name: '20,000 log probabilities in a stored stream',
+    api: 'openai',
+    path: RESPONSES,
+    request: { stream: true, include: ['message.output_text.logprobs'] },
+    script: logprobs(20_000),
+  },
+  {
+    name: 'an unknown item of 190,000 values',
+    api: 'responses',
+    path: RESPONSES,
+    script: (_call, answer) => {
+      const output = [{ type: 'mystery', id: 'x', data: Array(190_000).fill(1) }]
+      answer.json({ id: 'r', status: 'completed', output })
+    },
   },
   {
     name: 'free text of 6 MB for a custom tool',
@@ -88,16 +137,13 @@ export async function startHostileUpstream() {
   return { upstream, models }
 }
 
-/** In a new process, which compiles the code of each answer. Once compiled, each takes less than 55 ms. */
-const COLD = { ms: 250, why: 'the first answer of a kind compiles its decoder' }
-
 /** The rows, for calls to the models of {@link startHostileUpstream}. @param give Sets the next answer of the upstream */
 export function hostileAnswers(give: (script: Script) => void): HostileInput[] {
   return HOSTILE_ANSWERS.map(({ name, api, path, request = {}, script }) => {
     const prompt =
       path === RESPONSES ? { input: 'hi' } : { max_tokens: 10, messages: [{ role: 'user', content: 'hi' }] }
     return {
-      ...post(`an answer that has ${name}`, path, () => ({ model: api, ...prompt, ...request }), { holds: COLD }),
+      ...post(`an answer that has ${name}`, path, () => ({ model: api, ...prompt, ...request }), { isWarmed: true }),
       send: (url, made) => {
         give(script)
         return send(url, `POST ${path}`, made)

@@ -10,6 +10,8 @@ export interface HostileInput {
   make(): Buffer
   /** Sends the body and settles with the response. @returns HTTP status, if any */
   send(url: string, made: Buffer): Promise<number | undefined>
+  /** Whether the row is sent once before the measurement, because its first answer compiles much code. */
+  readonly isWarmed?: boolean
   /** For a known violation of the bound: duration in milliseconds, and the reason. */
   readonly holds?: { readonly ms: number; readonly why: string }
 }

@@ -8,7 +8,6 @@ import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { type Admission, admit } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
-import { writeYielding } from '#shared/protocols/encode.ts'
 import { type EndedCall, entryOf } from '#shared/usage/cost.ts'
 import { Meter } from '#shared/usage/meter.ts'
 import { answerDurable } from './durable.ts'
@@ -101,7 +100,7 @@ async function answerAttached(
       reply.open(prepared.isText ? 'text' : 'json')
       const events = await takeAll(job, see)
       if (!reply.isDisconnected)
-        await reply.whole(await writeYielding(await (answer.write?.(events, encode) ?? answer.whole(events, encode))))
+        await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
     }
     end = 'completed'
   } finally {

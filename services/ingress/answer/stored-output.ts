@@ -3,7 +3,7 @@ import { formatOf } from '#services/ingress/reply/errors.ts'
 import { type Output, refusalOf } from '#services/ingress/reply/reply.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { isLast } from '#shared/jobs/durable/follow.ts'
-import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
@@ -107,8 +107,7 @@ export function storedOutputStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'
   return {
     push(chunk): Frame[] {
-      const data = JSON.stringify(chunk)
-      return [isNamed ? { event: (chunk as { type: string }).type, data } : { data }]
+      return [frameOf(chunk, isNamed ? { event: (chunk as { type: string }).type } : {})]
     },
     end: () => [],
   }

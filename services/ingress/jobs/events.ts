@@ -1,9 +1,9 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { type Reply, throwIfRefused } from '#services/ingress/reply/reply.ts'
+import { type Reply, sendFrames, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { Frame } from '#shared/kinds/answer.ts'
+import { frameOf } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { eventObject } from './object.ts'
 import { findJob, jobNotFound, queryNumber, requireJobs } from './paths.ts'
@@ -57,11 +57,13 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
   for await (const events of jobs.follow(job.tenant, job.id, after, leaving)) {
     // Events directly after the position were deleted, so a snapshot of the job replaces them.
     const hasGap = events[0] !== undefined && events[0].seq > seq + 1
-    if (hasGap) await reply.frames([frameOf({ type: 'job.snapshot', job: await wholeNow() })])
+    if (hasGap)
+      await sendFrames(reply, [frameOf({ type: 'job.snapshot', job: await wholeNow() }, { event: 'job.snapshot' })])
     for (const event of events) {
       const whole = isLast(event) ? await wholeNow() : undefined
       const position = event.type === 'job.queued' ? await positionNow(jobs, job, event) : null
-      await reply.frames([frameOf(eventObject(event, job.pool, whole, position), event.seq)])
+      const object = eventObject(event, job.pool, whole, position)
+      await sendFrames(reply, [frameOf(object, { event: String(object.type), id: event.seq })])
       if (whole || reply.isDisconnected) return
       seq = event.seq
     }
@@ -80,11 +82,6 @@ async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: Durabl
   if (known.last_seq > seq) return null
   const job = await jobs.get(known.tenant, known.id)
   return job.last_seq === seq ? await jobs.positions.of(job) : null
-}
-
-function frameOf(object: Record<string, unknown>, id?: number): Frame {
-  const frame = { event: String(object.type), data: JSON.stringify(object) }
-  return id === undefined ? frame : { ...frame, id }
 }
 
 /** `Last-Event-ID` takes precedence over the query, because a reconnecting client updates only the header. */

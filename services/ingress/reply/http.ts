@@ -4,7 +4,7 @@ import type { IngressContext } from '#services/ingress/call.ts'
 import type { ApiKey } from '#services/ingress/callers/keys.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
-import { jsonTextOf } from '#shared/protocols/encode.ts'
+import { jsonTextOf, writeYielding } from '#shared/protocols/encode.ts'
 import { CallLog } from './call-log.ts'
 import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from './errors.ts'
 import { type Outcome, type Reply, type ReplyForm, refusalOf } from './reply.ts'
@@ -146,11 +146,12 @@ export class HttpReply implements Reply {
   }
 
   async whole(value: unknown, status = 200): Promise<void> {
+    const written = await writeYielding(value)
     const res = this.#res
     this.#stopWaiting()
     if (res.destroyed || res.writableEnded) return
-    const isText = typeof value === 'string'
-    const body = isText ? value : jsonTextOf(value)
+    const isText = typeof written === 'string'
+    const body = isText ? written : jsonTextOf(written)
     const bytes = Buffer.byteLength(body)
     if (!res.headersSent) {
       this.#setProcessingTime()

@@ -1,4 +1,5 @@
 import { Readable } from 'node:stream'
+import { jsonTextSoon } from '#shared/json/write.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { WireFormat } from './errors.ts'
@@ -121,10 +122,30 @@ export async function sendStream(
     }
     // Frames before the first output, such as the start of a message, are delayed, because the attempt may still fail
     // with an HTTP error.
-    const drained = reply.frames(frames, output.firstOutputAtMs !== undefined)
+    const drained = sendFrames(reply, frames, output.firstOutputAtMs !== undefined)
     if (drained) await drained
   }
-  await reply.frames(stream.end())
+  await sendFrames(reply, stream.end())
+}
+
+/** Sends frames. Large frames are serialized with event-loop yields and sent one by one. */
+export function sendFrames(reply: Reply, frames: readonly Frame[], isOutput = true): Promise<void> | undefined {
+  return frames.some(isLarge) ? sendOneByOne(reply, frames, isOutput) : reply.frames(frames, isOutput)
+}
+
+async function sendOneByOne(reply: Reply, frames: readonly Frame[], isOutput: boolean): Promise<void> {
+  for (const frame of frames) {
+    if (reply.isDisconnected) return
+    const { id, event, value } = frame
+    const written = isLarge(frame)
+      ? { ...(id !== undefined && { id }), ...(event !== undefined && { event }), data: await jsonTextSoon(value) }
+      : frame
+    await reply.frames([written], isOutput)
+  }
+}
+
+function isLarge({ value }: Frame): boolean {
+  return value !== undefined
 }
 
 /**

@@ -6,7 +6,7 @@ import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { jsonTextOf } from '#shared/protocols/encode.ts'
+import { jsonTextOf, writeYielding } from '#shared/protocols/encode.ts'
 import { CallLog } from './call-log.ts'
 import type { Outcome, Reply, ReplyForm } from './reply.ts'
 
@@ -103,7 +103,7 @@ export class SocketReply implements Reply {
 
   /** Stores the body, which is sent with `request.completed`. A large body waits for buffer space like other output. */
   async whole(value: unknown, status = 200): Promise<void> {
-    this.#body = { status, text: jsonTextOf(value) }
+    this.#body = { status, text: jsonTextOf(await writeYielding(value)) }
     await this.#options.outbox.waitForSpace(this.disconnected)
   }
 

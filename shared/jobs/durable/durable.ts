@@ -9,6 +9,7 @@ import { copyBody, storeRequest } from '#shared/jobs/body.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
+import { parseSoon } from '#shared/json/read.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { CancelHow } from '#shared/store/ends.ts'
@@ -176,7 +177,7 @@ export class DurableJobs {
 
   async result(scope: Scope, id: string): Promise<unknown> {
     const text = await this.resultText(scope, id)
-    return text === null ? null : JSON.parse(text)
+    return text === null ? null : await parseSoon(text)
   }
 
   async resultText(scope: Scope, id: string): Promise<string | null> {

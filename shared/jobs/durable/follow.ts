@@ -5,9 +5,10 @@ import { readEnd, readEvents } from '#shared/jobs/records.ts'
 import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
 import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { sizeOf } from '#shared/lib/event-size.ts'
 import { yieldToEventLoop } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { JobReads, Scope } from '#shared/store/store.ts'
+import { EVENTS_BYTES_MAX, type JobReads, type Scope } from '#shared/store/store.ts'
 
 const PAGE = 200
 /** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */
@@ -179,7 +180,7 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
         }
         events.push(...next)
       }
-      isStoreDue = events.length === PAGE
+      isStoreDue = isStoreDue && isPageFull(events)
       idleMs = POLL_MS.min
       yield events
       if (isStoreDue) await yieldToEventLoop()
@@ -190,6 +191,11 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
   } finally {
     subscription.close()
   }
+}
+
+/** Whether the store may have more events. The JSON of an event has at most six bytes per unit of its size. */
+function isPageFull(events: readonly DurableEvent[]): boolean {
+  return events.length === PAGE || sizeOf(events) > EVENTS_BYTES_MAX / 6
 }
 
 /** Returns no events if the store is unreachable. Later events arrive live or are found by a later read. */

@@ -10,6 +10,7 @@ import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
+import { sizeOf } from '#shared/lib/event-size.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
 import { type Metered, meteredOf, NOTHING } from '#shared/usage/meter.ts'
@@ -30,6 +31,8 @@ const BACKLOG_BYTES = 256 * 1024
  * Number of messages after which a write takes no more output. Encoding and storing them blocks the event loop for about 5 ms.
  */
 const WRITE_MESSAGES_MAX = 256
+/** Size of output ({@link sizeOf}) after which a write takes no more, because one transaction stores all of it. */
+const WRITE_SIZE_MAX = 256 * 1024
 /** Maximum number of events that are encoded at a time. One event becomes up to six messages. */
 const ENCODED_AT_ONCE = 16
 /** Minimum interval between progress events of one attempt (docs/internals/protocol.md, Job events). */
@@ -84,6 +87,8 @@ export class DurableRun implements AttemptSink {
   readonly #whole: EventBuffer
   readonly #bytesMax: number
   readonly #pending: EventBuffer
+  /** Encoded output that is not written yet. */
+  #encoded: NewEvent[] = []
   #parkedOn: readonly string[] = []
   readonly #wrapsUp = new AbortController()
   #progress: Progress | undefined
@@ -153,8 +158,9 @@ export class DurableRun implements AttemptSink {
     if (this.#encodingError !== undefined) throw this.#encodingError
     const events = this.#whole.takeAll()
     const result = await this.#answer.whole(events, this.#encode)
+    if (this.#job.stream) this.#encoded.push(...(this.#open()?.end() ?? []).map(outputOf))
+    await this.#writeBacklog()
     const output = this.#takeOutput(this.#hasProgress)
-    if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, events)
     const metered = this.#metered(events)
     const end = { result, usage, metered, output }
@@ -258,7 +264,7 @@ export class DurableRun implements AttemptSink {
   /** At most one flush runs, and it repeats while there is more output. Never rejects. */
   async #flushSoon(): Promise<void> {
     try {
-      while (!this.#writes.isLost && (!this.#pending.isEmpty || this.#progress)) {
+      while (!this.#writes.isLost && (this.#hasOutput || this.#progress)) {
         await delay(this.#pauseMs(), this.#ending.signal)
         if (this.#ending.signal.aborted) return
         await this.#writeSome()
@@ -275,26 +281,36 @@ export class DurableRun implements AttemptSink {
    * encoded is left to that write.
    */
   async #writeBacklog(): Promise<void> {
-    while (this.#pending.length > ENCODED_AT_ONCE && !this.#writes.isLost && this.#encodingError === undefined) {
-      await this.#writeSome().catch((error: unknown) => {
-        if (error !== this.#encodingError) throw error
-      })
+    while (!this.#isBacklogSmall() && !this.#writes.isLost) await this.#writeSome()
+  }
+
+  #isBacklogSmall(): boolean {
+    try {
+      this.#encodePending(WRITE_MESSAGES_MAX)
+    } catch {
+      // The next write reports the error.
+      return true
     }
+    return this.#pending.isEmpty && sizeOf(this.#encoded) <= WRITE_SIZE_MAX
+  }
+
+  get #hasOutput(): boolean {
+    return !this.#pending.isEmpty || this.#encoded.length > 0
   }
 
   #writeSome(): Promise<TransitionResult | undefined> {
     return this.#writes.write(() => {
-      const output = this.#takeOutput(undefined, WRITE_MESSAGES_MAX)
+      const output = this.#takeOutput(undefined, WRITE_MESSAGES_MAX, WRITE_SIZE_MAX)
       return output.length > 0 ? (run) => this.#options.store.append(run, output) : undefined
     })
   }
 
   /** Pause before the next write; 0 for the first output, which is committed at once. */
   #pauseMs(): number {
-    if (!this.#pending.isEmpty && this.#writes.count === 0) return 0
-    const minMs = this.#pending.length > WRITE_MESSAGES_MAX ? 0 : FLUSH_MS
+    if (this.#hasOutput && this.#writes.count === 0) return 0
+    const minMs = this.#encoded.length > 0 || this.#pending.length > WRITE_MESSAGES_MAX ? 0 : FLUSH_MS
     const pauseMs = Math.min(Math.max(minMs, this.#writes.writeMs / BUSY_SHARE), PAUSE_MS_MAX)
-    if (!this.#pending.isEmpty) return pauseMs
+    if (this.#hasOutput) return pauseMs
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
 
@@ -304,17 +320,26 @@ export class DurableRun implements AttemptSink {
   #takeOutput(
     withProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS,
     messagesMax = Number.POSITIVE_INFINITY,
+    sizeMax = Number.POSITIVE_INFINITY,
   ): NewEvent[] {
-    const output: NewEvent[] = []
+    this.#encodePending(messagesMax)
+    let [count, size] = [0, 0]
+    while (count < this.#encoded.length && size <= sizeMax) size += sizeOf(this.#encoded[count++])
+    const output = this.#encoded.slice(0, count)
+    this.#encoded = this.#encoded.slice(count)
+    return [...output, ...(withProgress ? this.#takeProgress() : [])]
+  }
+
+  /** @throws Any error of the encoder */
+  #encodePending(messagesMax: number): void {
     try {
-      while (!this.#pending.isEmpty && output.length < messagesMax)
+      while (!this.#pending.isEmpty && this.#encoded.length < messagesMax)
         for (const event of this.#pending.take(ENCODED_AT_ONCE))
-          output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
+          this.#encoded.push(...(this.#open()?.push(event) ?? []).map(outputOf))
     } catch (error) {
       this.#encodingError ??= error
       throw error
     }
-    return [...output, ...(withProgress ? this.#takeProgress() : [])]
   }
 
   /** Output of a failed attempt. If encoding fails as well, then the job fails without output instead of never ending. */
@@ -363,6 +388,6 @@ function usageOf(result: unknown, events: readonly unknown[]): unknown {
 }
 
 /** The stored event of one streamed message. The message is stored without framing, so that any transport can send it later. */
-function outputOf({ data }: Frame): NewEvent {
-  return { type: 'job.output.delta', data: { chunk: JSON.parse(data) } }
+function outputOf(frame: Frame): NewEvent {
+  return { type: 'job.output.delta', data: { chunk: frame.value ?? JSON.parse(frame.data) } }
 }

@@ -1,5 +1,5 @@
 import type { CodeEvent, CodePlot, CodeResult } from '#schemas/code.ts'
-import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /** The answer of `POST /v1/tools/code`. `whole` throws `sandbox_lost` if the run has no end event. */
@@ -21,19 +21,15 @@ class CodeStream implements AnswerStream<CodeEvent> {
 
   push(event: CodeEvent): Frame[] {
     const plot = this.#gather.push(event)
-    if (plot) return [frame({ type: 'code.plot', plot })]
+    if (plot) return [frameOf({ type: 'code.plot', plot })]
     if (event.type !== 'output') return []
-    return [frame({ type: 'code.output.delta', stream: event.stream, text: event.piece })]
+    return [frameOf({ type: 'code.output.delta', stream: event.stream, text: event.piece })]
   }
 
   /** @throws ServiceError `sandbox_lost` if the run has no end event */
   end(): Frame[] {
-    return [frame({ type: 'code.completed', result: this.#gather.result() })]
+    return [frameOf({ type: 'code.completed', result: this.#gather.result() })]
   }
-}
-
-function frame(object: object): Frame {
-  return { data: JSON.stringify(object) }
 }
 
 class CodeGather {

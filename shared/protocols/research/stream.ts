@@ -8,7 +8,7 @@ import type {
   ResearchStop,
   ResearchUsage,
 } from '#schemas/research/research.ts'
-import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { ChatStream } from '#shared/protocols/chat/stream.ts'
 import { encodeChat } from '#shared/protocols/chat/whole.ts'
 
@@ -149,6 +149,6 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
   }
 
   #chunk(rest: object): Frame {
-    return { data: JSON.stringify({ ...this.#head, ...rest, ...this.#tail }) }
+    return frameOf({ ...this.#head, ...rest, ...this.#tail })
   }
 }

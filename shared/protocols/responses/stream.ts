@@ -1,7 +1,7 @@
 import type { CountTokensResult, GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
-import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 import type { ItemEvent } from './items.ts'
 import { ResponseOutput } from './output.ts'
@@ -32,7 +32,7 @@ export function inputTokensOf({ input_tokens }: CountTokensResult): object {
  */
 export function responsesFrame(event: ItemEvent, sequence_number: number): Frame {
   const { type, ...fields } = event
-  return { event: type, data: JSON.stringify({ type, ...fields, sequence_number }) }
+  return frameOf({ type, ...fields, sequence_number }, { event: type })
 }
 
 export function endOf(response: ResponseObject): ItemEvent {

@@ -1,6 +1,6 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription/transcription.ts'
-import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
@@ -47,7 +47,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
         return this.#delta(event)
       case 'segment': {
         const segment = diarizedSegment(soundSegment(event.segment))
-        return this.#isDiarized && segment.text !== '' ? [frame(segment)] : []
+        return this.#isDiarized && segment.text !== '' ? [frameOf(segment)] : []
       }
       case 'usage':
         this.#usage = usageOf(event.usage)
@@ -67,7 +67,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     const rest = this.#flush()
     const logprobs = this.#wantsLogprobs ? { logprobs: this.#allLogprobs } : {}
     const usage = { type: 'tokens', ...this.#usage }
-    return [...rest, frame({ type: 'transcript.text.done', text: this.#text, ...logprobs, usage })]
+    return [...rest, frameOf({ type: 'transcript.text.done', text: this.#text, ...logprobs, usage })]
   }
 
   #delta({ text, logprobs, segment }: TextEvent): Frame[] {
@@ -94,7 +94,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     this.#text += delta
     const logprobs = this.#takeLogprobs()
     const place = this.#isDiarized && segment !== undefined ? { segment_id: segmentId(segment) } : {}
-    return [frame({ type: 'transcript.text.delta', delta, ...logprobs, ...place })]
+    return [frameOf({ type: 'transcript.text.delta', delta, ...logprobs, ...place })]
   }
 
   #takeLogprobs(): { logprobs?: TokenLogprob[] } {
@@ -107,10 +107,6 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   #flush(): Frame[] {
     const rest = this.#textFrames(this.#trim(this.#characters.flush()))
     if (this.#logprobs.length === 0) return rest
-    return [...rest, frame({ type: 'transcript.text.delta', delta: '', ...this.#takeLogprobs() })]
+    return [...rest, frameOf({ type: 'transcript.text.delta', delta: '', ...this.#takeLogprobs() })]
   }
-}
-
-function frame(object: object): Frame {
-  return { data: JSON.stringify(object) }
 }

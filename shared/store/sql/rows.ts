@@ -1,5 +1,6 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import { ErrorBody } from '#schemas/error.ts'
+import { parseSoon } from '#shared/json/read.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import type { OwnedJob } from '#shared/store/leases.ts'
 import type { Depth, QueuedOf } from '#shared/store/store.ts'
@@ -27,6 +28,19 @@ export function eventOf({ job_id, seq, attempt, type, data, at_ms }: Row): Durab
   return { job_id, seq, attempt, type, data: jsonOf(data), at_ms } as DurableEvent
 }
 
+/** Events of rows. Large data are parsed with event-loop yields. */
+export async function eventsOf(rows: readonly Row[]): Promise<DurableEvent[]> {
+  const events: DurableEvent[] = []
+  for (const row of rows) {
+    const data = jsonSoon(row.data)
+    events.push({
+      ...eventOf({ ...row, data: null }),
+      data: data instanceof Promise ? await data : data,
+    } as DurableEvent)
+  }
+  return events
+}
+
 export function deliveryOf(row: Row): WebhookDelivery {
   return { ...row, history: jsonOf(row.history) ?? [] } as WebhookDelivery
 }
@@ -41,6 +55,11 @@ export function queuedModelOf(row: Row): QueuedOf & { count: number } {
 
 export function jsonOf(value: unknown): unknown {
   return typeof value === 'string' ? JSON.parse(value) : null
+}
+
+/** Like {@link jsonOf}; a promise if the text is large. */
+export function jsonSoon(value: unknown): unknown {
+  return typeof value === 'string' ? parseSoon(value) : null
 }
 
 /** JSON text of a value; null (SQL NULL) if the value is undefined. */

@@ -1,6 +1,7 @@
 import type { DeliveryTry, DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+import { jsonTextSoon } from '#shared/json/write.ts'
 import type { CancelHow, CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
@@ -32,7 +33,7 @@ import { SqlFiles } from './files.ts'
 import { listJobs } from './list-jobs.ts'
 import { SqlOperator } from './operator/operator.ts'
 import { eraseJob, forgetSome, purgeSome } from './purge.ts'
-import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, ownedOf, queuedModelOf } from './rows.ts'
+import { deliveryOf, depthOf, eventsOf, jobOf, jsonSoon, jsonText, ownedOf, queuedModelOf } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import { OWNED, RENEW, SPARE } from './statements.ts'
@@ -113,7 +114,9 @@ export class SqlStore implements Store {
   }
 
   async complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }) {
-    const result = jsonText(end.result)
+    const text = jsonTextSoon(end.result ?? null)
+    const written = typeof text === 'string' ? text : await text
+    const result = written === 'null' ? null : written
     const params = { result, usage: jsonText(end.usage), metered: jsonText(end.metered) }
     return await writeAsOwner(this.#db, moves.COMPLETE, run, params, end.output, Buffer.byteLength(result ?? ''))
   }
@@ -258,7 +261,7 @@ export class SqlStore implements Store {
 
   async findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined> {
     const [row] = await this.#db.run(statements.FIND_CONTENT, { id, tenant: tenantOf(scope) })
-    return row && { request: jsonOf(row.request), result: jsonOf(row.result) }
+    return row && { request: await jsonSoon(row.request), result: await jsonSoon(row.result) }
   }
 
   async findResultText(scope: Scope, id: string): Promise<string | null> {
@@ -273,7 +276,7 @@ export class SqlStore implements Store {
   }
 
   async listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]> {
-    return (await this.#db.run(statements.LIST_EVENTS, { id, tenant: tenantOf(scope), after, limit })).map(eventOf)
+    return await eventsOf(await this.#db.run(statements.LIST_EVENTS, { id, tenant: tenantOf(scope), after, limit }))
   }
 
   async depth(): Promise<Depth[]> {

@@ -4,6 +4,7 @@
  * Names are unique, because they name prepared statements.
  */
 
+import { EVENTS_BYTES_MAX } from '#shared/store/store.ts'
 import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './transitions.ts'
 
 export interface Statement {
@@ -55,10 +56,16 @@ export const FIND_KEY: Statement = {
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,
 }
 
+/** Lists a page of events. Stops after the event with which the page exceeds {@link EVENTS_BYTES_MAX}. */
 export const LIST_EVENTS: Statement = {
   name: 'list_events',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
         WHERE job_id = :id AND seq > :after AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND ${VISIBLE})
+          AND seq <= (SELECT max(seq) FROM (
+            SELECT seq, bytes, sum(bytes) OVER (ORDER BY seq) AS bytes_read FROM (
+              SELECT seq, coalesce(octet_length(data), 0) AS bytes FROM job_events
+              WHERE job_id = :id AND seq > :after ORDER BY seq LIMIT :limit) AS page
+          ) AS sized WHERE bytes_read - bytes <= ${EVENTS_BYTES_MAX})
         ORDER BY seq LIMIT :limit`,
 }
 

@@ -1,5 +1,6 @@
+import { jsonTextSoon } from '#shared/json/write.ts'
 import type { Dispatch, HeldAttempt, Output, TransitionResult } from '#shared/store/store.ts'
-import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
+import { eventOf, eventsOf, jobOf, jsonOf, jsonText } from './rows.ts'
 import { eventRows, type Params, type Row, type SqlDatabase, type TransitionRow, type WrittenOutput } from './sql.ts'
 import { FIND, FIND_CHUNK } from './statements.ts'
 import type { Transition } from './transitions.ts'
@@ -50,7 +51,11 @@ export async function writeAsOwner(
   const { id, attempt, boot: owner, chunk } = run
   const has_output = output.some(({ type }) => type === 'job.output.delta')
   const progress = jsonText(output.findLast(({ type }) => type === 'job.progress')?.data)
-  const written = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
+  const written: WrittenOutput[number][] = []
+  for (const { type, data } of output) {
+    const text = jsonTextSoon(data)
+    written.push({ type, data: typeof text === 'string' ? text : await text })
+  }
   const bytes = written.reduce((sum, { data }) => sum + Buffer.byteLength(data), moreBytes)
   const params = { id, attempt, owner, chunk, has_output, progress, count: output.length, bytes, ...more }
   const [row] = await db.transition(move, params, written)
@@ -63,7 +68,7 @@ async function findWritten(
   { id, attempt, boot: owner, chunk }: HeldAttempt,
   output: Output,
 ): Promise<TransitionResult | undefined> {
-  const events = (await db.run(FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
+  const events = await eventsOf(await db.run(FIND_CHUNK, { id, attempt, owner, chunk }))
   const own = events.slice(output.length)
   const isSame =
     output.every(({ type }, i) => events[i]?.type === type) &&

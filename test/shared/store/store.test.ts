@@ -375,6 +375,23 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.listEvents(TENANT, run.id, 2, 10)).toEqual(moved?.events)
     })
 
+    it('lists events in pages that end after 256 KiB of data', async () => {
+      const run = await running(store)
+      const output = Array.from({ length: 12 }, (_, at) => delta(String.fromCharCode(97 + at).repeat(100 * 1024)))
+      await store.complete(run, { result: 'x'.repeat(300 * 1024), output })
+      const pages: number[] = []
+      const read: DurableEvent[] = []
+      for (let page = await store.listEvents(TENANT, run.id, 0, 100); page.length > 0; ) {
+        pages.push(page.length)
+        read.push(...page)
+        page = await store.listEvents(TENANT, run.id, read.at(-1)?.seq ?? 0, 100)
+      }
+      expect(pages, 'events per page').toEqual([5, 3, 3, 4])
+      expect(read.map(({ seq }) => seq)).toEqual(read.map((_, at) => at + 1))
+      expect(read.slice(2, -1).map(({ data }) => data)).toEqual(output.map(({ data }) => data))
+      expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'x'.repeat(300 * 1024) })
+    })
+
     it('fails its job', async () => {
       const run = await running(store)
       expect((await store.fail(run, { error: ERROR }))?.job).toMatchObject({ state: 'failed', error: ERROR, tries: 0 })

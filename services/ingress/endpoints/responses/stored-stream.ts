@@ -4,7 +4,7 @@ import { resultOf } from '#services/ingress/answer/stored-output.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { StoredAnswers } from '#services/ingress/endpoints/endpoint.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
-import { throwIfRefused } from '#services/ingress/reply/reply.ts'
+import { sendFrames, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { isLast } from '#shared/jobs/durable/follow.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -90,7 +90,7 @@ export async function streamStored(
       if (!isBackground && !events.hasOutput) await resultOf(jobs, tenant, ended.job)
       frames.push(...events.ended(ended, last.seq))
     }
-    await reply.frames(frames, isBackground || events.hasOutput || last !== undefined)
+    await sendFrames(reply, frames, isBackground || events.hasOutput || last !== undefined)
     if (last || reply.isDisconnected) return
   }
   throwIfRefused(reply)

@@ -1,5 +1,5 @@
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepInput, StepOutput } from '#shared/store/family.ts'
-import { eventOf, jobOf, jsonOf } from '#shared/store/sql/rows.ts'
+import { eventsOf, jobOf, jsonOf } from '#shared/store/sql/rows.ts'
 import type { Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import { FIND, FIND_CHUNK, FIND_STEP } from '#shared/store/sql/statements.ts'
 import { writeAsOwner } from '#shared/store/sql/writes.ts'
@@ -26,7 +26,7 @@ export async function addStep(
   if (moved) return moved
   const [kept] = await db.run(FIND_STEP, { id, key: step.key })
   if (kept?.attempt !== attempt || kept.chunk !== chunk) return undefined
-  const events = (await db.run(FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
+  const events = await eventsOf(await db.run(FIND_CHUNK, { id, attempt, owner, chunk }))
   return await parentOf(db, run, events)
 }
 
