@@ -47,8 +47,8 @@ export interface Hit {
   readonly sha256?: string
 }
 
-/** Type of a piece of a text. A `heading`, and the `head` of a table, only introduce other blocks and are never quoted. */
-export type BlockType = 'heading' | 'head' | 'text' | 'item' | 'row' | 'code'
+/** Type of a piece of a text. A `heading`, the `head` of a table and a defined `term` only introduce other blocks and are never quoted. */
+export type BlockType = 'heading' | 'head' | 'term' | 'text' | 'item' | 'row' | 'code'
 
 /** A piece of a text: UTF-16 offsets, half open. Blocks are in order and do not overlap. */
 export interface Block {

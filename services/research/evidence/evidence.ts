@@ -299,7 +299,7 @@ function contextOf(
   // A value such as `Default: 0` is about its heading.
   const subject = sentence && STATED_VALUE.test(sentence.text) && isForReaders(heading) ? [heading] : []
   const context = [...subject, ...shown.map(({ text }) => text)]
-    .map((text) => text.replace(/\s*[:：¶]$/u, ''))
+    .map((text) => text.replace(/\s*[.:：¶]$/u, ''))
     .filter((text) => text !== '')
     .join(' › ')
   return context === '' || context.length > CONTEXT_CHARS_MAX ? undefined : context

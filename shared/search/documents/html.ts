@@ -21,7 +21,7 @@ const BLOCKS: Readonly<Record<string, BlockType>> = {
   P: 'text',
   BLOCKQUOTE: 'text',
   DD: 'text',
-  DT: 'text',
+  DT: 'term',
   FIGCAPTION: 'text',
   LI: 'item',
   TR: 'row',
@@ -189,7 +189,7 @@ export function walkHtml(
     const type = BLOCKS[name]
     if (type !== undefined && !(NESTING.has(name) && hasBlocks(node))) {
       flush()
-      return builder.add(type, type === 'row' ? rowText(node) : (node.textContent ?? ''))
+      return addBlock(node, type, builder)
     }
     const isApart = type !== undefined || /^(DIV|SECTION|ARTICLE|MAIN|UL|OL|DL|TABLE|BR|HR)$/.test(name)
     if (isApart) flush()
@@ -204,9 +204,16 @@ function hasBlocks(node: DomNode): boolean {
   return Array.from(node.childNodes).some(({ nodeName }) => /^(P|UL|OL|DIV|PRE|TABLE|BLOCKQUOTE|LI)$/i.test(nodeName))
 }
 
+function addBlock(node: DomNode, type: BlockType, builder: Pick<TextBuilder, 'add'>): void {
+  if (type !== 'row') return builder.add(type, node.textContent ?? '')
+  const cells = Array.from(node.childNodes).filter(({ nodeType }) => nodeType === ELEMENT)
+  // A single header cell is the title of the rows below it.
+  const isHead = cells.length > 1 && cells.every(({ nodeName }) => nodeName.toUpperCase() === 'TH')
+  builder.add(isHead ? 'head' : 'row', rowText(cells))
+}
+
 /** Joins the cells of a row with tabs, as `innerText` does (HTML, 3.2.7). */
-function rowText(row: DomNode): string {
-  const cells = Array.from(row.childNodes).filter(({ nodeType }) => nodeType === ELEMENT)
+function rowText(cells: readonly DomNode[]): string {
   return cells
     .map(({ textContent }) => (textContent ?? '').replace(/\s+/g, ' ').trim())
     .filter((cell) => cell !== '')

@@ -73,7 +73,7 @@ export class TextBuilder {
 
 /** Collapses white space to one space, except in code, and between the cells of a row. */
 function tidy(type: BlockType, raw: string): string {
-  if (type === 'row') return raw.split('\t').map(lineOf).join('\t').trim()
+  if (type === 'row' || type === 'head') return raw.split('\t').map(lineOf).join('\t').trim()
   return type === 'code' ? seenOf(raw).trimEnd() : lineOf(raw)
 }
 

@@ -8,7 +8,7 @@
  *     The levels are:                               lead-in of the items
  *     - debug
  *
- * The parsers do not mark terms of definitions or headers of tables, so both are recognized by their form.
+ * HTML and Markdown mark table headers, and HTML marks defined terms. In other documents, both are recognized by their form.
  */
 import type { Block, Snapshot } from '#shared/search/search.ts'
 
@@ -167,7 +167,9 @@ function labelsOf(text: string, blocks: readonly Block[]): number[] {
 /** @param isChained Whether the next block is a label too: a definition may have several terms */
 function isLabelAt(at: number, text: string, blocks: readonly Block[], isChained: boolean): boolean {
   const [block, after] = [blocks[at], blocks[at + 1]]
-  if (block?.type !== 'text' || !after || after.type === 'heading') return false
+  if (!block || !after || after.type === 'heading') return false
+  if (block.type === 'term') return true
+  if (block.type !== 'text') return false
   const length = block.end - block.start
   if (length > LABEL_QUESTION_CHARS_MAX) return false
   const own = text.slice(block.start, block.end)
