@@ -4,7 +4,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
 import { listen } from '#services/ingress/server.ts'
 
-it('a request is not started if its caller disconnected while it was queued', async () => {
+it('the HTTP server does not start a request whose caller disconnected while the request was queued', async () => {
   const begun: (string | undefined)[] = []
   const { server, port } = await listen((req) => void begun.push(req.url), {
     host: '127.0.0.1',

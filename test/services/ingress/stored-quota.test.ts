@@ -40,9 +40,9 @@ function upload(stack: Stack, bytes: number, length?: number) {
 
 describe('the stored bytes of a project', () => {
   it.each([
-    ['in pieces', undefined, 8, 0],
-    ['with their length', 6 * MIB, 9, 3],
-  ])('include unfinished uploads %s, which are freed when they break off', async (_, length, refused, open) => {
+    ['without a length', undefined, 8, 0],
+    ['with a length', 6 * MIB, 9, 3],
+  ])('include unfinished uploads %s until the uploads are aborted', async (_, length, refused, open) => {
     await using stack = await startStack({ settings })
     const uploads = Array.from({ length: 12 }, () => upload(stack, 5 * MIB, length))
     const statuses = await Promise.all(
@@ -68,7 +68,7 @@ describe('the stored bytes of a project', () => {
     })
   })
 
-  it('include bodies of scheduled jobs and results of ended ones until these are deleted', async () => {
+  it('include bodies of scheduled jobs and results of ended jobs until the jobs are deleted', async () => {
     await using stack = await startStack({ settings })
     const run_at = Math.ceil(Date.now() / 1_000) + 3_600
     const job = (content: string, more: object) => ({
@@ -103,16 +103,19 @@ describe('the stored bytes of a project', () => {
     await until(
       async () => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as { status: string }).status === 'completed',
     )
-    expect((await stack.post('/v1/jobs', job('z'.repeat(9 * MIB), { run_at }))).status, 'next to its result').toBe(429)
+    expect(
+      (await stack.post('/v1/jobs', job('z'.repeat(9 * MIB), { run_at }))).status,
+      'status of a submission next to the stored result',
+    ).toBe(429)
     expect((await stack.post('/v1/jobs', job('z'.repeat(5 * MIB), { run_at }))).status).toBe(202)
   })
 })
 
-describe('a nearly full disk', () => {
-  it('accepts no new objects, and reports the free space', async () => {
+describe('the minimum of free disk space', () => {
+  it('refuses new objects with the free space if it is not met, and accepts calls that store nothing', async () => {
     await using stack = await startStack({ settings: { DISK_FREE_BYTES_MIN: String(2 ** 52) } })
     const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
-    expect((await stack.post('/v1/chat/completions', body)).status, 'a call that stores nothing').toBe(200)
+    expect((await stack.post('/v1/chat/completions', body)).status, 'status of a call that stores nothing').toBe(200)
     const refused = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
     const message = expect.stringMatching(/^The disk of the service has \d+ MiB free, and nothing new is stored below/)
     expect([refused.status, refused.headers.get('retry-after'), await refused.json()]).toMatchObject([
@@ -122,7 +125,7 @@ describe('a nearly full disk', () => {
     ])
   })
 
-  it('is one with less free than 5 %, or than 1 GiB of a large one, unless the setting gives an amount', async () => {
+  it('is 5 % of the disk, at most 1 GiB, unless the setting is an amount', async () => {
     const isFull = async (free: number, size: number, min?: number) =>
       await Promise.resolve(new DiskFloor(['/'], min, async () => ({ free, size })).require()).then(
         () => false,

@@ -33,8 +33,8 @@ async function usageOf(stack: Stack, secret: string, query = ''): Promise<UsageR
   return (await (await stack.get(`/v1/usage${query}`, as(secret))).json()) as UsageReport
 }
 
-describe('usage', () => {
-  it('has each call and each job once, for the project of its key, and none of other projects', async () => {
+describe('the usage report', () => {
+  it("includes each call and job of the key's project once, and none of other projects", async () => {
     await using stack = await startPriced(
       { secret: 'sk-one', project: 'proj' },
       { secret: 'sk-two', project: 'proj' },
@@ -77,7 +77,7 @@ describe('usage', () => {
     ['?project=of-somebody-else', 403, 'project'],
   ] as const
 
-  it('refuses an invalid query and names the parameter', async () => {
+  it('refuses an invalid query with the name of the parameter', async () => {
     await using stack = await startPriced({ secret: 'sk-one' })
     for (const [query, status, param] of BAD) {
       const response = await stack.get(`/v1/usage${query}`, as('sk-one'))
@@ -85,7 +85,7 @@ describe('usage', () => {
     }
   })
 
-  it('shows an example of a valid day for an invalid one', async () => {
+  it('shows an example of a valid day if the day is invalid', async () => {
     await using stack = await startPriced({ secret: 'sk-one' })
     const refused = await stack.get('/v1/usage?from=2026-02-30', as('sk-one'))
     const message = "Invalid 'from': expected a day of the calendar such as 2030-01-31."
@@ -94,7 +94,7 @@ describe('usage', () => {
 })
 
 describe('an exhausted budget', () => {
-  it('refuses further calls of each kind in the format of the path, and lets waiting jobs run', async () => {
+  it('refuses calls of each kind in the error format of the path, and lets queued jobs run', async () => {
     await using stack = await startPriced({ secret: 'sk-one', limits: { budget_usd_per_month: 1.3 } })
     await (await stack.post(CHAT, say('!echo tokens=10'), as('sk-one'))).text()
     const soon = Math.ceil(Date.now() / 1_000) + 3
@@ -157,7 +157,7 @@ async function openLedger() {
   return { ledger, link }
 }
 
-describe('budgets', () => {
+describe('monthly budgets', () => {
   const BUDGET: Limits = { budget_usd_per_month: 2 }
   async function open(at: string, limitsOf: (project: string) => Limits = () => ({})) {
     const { ledger, link } = await openLedger()
@@ -167,7 +167,7 @@ describe('budgets', () => {
   }
   const refusal = { code: 'insufficient_quota' }
 
-  it('count the spending of all keys of a project, and restart each month in UTC', async () => {
+  it('include the spending of all keys of a project, and restart each month in UTC', async () => {
     const { ledger, clock, budgets } = await open('2030-01-31T23:59:00Z', (project) =>
       project === 'proj' ? BUDGET : {},
     )
@@ -183,7 +183,7 @@ describe('budgets', () => {
     await expect(budgets.require(key)).rejects.toMatchObject(refusal)
   })
 
-  it('exhausted by other processes meanwhile refuse the first call after a pause', async () => {
+  it('refuse the first call after a pause if other processes exhausted them meanwhile', async () => {
     const { ledger, clock, budgets } = await open('2030-01-31T00:00:00Z')
     const key = { id: 'key_a', limits: BUDGET }
     await budgets.require(key)
@@ -193,7 +193,7 @@ describe('budgets', () => {
     expect(burst).toMatchObject([{ reason: refusal }, { reason: refusal }])
   })
 
-  it('of zero refuse every call', async () => {
+  it('refuse every call if they are zero', async () => {
     const { budgets } = await open('2030-01-31T00:00:00Z')
     await expect(budgets.require({ id: 'key_a', limits: { budget_usd_per_month: 0 } })).rejects.toMatchObject(refusal)
   })
@@ -205,8 +205,8 @@ describe('budgets', () => {
   })
 })
 
-describe('unwritten usage', () => {
-  it('waits while the ledger is down, and is written in one batch afterwards', async () => {
+describe('usage entries that are not yet written', () => {
+  it('wait while the ledger is down, and are written in one batch afterwards', async () => {
     const { ledger, link } = await openLedger()
     const batches = new UsageBatches(ledger, 'ing', silentLog)
     link.isAway = true

@@ -20,7 +20,7 @@ const QUESTION = 'How long is the hook of a repository allowed to run?'
 const QUOTE = { id: 'q1', text: 'The hook is allowed to run for 30 seconds, as Junio wrote.' }
 const OTHER = { id: 'q2', text: 'Ferries cross the bay.' }
 
-describe('a false claim', () => {
+describe('a false claim for the verifier', () => {
   test.each<[Falsification, string]>([
     ['number', 'The hook is allowed to run for 33 seconds, as Junio wrote.'],
     ['name', 'The hook is allowed to run for 30 seconds, as Zorbax wrote.'],
@@ -35,7 +35,7 @@ describe('a false claim', () => {
   })
 })
 
-test.each(FALSIFICATIONS)('a report contains no false claim of the kind "%s"', async (kind) => {
+test.each(FALSIFICATIONS)('the report of a research contains no false claim of the kind "%s"', async (kind) => {
   const claims = new Set<string>()
   const model = scriptedModel({
     plan: () => ({ parts: [{ question: QUESTION, queries: ['hook repository', 'push repository'] }] }),

@@ -16,24 +16,24 @@ const cites = async (question: string) => {
   return annotations.length > 0
 }
 
-describe('sources answer a question', () => {
+describe('research of an answerable question', () => {
   test.each([
     'Which engineer planned the harbour of Wexley?',
     'Who planned the harbour of Wexley?',
     'In which year was the harbour of Wexley planned?',
     'What is the northern wall of the harbour in Wexley made of?',
-  ])('%s', async (question) => {
+  ])('cites a source: %s', async (question) => {
     expect(await cites(question)).toBe(true)
   })
 })
 
-describe('sources do not answer a question', () => {
+describe('research of an unanswerable question', () => {
   test.each([
-    ['what is asked of a name is said of nothing near it', 'What salary did Tilda Marlow of Wexley earn?'],
-    ['nobody is named where a person is asked for', 'Who painted the lamp of the lighthouse of Ardmoor?'],
-    ['no day or year is near where one is asked for', 'In which year was the lighthouse of Ardmoor painted red?'],
-    ['the name is of another paragraph', 'What does a ticket of the ferry in Wexley cost?'],
-  ])('where %s', async (_, question) => {
+    ['the requested property of a name is not near the name', 'What salary did Tilda Marlow of Wexley earn?'],
+    ['the question asks for a person and no person is named', 'Who painted the lamp of the lighthouse of Ardmoor?'],
+    ['the question asks for a date and no date is nearby', 'In which year was the lighthouse of Ardmoor painted red?'],
+    ['the name is in another paragraph', 'What does a ticket of the ferry in Wexley cost?'],
+  ])('cites no source if %s', async (_, question) => {
     expect(await cites(question)).toBe(false)
   })
 })
@@ -44,7 +44,7 @@ test.each([
   ['How many copies were sold?', ['number'], 'They sold twelve of them.', 'They sold some of them.'],
   ['How long may a title be?', ['number'], 'It has 50 characters.', 'It may be short.'],
   ['Who wrote vi?', ['person'], 'The editor was written by Bill Joy at night.', 'The Editor was written at night.'],
-])('"%s" asks for %j', (question, types, holding, other) => {
+])('the question "%s" requires the answer type %j', (question, types, holding, other) => {
   const required = requiredOf(answerTypesOf(question))
   expect(required).toEqual(types)
   for (const type of required) {
@@ -53,16 +53,19 @@ test.each([
   }
 })
 
-test.each(['Who may read a job?', 'When should I retry?', 'Why is it slow?'])('"%s" asks for no value', (question) => {
-  expect(requiredOf(answerTypesOf(question))).toEqual([])
-})
+test.each(['Who may read a job?', 'When should I retry?', 'Why is it slow?'])(
+  'the question "%s" requires no answer type',
+  (question) => {
+    expect(requiredOf(answerTypesOf(question))).toEqual([])
+  },
+)
 
 test.each([
   ['How do I create a repository with the repo-create command?', 'Create a repository and recreate the repo.', false],
   ['How do I create a repository with the repo-create command?', 'Run repo-create first.', true],
   ['When will Debian 14 be released?', '14.3. Making a distribution of your own', false],
   ['When will Debian 14 be released?', '14\t2027-06-01', true],
-])('%s is about %j: %j', (question, text, isAbout) => {
+])('the anchors of the question "%s" match the text %j: %j', (question, text, isAbout) => {
   const anchors = anchorsOf(question)
   expect(anchors).toHaveLength(1)
   expect(anchors.every(({ pattern }) => pattern.test(text))).toBe(isAbout)
@@ -72,7 +75,7 @@ test.each([
   ['Which permissions does the file need on Linux?', []],
   ['Why is that user id never assigned on a Debian system?', []],
   ['When was the kernel Linux first released?', ['Linux']],
-])('%s names %j', (question, names) => {
+])('the names in the question "%s" are %j', (question, names) => {
   expect(namesOf(question)).toEqual(names)
 })
 
@@ -96,8 +99,11 @@ test.each([
   ['How is the lamp of the lighthouse of Ardmoor painted by zorilla?', 20_000, false],
   ['How is the lamp of the lighthouse of Ardmoor painted by zorilla?', 100, true],
   ['In which zorilla is the lamp of the lighthouse of Ardmoor painted?', 20_000, true],
-])('%s in a corpus of %d passages without one word', async (question, passages, isAnswered) => {
-  const run = await researched({ backends: [new CountingBackend(['zorilla'], passages)] }, { question })
-  expect(run.annotations.length > 0).toBe(isAnswered)
-  expect(run.end.quality.gaps).toContain('zorilla')
-})
+])(
+  'the question "%s", of which one word is in none of %d passages, is answered: %s',
+  async (question, passages, isAnswered) => {
+    const run = await researched({ backends: [new CountingBackend(['zorilla'], passages)] }, { question })
+    expect(run.annotations.length > 0).toBe(isAnswered)
+    expect(run.end.quality.gaps).toContain('zorilla')
+  },
+)

@@ -46,8 +46,8 @@ Sets the number of workers that may serve one query together.
 The default is eight, and zero disables parallel queries.
 `
 
-describe('the answer', () => {
-  test('is the row of the relevant table, with the header, which is never quoted', async () => {
+describe('the answer of a research report', () => {
+  test('is the row of the relevant table with the header', async () => {
     const run = await researched(
       {
         backends: [
@@ -97,7 +97,7 @@ captains.\n\n# Pilots\n\nPilots are examined once, and the bay has nineteen pilo
     expect(answerOf(run)).toContain('elected every four years')
   })
 
-  test('matches synonyms', async () => {
+  test('is found by synonyms of the words in the question', async () => {
     const page = `# Bridge\n\nThe bridge of Wexley was constructed in iron. Work on the bridge commenced in 1874 under Tilda Marlow.\n
 # Ferry\n\nThe ferry of Wexley is painted blue, and was sold in 1990.\n`
     const run = await ask('When did work on the bridge of Wexley begin?', { 'https://a.example/bridge': page })
@@ -123,7 +123,7 @@ A row of films is added by the statement INSERT, whose columns are named in pare
     expect(run.annotations.length).toBeLessThan(8)
   })
 
-  test('is short for a simple question, however much the source contains', async () => {
+  test('is short for a simple question, even if the source is long', async () => {
     const filler = Array.from(
       { length: 60 },
       (_, at) => `The tower of Ardmoor has a story number ${at} about its keeper.`,
@@ -135,7 +135,7 @@ A row of films is added by the statement INSERT, whose columns are named in pare
   })
 })
 
-test('a year that no source has is a gap, and is not answered by another year', async () => {
+test('a research reports a requested year as a gap if no source has it', async () => {
   const page = '# Harbour of Wexley\n\nIn 2024 the harbour of Wexley had a revenue of 9 million.\n'
   const run = await ask('What revenue did the harbour of Wexley have in 2021?', { 'https://a.example/harbour': page })
   expect(run.annotations).toEqual([])
@@ -144,7 +144,7 @@ test('a year that no source has is a gap, and is not answered by another year', 
   expect(answerOf(same)).toContain('9 million')
 })
 
-test('sections follow the parts of a question, and no quote contains another', async () => {
+test('the sections of a report follow the parts of the question, and no quote contains another', async () => {
   const run = await ask('How often is a lease renewed, and who revokes a key?', {
     'https://a.example/leases': `# Leases\n\nA lease is renewed three times in nine seconds. It ends without a renewal. A lease that is not renewed frees its
 job.\n\nA worker loses its lease when its clock stops. Each lease names one worker.\n`,
@@ -157,11 +157,12 @@ The owner of a project revokes a key too. A revoked key is refused at once. Each
   expect(titles).toContain('who revokes a key')
   const quotes = quotesOf(run)
   for (const [at, quote] of quotes.entries())
-    for (const [other, longer] of quotes.entries()) expect(at !== other && longer.includes(quote), quote).toBe(false)
+    for (const [other, longer] of quotes.entries())
+      expect(at !== other && longer.includes(quote), `another quote contains the quote ${quote}`).toBe(false)
   expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
 })
 
-test('sources with different values are reported as contradictory', async () => {
+test('a report calls different values of its sources contradictory', async () => {
   const run = await ask('How high is the tower of Ardmoor?', {
     'https://a.example/tower': '# Tower\n\nThe tower of Ardmoor is 61 metres high.\n',
     'https://b.example/guide': '# Guide\n\nThe tower of Ardmoor is 64 metres high and open on Sundays.\n',
@@ -170,14 +171,14 @@ test('sources with different values are reported as contradictory', async () => 
   expect(differing).toMatch(/6[14] metre here, 6[14] metre in the answer/)
 })
 
-test('headings and defined terms are never quoted', async () => {
+test('a report does not quote headings and defined terms', async () => {
   const page = `# Buffers of the server\n\n${SETTINGS}\nMemory of shared buffers of the server\n\nA server that shares its buffers starts sooner than others do.\n`
   const run = await ask('Which buffers of memory does the server share?', { 'https://a.example/settings': page })
   for (const quote of quotesOf(run)) expect(quote).not.toMatch(/^(?:Memory of shared buffers|buffers_shared)/)
   expect(quotesOf(run).length).toBeGreaterThan(0)
 })
 
-test('a default value in a line of its own is quoted with its heading', async () => {
+test('a report quotes a default value in a line of its own with the heading', async () => {
   const run = await ask('What does RETRY_MAX default to?', {
     'https://a.example/settings': `# Settings\n\n## RETRY_MAX\n\nDefault: 0\n\nThe maximum number of retries of one message.\n
 ## RETRY_WAIT\n\nDefault: 7\n\nThe time between two retries, if RETRY_MAX allows any.\n`,
@@ -185,7 +186,7 @@ test('a default value in a line of its own is quoted with its heading', async ()
   expect(answerOf(run)).toMatch(/^RETRY_MAX: Default: 0 \[\d\]/)
 })
 
-test('the product of the question decides between documents of several products', async () => {
+test('a report uses the documents of the product that the question names', async () => {
   const page = (name: string, seconds: number) =>
     `# Connections\n\nAn idle connection of ${name} is closed after ${seconds} seconds by default.\n`
   const run = await ask('After how many seconds is an idle connection closed by default in pelican?', {
@@ -195,7 +196,7 @@ test('the product of the question decides between documents of several products'
   expect(answerOf(run).split('[')[0]).toContain('75 seconds')
 })
 
-test('a definition is recognized by its label', async () => {
+test('a report recognizes a definition by its label', async () => {
   const run = await ask('What does the supervisor mean when it reports a process as STALLED?', {
     'https://a.example/states': `# States of a process\n\nSTALLED (30)\n\nA start was attempted, but the end came too quickly to reach the next state.\n
 RUNNING (20)\n\nThe process is up, and has been up for the whole start time.\n

@@ -41,7 +41,7 @@ const byWords = () => researched(setup({}), { question: QUESTION })
 const REMARK = 'Passages were ranked by words alone, because '
 
 describe('passages ranked by vectors', () => {
-  test('rank above those that only share more words with the question', async () => {
+  test('rank above passages that only share more words with the question', async () => {
     expect((await byWords()).annotations[0]?.url_citation.url).toBe('https://a.example/doors')
     const { composition, first, report, usage } = await ranked({ runChild: embed })
     expect(first).toBe('https://b.example/clocks')
@@ -62,7 +62,7 @@ describe('passages ranked by vectors', () => {
     }
   })
 
-  test('are embedded by one child with bounded texts, in a part of the remaining time', async () => {
+  test('are embedded by one child job with bounded texts, within a part of the remaining time', async () => {
     const { composition } = await ranked({ runChild: embed }, { question: `${QUESTION} ${'🌧'.repeat(2_000)}` })
     const [child, ...others] = composition.children
     const inputs = (child?.body as EmbedRequest | undefined)?.inputs ?? []
@@ -86,7 +86,7 @@ describe('passages ranked by vectors', () => {
     expect(run.annotations[0]?.url_citation.url).toBe('https://b.example/clocks')
   })
 
-  test('are not embedded if no source matches by words, and the report stays empty', async () => {
+  test('are not embedded if no source matches by words, and the report has no quotes', async () => {
     const question = 'Which treaty ended the war of the roses?'
     const { composition, report } = await ranked({ runChild: embed }, { question })
     expect(composition.children).toEqual([])
@@ -94,7 +94,7 @@ describe('passages ranked by vectors', () => {
   })
 })
 
-describe('without vectors, the report is ranked by words and mentions it:', () => {
+describe('the ranking of passages by words', () => {
   const ended = (state: 'expired' | 'cancelled', code: 'job_expired' | 'job_cancelled') => {
     return async ({ key }: ChildJob): Promise<ChildEnd> => {
       return { id: key, state, error: { code, message: 'It ended.', param: null } }
@@ -111,32 +111,32 @@ describe('without vectors, the report is ranked by words and mentions it:', () =
   const JUNK = 'the embeddings that were made cannot be compared'
 
   test.each([
-    ['the pool is away', failed, 'no embeddings were made (upstream_error)'],
-    ['a child that was cancelled', ended('cancelled', 'job_cancelled'), 'no embeddings were made (job_cancelled)'],
-    ['the pool is slow', ended('expired', 'job_expired'), 'the embeddings were not made in time'],
+    ['the embeddings pool fails', failed, 'no embeddings were made (upstream_error)'],
+    ['the child job was cancelled', ended('cancelled', 'job_cancelled'), 'no embeddings were made (job_cancelled)'],
+    ['the embeddings are late', ended('expired', 'job_expired'), 'the embeddings were not made in time'],
     ['a vector is missing', changed((data) => data.slice(1)), JUNK],
-    ['there are none at all', changed(() => undefined), JUNK],
-    ['they stand in another order', changed((data) => data.toReversed()), JUNK],
-    ['one has another length', put(1, [1, 0, 0]), JUNK],
-    ['one is no vector', put(1, 'AAAA'), JUNK],
-    ['one holds no numbers', put(1, [null, 'x']), JUNK],
-    ['one has no direction', put(1, [0, 0]), JUNK],
-    ['one is empty', put(0, []), JUNK],
-    ['one has no end', put(1, [1e308, 1e308]), JUNK],
-  ])('%s', async (_, runChild, reason) => {
+    ['all vectors are missing', changed(() => undefined), JUNK],
+    ['the vectors are in another order', changed((data) => data.toReversed()), JUNK],
+    ['a vector has another length', put(1, [1, 0, 0]), JUNK],
+    ['a vector is not a list of numbers', put(1, 'AAAA'), JUNK],
+    ['a vector contains null', put(1, [null, 'x']), JUNK],
+    ['a vector is zero', put(1, [0, 0]), JUNK],
+    ['a vector is empty', put(0, []), JUNK],
+    ['a vector has infinite length', put(1, [1e308, 1e308]), JUNK],
+  ])('replaces vectors, with a remark in the report, if %s', async (_, runChild, reason) => {
     const { annotations, end, report } = await ranked({ runChild })
     expect(report).toContain(`${REMARK}${reason}.`)
     expect(annotations).toEqual((await byWords()).annotations)
     expect(end).toMatchObject({ stop_reason: 'answered', finish_reason: 'stop' })
   })
 
-  test('the remaining token budget is too small', async () => {
+  test('replaces vectors, with a remark in the report, if the token budget is too small', async () => {
     const { composition, report } = await ranked({ runChild: embed }, { limits: { max_tokens: 20 } })
     expect(report).toContain(`${REMARK}the tokens of the research do not pay for embeddings.`)
     expect(composition.children).toEqual([])
   })
 
-  test('the run is cancelled during the embedding, also if vectors exist in its next attempt', async () => {
+  test('replaces vectors if the run is cancelled meanwhile, even if the next attempt has them', async () => {
     const cancel = new AbortController()
     const runChild = () => {
       cancel.abort()
@@ -150,7 +150,7 @@ describe('without vectors, the report is ranked by words and mentions it:', () =
   })
 })
 
-test('the catalogue refuses a research model whose ranking model is no embeddings model', () => {
+test('the catalogue refuses a research model whose ranking model does not make embeddings', () => {
   const chat = { id: 'm-1', engine: { type: 'echo' } }
   const vectors = { id: 'e-1', pool: 'embeddings', engine: { type: 'local', model: 'all-minilm-l6-v2' } }
   const catalogue = (embeddings: string) => {

@@ -48,8 +48,8 @@ afterAll(async () => {
   await rm(directory, { recursive: true })
 })
 
-describe("the project's own pages", () => {
-  test.each(ANSWERABLE)('answer "%s" from %s, with exact citations', async (question, page) => {
+describe("research of the project's own documentation", () => {
+  test.each(ANSWERABLE)('answers "%s" from %s, with exact citations', async (question, page) => {
     const run = await researched({ backends: [corpus] }, { question })
     expect(run.annotations.map(({ url_citation }) => url_citation.url)).toContain(page)
     expect(run.end.stop_reason).toBe('answered')
@@ -65,13 +65,13 @@ describe("the project's own pages", () => {
     expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
   })
 
-  test.each(UNANSWERABLE)('have no answer to "%s"', async (question) => {
+  test.each(UNANSWERABLE)('has no answer to "%s"', async (question) => {
     const run = await researched({ backends: [corpus] }, { question })
     expect(run.annotations).toEqual([])
     expect(run.end.stop_reason).toBe('no_evidence')
   })
 
-  test('give equal reports twice', async () => {
+  test('gives equal events in two runs', async () => {
     const [question] = ANSWERABLE[0] ?? ['']
     const [a, b] = [
       await researched({ backends: [corpus] }, { question }),

@@ -47,7 +47,7 @@ function calling(sort: string, nth: number, more: object): KillPoint {
   return { name: `${more === IN_SERIES ? 'in series, ' : ''}${sort} ${nth} is asked for`, more, at: { sort, nth } }
 }
 
-describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
+describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
   let fleet: ResearchFleet
   beforeAll(async () => {
     fleet = await ResearchFleet.open(kafka ?? '', postgres ?? '', WORKERS)
@@ -58,7 +58,7 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
   })
 
   it(
-    'are resumed by another worker wherever theirs is killed, with equal reports and without repeated requests',
+    'resume on another worker after a kill at any point, with equal reports and no repeated requests',
     async ({ annotate }) => {
       const tags = KILL_POINTS.map((_, at) => `Tarn${at + 10}`)
       for (const tag of tags) fleet.outside.countsOf(tag).clear()
@@ -69,19 +69,19 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
       for (const [at, { job, isKilled, crashes }] of ends.entries()) {
         const { name, more } = KILL_POINTS[at] as KillPoint
         const before = whole[at] as ResearchJob
-        expect(job, name).toMatchObject({ status: 'completed' })
-        expect(reportHash(job), name).toBe(reportHash(before))
-        expect(kindsOf(job), name).toEqual(kindsOf(before))
-        expect(job.children?.length, name).toBe(before.children?.length)
+        expect(job, `job after the fault ${name}`).toMatchObject({ status: 'completed' })
+        expect(reportHash(job), `report after the fault ${name}`).toBe(reportHash(before))
+        expect(kindsOf(job), `steps after the fault ${name}`).toEqual(kindsOf(before))
+        expect(job.children?.length, `number of child jobs after the fault ${name}`).toBe(before.children?.length)
         await expectNoneDoubled(job)
         const again = repeatsOf(tags[at] as string)
         expect(
           again.every(([what, times]) => !what.startsWith('model') && times <= crashes),
-          name,
+          `repeated requests after the fault are at most the crashes, ${name}`,
         ).toBe(true)
         const most = more === IN_SERIES ? crashes : AT_ONCE * crashes
         const sum = again.reduce((all, [, times]) => all + times, 0)
-        expect(sum, name).toBeLessThanOrEqual(most)
+        expect(sum, `repeated requests after the fault ${name}`).toBeLessThanOrEqual(most)
         kills += Number(isKilled && crashes > 0)
         repeated += sum
       }
@@ -96,7 +96,7 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
   )
 
   it(
-    'hold no slot and no connection while their children work',
+    'occupy no slot and no connection while their child jobs work',
     async ({ annotate }) => {
       const held = new Map<string, () => void>()
       fleet.outside.onCall = ({ tag, what }) =>
@@ -126,7 +126,7 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
   )
 
   it.each(['search', 'page'])(
-    'continue on another worker when theirs is stopped during a %s, with equal reports',
+    'continue on another worker after a stop during a %s, with equal reports',
     async (sort) => {
       const tag = sort === 'search' ? 'Tarn4000' : 'Tarn4001'
       const whole = await runWhole(tag, {})
@@ -155,7 +155,7 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
   )
 
   it(
-    'end their children when cancelled while waiting',
+    'cancel their child jobs if they are cancelled while waiting',
     async () => {
       const hung = hangAt('Tarn2000', 'model note')
       const id = await fleet.submit('Tarn2000')
@@ -178,7 +178,7 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
     { hangs: 'model plan', tag: 'Tarn3000', end: 'stop' },
     { hangs: 'model note', tag: 'Tarn3001', end: 'length' },
   ])(
-    'report partial results in time when $hangs hangs',
+    'report partial results in time if the $hangs request does not return',
     async ({ hangs, tag, end }) => {
       const hung = hangAt(tag, hangs)
       const id = await fleet.submit(tag, { max_duration_seconds: 5 })
@@ -200,7 +200,7 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
   )
 
   it(
-    'report partial results when cancelled, at once while a model works, and also when their worker is dead',
+    'report partial results if they are cancelled, even while a model works or their worker is dead',
     async () => {
       const hung = hangAt('Tarn4000', 'model note')
       const id = await fleet.submit('Tarn4000', { on_cancel: 'partial' })
@@ -241,7 +241,7 @@ describe.skipIf(!kafka || !postgres)('researches in child processes', () => {
 
   async function runWhole(tag: string, more: object): Promise<ResearchJob> {
     const job = await fleet.ended(await fleet.submit(tag, more))
-    expect(job.status, JSON.stringify(job.error)).toBe('completed')
+    expect(job.status, `status of the job with the error ${JSON.stringify(job.error)}`).toBe('completed')
     expect(repeatsOf(tag)).toEqual([])
     expect(job.children).toHaveLength(3)
     return job

@@ -33,33 +33,36 @@ const cases = languages.flatMap(({ language, questions }) =>
   questions.map(([question = '', answer = '']) => ({ language, question, answer })),
 )
 
-describe('a question is answered by a sentence in its language', () => {
-  test('in twelve languages and at least forty questions', () => {
+describe('research in other languages', () => {
+  test('is tested with at least twelve languages and forty questions', () => {
     expect(languages.length).toBeGreaterThanOrEqual(12)
     expect(cases.length).toBeGreaterThanOrEqual(40)
   })
 
-  test.each(cases)('$language: $question', async ({ question, answer }) => {
+  test.each(cases)('answers with a sentence of the language, $language: $question', async ({ question, answer }) => {
     const { annotations, report, end } = await researched({ backends: [corpus] }, { question })
     const quotes = annotations.map(({ url_citation }) => url_citation.quote)
-    expect(quotes.slice(0, 3).join('\n'), report).toContain(answer)
+    expect(quotes.slice(0, 3).join('\n'), `quotes at the beginning of the report ${report}`).toContain(answer)
     const asking =
       /^(?:wo|wie|wann|quelle|quand|où|est|какая|кто|какова|كم|من|أين|kaç|ne|कितनी|कहाँ|چقدر|کجا|ποιο|πότε|qué|cuánto|quién)$/iu
     expect(end.quality.gaps.filter((gap) => asking.test(gap))).toEqual([])
   })
 
-  test.each(cases.map(({ question }) => question.normalize('NFD')))('in NFD: %s', async (question) => {
-    const { annotations } = await researched({ backends: [corpus] }, { question })
-    expect(annotations.length).toBeGreaterThan(0)
-  })
+  test.each(cases.map(({ question }) => question.normalize('NFD')))(
+    'answers a question in Unicode NFD: %s',
+    async (question) => {
+      const { annotations } = await researched({ backends: [corpus] }, { question })
+      expect(annotations.length).toBeGreaterThan(0)
+    },
+  )
 })
 
-test.each(UNANSWERED)('an unanswerable question has no citation: %s', async (question) => {
+test.each(UNANSWERED)('research has no citation for an unanswerable question: %s', async (question) => {
   const { annotations, report } = await researched({ backends: [corpus] }, { question })
-  expect(annotations, report).toEqual([])
+  expect(annotations, `citations of the report ${report}`).toEqual([])
 })
 
-test('a question in a script without word breaks makes no claim about the sources', async () => {
+test('research of a question in a script without word boundaries makes no claim about the sources', async () => {
   const { report, end } = await researched({ backends: [corpus] }, { question: 'ꦏꦸꦛꦲꦶꦏꦶꦲꦤꦁꦲꦼꦤ꧀ꦝꦶ' })
   expect(end.quality.gaps).toEqual([])
   expect(report).not.toContain('No source that was read')

@@ -35,7 +35,7 @@ They eat fish and frogs, which they catch by standing still in shallow water. [1
 const QUESTION = 'How often does a worker renew its lease?'
 const setup = () => ({ backends: [new PagesBackend(PAGES)] })
 
-describe('a report', () => {
+describe('a research report', () => {
   test('quotes the sentences that answer, each with a marker and its position in the source', async () => {
     const run = await researched(setup(), { question: QUESTION })
     expect(run.end).toMatchObject({ stop_reason: 'answered', finish_reason: 'stop' })
@@ -51,12 +51,12 @@ describe('a report', () => {
     expect(run.end.quality.supported).toBe(run.annotations.length)
   })
 
-  test('has the same bytes on every run', async () => {
+  test('has the same bytes in every run', async () => {
     const reports = await Promise.all([1, 2, 3].map(() => researched(setup(), { question: QUESTION })))
     expect(new Set(reports.map(({ report, annotations }) => report + JSON.stringify(annotations))).size).toBe(1)
   })
 
-  test('shows the content of a page as text: no link, picture, HTML or forged marker', async () => {
+  test('shows page content as text, without links, pictures, HTML or forged markers', async () => {
     const backend = new PagesBackend({ ...PAGES, ...HOSTILE })
     const { report } = await researched({ backends: [backend] }, { question: QUESTION })
     const body = report.slice(0, report.indexOf('## Sources'))
@@ -69,7 +69,7 @@ describe('a report', () => {
     expect(report.match(/\]\(/g)).toHaveLength(report.split('## Sources')[1]?.trim().split('\n').length ?? 0)
   })
 
-  test('cites a text that several sites contain once, with the first source', async () => {
+  test('cites a text of several sites once, with the first source', async () => {
     const article = Array.from(
       { length: 40 },
       (_, at) => `Note ${at} on leases says that word${at} comes before word${at + 1}.`,
@@ -85,13 +85,13 @@ describe('a report', () => {
     expect(new Set(urls)).toEqual(new Set(['https://a.example/leases', 'https://b.example/more']))
   })
 
-  test('counts code points, also after characters of two UTF-16 units', async () => {
+  test('counts positions in code points, also after surrogate pairs', async () => {
     const run = await researched(setup(), { question: 'Does it rain in the north?' })
     expect(run.report).toContain('It rains 🌧 in the north.')
     expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
   })
 
-  test('reports that the sources do not answer, and cites nothing', async () => {
+  test('states that the sources do not answer, and cites nothing', async () => {
     const run = await researched(setup(), { question: 'Which treaty ended the war of the roses?' })
     expect(run.end).toMatchObject({ stop_reason: 'no_evidence', finish_reason: 'stop' })
     expect(run.annotations).toEqual([])
@@ -108,7 +108,7 @@ describe('a report', () => {
     expect(end.quality.gaps).toContain('who painted the ceiling')
   })
 
-  test('has no answer if no source contains the name in the question, however well the rest matches', async () => {
+  test('has no answer if no source contains the name in the question, however well other words match', async () => {
     const named = {
       'https://d.example/lease': '# Leases\n\nSince Harbour 12 a worker renews its lease by itself, day and night.',
     }
@@ -119,7 +119,7 @@ describe('a report', () => {
       expect((await ask(`Does a worker of ${name} renew its lease by itself?`)).annotations).toEqual([])
   })
 
-  test('quotes a sentence next to one that mentions the subject', async () => {
+  test('quotes a sentence next to a sentence that contains the subject', async () => {
     const page = '# Tides\n\nThe harbour closes its gate when the moon is full. Nine bells are rung before that.'
     const run = await researched(
       { backends: [new PagesBackend({ 'https://e.example/tides': page })] },
@@ -128,7 +128,7 @@ describe('a report', () => {
     expect(run.report).toContain('Nine bells are rung before that. [1]')
   })
 
-  test('quotes code with the sentence that introduces it, and a dependent sentence with the previous one', async () => {
+  test('quotes code with its introduction, and a dependent sentence with the previous one', async () => {
     const page = `# Locks\n\nThe lock of a repository is removed by hand:\n\n\`\`\`sh\nrm .git/index.lock\n\`\`\`
       \nAnother process holds the lock of a repository while it writes. It must not be killed before it ends.\n`
     const run = await researched(
@@ -143,7 +143,7 @@ describe('a report', () => {
     expect(run.report).toContain('removed by hand: rm .git/index.lock [1]')
   })
 
-  test('stays within the requested length, and never ends inside a citation', async () => {
+  test('stays within the requested length, and does not end inside a citation', async () => {
     const lengths = [1, 20, 40]
     const runs = await Promise.all(
       lengths.map((report_tokens) => researched(setup(), { question: QUESTION, report_tokens })),
@@ -157,7 +157,7 @@ describe('a report', () => {
     expect(runs[2]?.annotations.length).toBeGreaterThan(0)
   })
 
-  test('lists each part that no source mentions in a line, without the question words', async () => {
+  test('lists each part of the question that no source contains, without question words', async () => {
     const word = 'x'.repeat(5_000)
     const { report, end } = await researched(setup(), {
       question: `How long does a worker renew its lease by ${word}?`,
@@ -166,7 +166,7 @@ describe('a report', () => {
     expect(report).toContain(`No source that was read mentions “${'x'.repeat(79)}…”.`)
   })
 
-  test('reports that the allowed domains leave no source to search', async () => {
+  test('states that the allowed domains leave no source to search', async () => {
     const asked = new PagesBackend(PAGES)
     const backend: SearchBackend = Object.assign(asked, { hasAllowed: () => false, weigh: () => Promise.reject() })
     const { report, end } = await researched({ backends: [backend] }, { question: QUESTION })
@@ -184,8 +184,8 @@ describe('a report', () => {
   })
 })
 
-describe('a run', () => {
-  test('killed after any step and resumed gives an equal report without repeated requests', async () => {
+describe('a research run', () => {
+  test('gives an equal report without repeated requests if it is killed after any step and resumed', async () => {
     const whole = new MemoryComposition()
     const expected = await researched(setup(), { question: QUESTION }, whole)
     for (let killAfter = 1; killAfter <= whole.ran.length; killAfter++) {
@@ -200,7 +200,7 @@ describe('a run', () => {
     expect(whole.ran.length).toBeGreaterThan(6)
   })
 
-  test('can be replayed from its cassette alone', async () => {
+  test('can be replayed from its recorded steps alone', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-cassette-'))
     const cassette = join(directory, 'run.jsonl')
     const expected = await researched(setup(), { question: QUESTION }, new MemoryComposition({ cassette }))
@@ -224,7 +224,7 @@ describe('a run', () => {
     const recorded = join(import.meta.dirname, 'herons.jsonl')
     const question = 'Where do herons build their nests, and what do they eat?'
 
-    test('gives an equal report from its record alone', async () => {
+    test('gives an equal report from the record alone', async () => {
       const run = await researched({ backends: [local] }, { question }, new MemoryComposition({ recorded }))
       expect(run.report).toBe(HERONS)
       expect(run.annotations.map(({ url_citation }) => url_citation.source_start)).toEqual([8, 86])
@@ -244,7 +244,7 @@ describe('a run', () => {
     })
   })
 
-  test('reports its progress with increasing numbers and a fraction that never falls', async () => {
+  test('reports its progress with increasing numbers and a fraction that does not decrease', async () => {
     const { events } = await researched(setup(), { question: QUESTION })
     const progress = events.flatMap((event) => (event.type === 'progress' ? [event] : []))
     expect(progress.map(({ sequence }) => sequence)).toEqual(progress.map((_, at) => at + 1))
@@ -255,7 +255,7 @@ describe('a run', () => {
     )
   })
 
-  test('keeps its budgets of searches, sources and money', async () => {
+  test('stays within its budgets of searches, sources and cost', async () => {
     const limits = { max_searches: 2, max_sources: 1 }
     const backend = new PagesBackend(PAGES, 0.01)
     const run = await researched({ backends: [backend] }, { question: QUESTION, limits })
@@ -270,7 +270,7 @@ describe('a run', () => {
     expect(poor.report).toContain('its budget was used up')
   })
 
-  test('reports partial results when its time is over', async () => {
+  test('reports partial results if its time is over', async () => {
     const late = await researched(
       setup(),
       { question: QUESTION },
@@ -295,7 +295,7 @@ describe('a run', () => {
       return { name: pages.name, searchUsd: 0, search, read, close: async () => {} }
     }
 
-    test('reports partial results at once, mentions it, and gives an equal report when resumed', async () => {
+    test('reports partial results immediately, and gives an equal report when resumed', async () => {
       const cancel = new AbortController()
       const first = new MemoryComposition({ cancelled: cancel.signal })
       const run = await researched({ backends: [cancelling(cancel)] }, { question: QUESTION }, first)
@@ -310,7 +310,7 @@ describe('a run', () => {
       expect(gone.queries).toEqual([])
     })
 
-    test('reports nothing without results', async () => {
+    test('fails with job_cancelled if it has no results', async () => {
       const cancelled = () => new MemoryComposition({ cancelled: AbortSignal.abort() })
       const none = researched(setup(), { question: QUESTION }, cancelled())
       await expect(none).rejects.toMatchObject({ code: 'job_cancelled' })
@@ -324,12 +324,12 @@ describe('a run', () => {
     })
   })
 
-  test('ends at once when its signal aborts', async () => {
+  test('ends immediately if its signal aborts', async () => {
     const signal = AbortSignal.abort(new Error('disconnected'))
     await expect(researched(setup(), { question: QUESTION }, undefined, signal)).rejects.toThrow('disconnected')
   })
 
-  test('uses the corpus version that it started with when the corpus changes', async () => {
+  test('uses the corpus version of its start if the corpus changes', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-changing-'))
     await writeFile(join(directory, 'a.md'), PAGES['https://a.example/leases'])
     const data = join(directory, '.data')
@@ -353,12 +353,12 @@ test.each([
   ['clauses', 'a lease, '],
   ['names', 'Ab Cd '],
   ['numbers', '1.2 3.4 '],
-])('a question of thousands of %s is analysed with yields to the event loop', (_, piece) => {
+])('the analysis of a question with thousands of %s yields to the event loop', (_, piece) => {
   const steps = [...parseQuestion({ question: piece.repeat(8_000 / piece.length), context: [] })].length
   expect(steps).toBeGreaterThan(5)
 })
 
-describe('a run whose documents are still being indexed', () => {
+describe('a research run while its documents are being indexed', () => {
   const indexing = (looks: number) => {
     const partial: unknown[] = []
     const pages = new PagesBackend(PAGES)
@@ -374,7 +374,7 @@ describe('a run whose documents are still being indexed', () => {
     return { backend, partial }
   }
 
-  test('waits for them, and reports their progress', async () => {
+  test('waits for the index, and reports the progress of indexing', async () => {
     const { backend, partial } = indexing(1)
     const { events, report } = await researched({ backends: [backend] }, { question: QUESTION })
     const messages = events.flatMap((event) => (event.type === 'progress' ? [event.message] : []))
@@ -383,7 +383,7 @@ describe('a run whose documents are still being indexed', () => {
     expect(report).not.toContain('indexed')
   })
 
-  test('searches the indexed part after the maximum wait, and the report mentions it, also in a later attempt', async () => {
+  test('searches the indexed part after the maximum wait, with a remark in the report', async () => {
     const { backend, partial } = indexing(1_000)
     const first = new MemoryComposition()
     const ask = { question: QUESTION, limits: { max_seconds: 30 } }
@@ -396,7 +396,7 @@ describe('a run whose documents are still being indexed', () => {
   })
 })
 
-describe('a question about recent events', () => {
+describe('research of a question about recent events', () => {
   const dates = {
     'https://old.example/x': '2021-03-01',
     'https://mid.example/x': '2024-03-01',
@@ -418,13 +418,13 @@ describe('a question about recent events', () => {
     return results[0]?.url
   }
 
-  test('prefers the newest pages, or pages of its year; other questions are ranked by words alone', async () => {
+  test('prefers the newest pages or pages of the named year, unlike other questions', async () => {
     expect(await firstFor('What is the latest on how a worker renews its lease?')).toBe('https://new.example/x')
     expect(await firstFor('How did a worker renew its lease in 2024?')).toBe('https://mid.example/x')
     expect(await firstFor('How does a worker renew its lease?')).toBe('https://old.example/x')
   })
 
-  test('still reads pages without a date', async () => {
+  test('reads pages without a date as well', async () => {
     const run = await researched(setup(), { question: 'How often does a worker currently renew its lease?' })
     expect(run.report).toContain('A worker renews its lease three times')
   })
@@ -441,13 +441,13 @@ describe('failing search backends', () => {
   }
 
   test.each(['upstream_error', 'rate_limit_exceeded', 'upstream_refused'] as const)(
-    'with %s fail the run if no other one responds: an empty report is never made',
+    'with %s fail the run if no other backend responds',
     async (code) => {
       await expect(researched({ backends: [failing(code)] }, { question: QUESTION })).rejects.toMatchObject({ code })
     },
   )
 
-  test('are retried if that may help, and are named in the report if others respond', async () => {
+  test('are retried if a retry may help, and are named in the report if others respond', async () => {
     const [away, refusing] = [failing('upstream_error'), failing('upstream_refused')]
     const run = await researched({ backends: [away, refusing, new PagesBackend(PAGES)] }, { question: QUESTION })
     expect(new Set(away.queries).size * 2).toBe(away.queries.length)
@@ -456,7 +456,7 @@ describe('failing search backends', () => {
     expect(run.end.quality.failed_searches).toBeGreaterThan(1)
   })
 
-  test('may lose a page: the report mentions it', async () => {
+  test('lose only the page that they cannot read, which the report names', async () => {
     const backend = new PagesBackend(PAGES)
     const read = backend.read.bind(backend)
     backend.read = async (hit) => {
@@ -469,7 +469,7 @@ describe('failing search backends', () => {
   })
 })
 
-test('a hanging backend delays the run no longer than its maximum time', async () => {
+test('a search backend that does not respond delays the run by at most its maximum time', async () => {
   const never = (signal: AbortSignal) => {
     return new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
   }

@@ -13,10 +13,10 @@ test.each([
   ['turned\u202e around', 'turned around'],
   ['www.evil.example, a@b.example', String.raw`www\.evil.example, a\@b.example`],
   ['back\\slash', String.raw`back\\slash`],
-])('%j is shown unchanged', (text, markdown) => {
+])('the Markdown of a report shows %j unchanged', (text, markdown) => {
   expect(escapeMarkdown(text)).toBe(markdown)
 })
 
-test('a URL ends only at its end', () => {
+test('the Markdown link of a report ends at the end of its URL', () => {
   expect(linkTo('a]\nb', 'https://a.example/x>(y) z')).toBe(String.raw`[a\] b](<https://a.example/x%3E(y)%20z>)`)
 })

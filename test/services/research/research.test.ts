@@ -53,7 +53,7 @@ const ask = (question: string, more: object = {}) => ({
 })
 
 for (const mode of ['embedded', 'Kafka']) {
-  describe.skipIf(mode === 'Kafka' && !kafka)(`deep research, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !kafka)(`the deep research endpoint, ${mode}`, () => {
     let stack: Stack
     let folder: string
     beforeAll(async () => {
@@ -72,7 +72,7 @@ for (const mode of ['embedded', 'Kafka']) {
     const jobOf = async (id: string, query = '?wait=30') =>
       (await (await stack.get(`/v1/jobs/${id}${query}`)).json()) as WireJob
 
-    it('answers a question with a report whose markers each cite a sentence of a source', async () => {
+    it('returns a report whose markers each cite a sentence of a source', async () => {
       const response = await stack.post(PATH, ask(QUESTION))
       expect(response.status).toBe(200)
       const { object, choices, citations } = (await response.json()) as Completion
@@ -91,14 +91,14 @@ for (const mode of ['embedded', 'Kafka']) {
       }
     })
 
-    it('reports that the sources do not answer, and cites nothing', async () => {
+    it('returns a report without citations if the sources do not answer', async () => {
       const response = await stack.post(PATH, ask('What is the melting point of tungsten?'))
       const { choices } = (await response.json()) as Completion
       expect(choices[0]?.message.annotations).toEqual([])
       expect(choices[0]?.message.content).toContain('do not answer')
     })
 
-    it('streams its progress in chunks without choices, then the report, then all citations in one chunk', async () => {
+    it('streams progress in chunks without choices, then the report, then all citations in one chunk', async () => {
       const response = await stack.post(PATH, ask(QUESTION, { stream: true, stream_options: { include_usage: true } }))
       const text = await response.text()
       expect(text.trimEnd()).toMatch(/data: \[DONE\]$/)
@@ -148,7 +148,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(again.choices[0]?.message).toEqual(result.choices[0]?.message)
     })
 
-    it('lets a model plan and write in child jobs, and cites none of its inventions', async () => {
+    it('lets a model plan and write in child jobs, and cites no invented sentence of the model', async () => {
       const accepted = await stack.post(PATH, ask(QUESTION, { model: WRITTEN.id, background: true }))
       const { id } = (await accepted.json()) as WireJob
       const job = await jobOf(id)
@@ -176,7 +176,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
     })
 
-    it('is not visible to another key', async () => {
+    it('returns 404 for the research of another key', async () => {
       const secret = 'sk-of-somebody-else'
       const hash = createHash('sha256').update(secret).digest('hex')
       const key = { id: 'key_else', hash, hint: 'sk-...', created_at: 1_790_000_000 }
@@ -221,7 +221,7 @@ for (const mode of ['embedded', 'Kafka']) {
   })
 }
 
-describe('a research whose writer makes unsupported claims', () => {
+describe('a research whose writing model sends unsupported claims', () => {
   let stack: Stack
   let folder: string
   let upstream: ScriptedUpstream
@@ -240,9 +240,9 @@ describe('a research whose writer makes unsupported claims', () => {
   })
 
   it.each([
-    ['10 MB', 160],
+    ['of 10 MB', 160],
     ['without an end', Number.POSITIVE_INFINITY],
-  ])('falls back to quotes: %s', async (_, pieces) => {
+  ])('returns quotes of the sources instead: %s', async (_, pieces) => {
     upstream.script((call, answer) => flood(call, answer, pieces))
     const more = { model: 'deep-research-flooded', max_duration_seconds: 6 }
     const response = await stack.post(PATH, ask(QUESTION, more))

@@ -52,8 +52,8 @@ function withExisting(document: Document, jobId: string): Document {
   return document
 }
 
-describe.skipIf(!bin)('the OpenAPI document, checked by Schemathesis', { timeout: RUN_MS }, () => {
-  it('describes every response to generated requests', async () => {
+describe.skipIf(!bin)('the OpenAPI document in a run of Schemathesis', { timeout: RUN_MS }, () => {
+  it('describes every response to the generated requests', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-schemathesis-'))
     const key = keyOf(SECRET, { id: 'key_schemathesis', scopes: ['calls', 'admin'] })
     await writeFile(join(directory, 'keys.json'), JSON.stringify({ keys: [key] }))

@@ -14,7 +14,7 @@ afterAll(() => admin[Symbol.asyncDispose]())
 
 async function read(path: string): Promise<string> {
   const response = await fetch(admin.stack.url + path)
-  expect(response.status, path).toBe(200)
+  expect(response.status, `status of the page ${path}`).toBe(200)
   expect(response.headers.get('content-security-policy')).toContain("default-src 'none'")
   return await response.text()
 }
@@ -22,21 +22,21 @@ async function read(path: string): Promise<string> {
 const attributes = (html: string, name: string) =>
   [...html.matchAll(new RegExp(` ${name}="([^"]+)"`, 'g'))].map(([, value]) => value ?? '')
 
-it('has a page for every Markdown file below docs/, except decision records', () => {
+it('the guide has a page for every Markdown file below docs/, except decision records', () => {
   const files = readdirSync('docs', { recursive: true, encoding: 'utf8' })
   const documents = files.filter((file) => file.endsWith('.md') && !file.startsWith('adr/'))
   expect(CHAPTERS.map(({ folder, name }) => `${folder}/${name}.md`).sort()).toEqual(documents.sort())
 })
 
-it('serves the first page at the root, and links every page to all others', async () => {
+it('the guide serves its first page at the root, and links each page to all others', async () => {
   expect(await read(GUIDE)).toBe(pages.get(`${GUIDE}/${CHAPTERS[0]?.name}`))
   for (const [path, html] of pages) {
-    expect(html, path).toMatch(/<main id="content">\s*<h1 id=/)
+    expect(html, `HTML of the page ${path}`).toMatch(/<main id="content">\s*<h1 id=/)
     expect(attributes(html, 'href')).toEqual(expect.arrayContaining([...pages.keys()]))
   }
 })
 
-it('has a page for every link and a heading for every anchor', async () => {
+it('the guide has a page for every link and a heading for every anchor', async () => {
   const otherPaths = new Set<string>()
   for (const [path, html] of pages) {
     for (const href of attributes(html, 'href')) {
@@ -44,29 +44,35 @@ it('has a page for every link and a heading for every anchor', async () => {
       const { pathname, hash } = new URL(href, admin.stack.url + path)
       const page = pages.get(pathname)
       if (!page) otherPaths.add(pathname)
-      else if (hash) expect(attributes(page, 'id'), `${path}: ${href}`).toContain(decodeURIComponent(hash.slice(1)))
+      else if (hash)
+        expect(attributes(page, 'id'), `headings with the anchor of the link ${href} on ${path}`).toContain(
+          decodeURIComponent(hash.slice(1)),
+        )
     }
   }
   otherPaths.delete('/console')
   for (const path of otherPaths) await read(path)
 })
 
-it('loads nothing from other hosts, and has no inline scripts or styles', () => {
+it('the guide loads nothing from other hosts, and has no inline scripts or styles', () => {
   for (const [path, html] of pages) {
-    expect(attributes(html, 'src'), path).toEqual([`${GUIDE}/search.js`])
-    expect(html.replace(/<script type="module" src="[^"]*"><\/script>/, ''), path).not.toMatch(
-      /<(script|style|iframe|img)\b| style=|<!--/,
-    )
+    expect(attributes(html, 'src'), `scripts of the page ${path}`).toEqual([`${GUIDE}/search.js`])
+    expect(
+      html.replace(/<script type="module" src="[^"]*"><\/script>/, ''),
+      `inline scripts or styles of the page ${path}`,
+    ).not.toMatch(/<(script|style|iframe|img)\b| style=|<!--/)
   }
 })
 
-it('has a search index of all sections, with plain text and existing paths', async () => {
+it('the guide has a search index of all sections, with plain text and existing paths', async () => {
   const sections = JSON.parse(await read(`${GUIDE}/search.json`)) as { path: string; page: string; text: string }[]
   expect(new Set(sections.map(({ page }) => page))).toEqual(new Set(CHAPTERS.map(({ title }) => title)))
   for (const { path, text } of sections) {
     const [page = '', id] = path.split('#')
-    if (id) expect(attributes(pages.get(page) ?? '', 'id'), path).toContain(id)
-    expect(text, path).not.toMatch(/&(lt|gt|quot|amp);|<\/(p|a|code|td)>|\s\s/)
+    if (id) expect(attributes(pages.get(page) ?? '', 'id'), `anchors of the page ${path}`).toContain(id)
+    expect(text, `text in the search index of the page ${path}`).not.toMatch(
+      /&(lt|gt|quot|amp);|<\/(p|a|code|td)>|\s\s/,
+    )
   }
   expect(sections.find(({ path }) => path === `${GUIDE}/jobs#follow-it`)?.text).toContain('Last-Event-ID')
 })

@@ -34,7 +34,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     return page
   }
 
-  it('opens a section by keyboard only', async () => {
+  it('open a section by keyboard only', async () => {
     const page = await openGuide()
     await page.keyboard.press('/')
     await page.keyboard.type('change the secret')
@@ -52,7 +52,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     await page.getByRole('heading', { name: 'Change the secret' }).waitFor()
   })
 
-  it('reports no results, treats HTML as text, and closes with Escape', async () => {
+  it('report an empty result, treat HTML as text, and close with Escape', async () => {
     const page = await openGuide()
     const box = page.getByRole('combobox')
     await box.fill('aardvark<b>(')
@@ -69,7 +69,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     ['light', { colorScheme: 'light' }],
     ['dark', { colorScheme: 'dark' }],
     ['narrow', { viewport: { width: 360, height: 720 } }],
-  ] as const)('has no accessibility errors: %s', async (name, options) => {
+  ] as const)('have no accessibility errors: %s', async (name, options) => {
     const page = await openGuide(options)
     expect(await faultsOf(page, `guide-${name}`)).toEqual([])
     await page.getByRole('combobox').fill('webhook')
@@ -78,7 +78,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     expect(await faultsOf(page, `guide-search-${name}`)).toEqual([])
   })
 
-  it.each([360, 1280])('has no page wider than a screen of %i pixels', async (width) => {
+  it.each([360, 1280])('have no page wider than a screen of %i pixels', async (width) => {
     const page = await openGuide({ viewport: { width, height: 720 } })
     const wide: string[] = []
     for (const { name } of CHAPTERS) {
@@ -89,7 +89,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     expect(wide, 'pages wider than the screen, with the excess in pixels').toEqual([])
   })
 
-  it('sends no request to other hosts and violates no content security policy', () => {
+  it('send no request to other hosts and comply with the content security policy', () => {
     expect(faults).toEqual([])
   })
 })

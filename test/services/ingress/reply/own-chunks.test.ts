@@ -24,8 +24,8 @@ function sayAll(res: ServerResponse): void {
   res.end('last')
 }
 
-describe('chunks that are written as one string each', () => {
-  it('arrive unchanged with any characters, and keep the connection usable for the next call', async () => {
+describe('chunks of a response that are written as one string each', () => {
+  it('arrive unchanged with any characters, and leave the connection usable for the next call', async () => {
     const url = await startServer(sayAll)
     for (let call = 0; call < 2; call++) {
       const response = await fetch(url)
@@ -38,13 +38,13 @@ describe('chunks that are written as one string each', () => {
     expect(client.isEnded).toBe(false)
   })
 
-  it('end with only the last chunk if no data remains', async () => {
+  it('end with the last chunk only if no data remains', async () => {
     using client = await openRaw(await startServer((res) => res.end()))
     client.send(rawRequest('GET /'))
     await until(() => client.received.endsWith('\r\n\r\n0\r\n\r\n'))
   })
 
-  it('wait for a slow client, which finally receives all of them', async () => {
+  it('wait for a slow client, which receives all of them', async () => {
     const piece = 'x'.repeat(60_000)
     const drained = Promise.withResolvers<void>()
     let written = 0
@@ -66,7 +66,7 @@ describe('chunks that are written as one string each', () => {
     expect(client.received.split('ea60\r\n')).toHaveLength(written + 1)
   })
 
-  it('are not used for a client of HTTP/1.0, which reads until the connection closes', async () => {
+  it('are replaced by plain bytes for a client of HTTP/1.0', async () => {
     using client = await openRaw(await startServer(sayAll))
     client.send('GET / HTTP/1.0\r\n\r\n')
     await until(() => client.isEnded)

@@ -30,15 +30,15 @@ function drip(client: RawClient, text: string, everyMs: number): void {
   onTestFinished(() => clearInterval(timer))
 }
 
-describe('the timeouts of the server', () => {
-  it('suit pooled clients: idle connections over 75 s, request heads longer, uploads ten minutes', () => {
+describe('the timeouts of the HTTP server', () => {
+  it('allow pooled connections to be idle for 75 s, longer request heads, and uploads of ten minutes', () => {
     expect(SERVER_BOUNDS.keepAliveMs).toBeGreaterThanOrEqual(75_000)
     expect(SERVER_BOUNDS.headersMs).toBeGreaterThan(SERVER_BOUNDS.keepAliveMs)
     expect(SERVER_BOUNDS.requestMs).toBeGreaterThanOrEqual(600_000)
     expect(SERVER_BOUNDS.silenceMs).toBeGreaterThan(240_000)
   })
 
-  it('end a request head that arrives byte by byte', async () => {
+  it('close a connection whose request head arrives byte by byte', async () => {
     const server = await startServer(ok, { headersMs: 150 })
     using client = await openRaw(server.url)
     client.send('GET / HTTP/1.1\r\nhost: x\r\nx-slow: ')
@@ -51,7 +51,7 @@ describe('the timeouts of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('end a body that arrives byte by byte, in the format of its path', async () => {
+  it('return 408 for a body that arrives byte by byte, in the error format of its path', async () => {
     const server = await startServer((req) => void req.resume(), { headersMs: 100, requestMs: 200 })
     using client = await openRaw(server.url)
     client.send(rawRequest('POST /v1/messages?beta=true', ['content-length: 100000']))
@@ -66,7 +66,7 @@ describe('the timeouts of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('end an idle connection, and one that is open for too long', async () => {
+  it('close an idle connection, and a connection without a request', async () => {
     const server = await startServer(ok, { keepAliveMs: 50, headersMs: 150 })
     using silent = await openRaw(server.url)
     using idle = await openRaw(server.url)
@@ -76,7 +76,7 @@ describe('the timeouts of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('end a client that pipelines requests and reads no response', async () => {
+  it('close the connection of a client that pipelines requests and reads no response', async () => {
     const big = Buffer.alloc(64 * 1024, 'x')
     const server = await startServer((_req, res) => void res.end(big), { silenceMs: 200 })
     using client = await openRaw(server.url)
@@ -86,7 +86,7 @@ describe('the timeouts of the server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('end a body that continues after its response', async () => {
+  it('close the connection of a client that continues its body after the response', async () => {
     const server = await startServer((_req, res) => void res.writeHead(413).end())
     using client = await openRaw(server.url)
     client.send(rawRequest('POST /', ['transfer-encoding: chunked']))
@@ -96,8 +96,8 @@ describe('the timeouts of the server', () => {
   })
 })
 
-describe('a response that is read slowly', () => {
-  it('is cut if its client reads nothing, and its memory is freed piece by piece', async () => {
+describe('a response to a client that reads slowly', () => {
+  it('is aborted if the client reads nothing, and its memory is released piece by piece', async () => {
     const outcome = Promise.withResolvers<unknown>()
     let mostBuffered = 0
     const server = await startServer(async (_req, res) => {
@@ -118,7 +118,7 @@ describe('a response that is read slowly', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('is cut if its client reads a byte now and then', async () => {
+  it('is aborted if the client reads only a byte from time to time', async () => {
     const outcome = Promise.withResolvers<unknown>()
     const server = await startServer(async (_req, res) => {
       await writePieces(res, bytePieces(Buffer.alloc(64 * MIB)), 300).then(
@@ -135,7 +135,7 @@ describe('a response that is read slowly', () => {
     expect(await outcome.promise).toMatchObject({ code: 'slow_reader' })
   })
 
-  it('arrives completely at a client that is slow but makes progress', async () => {
+  it('is sent completely if the client is slow but makes progress', async () => {
     const server = await startServer(async (_req, res) => {
       res.setHeader('content-length', 8 * MIB)
       await writePieces(res, bytePieces(Buffer.alloc(8 * MIB, 'x')), 2_000)
@@ -152,7 +152,7 @@ describe('a response that is read slowly', () => {
     expect((await client.answer()).body).toHaveLength(8 * MIB)
   })
 
-  it('is cut if its client never reads the end', async () => {
+  it('is aborted if the client does not read the end', async () => {
     const server = await startServer((_req, res) => endWithin(res, 200, 'x'.repeat(64 * MIB)))
     using client = await openRaw(server.url)
     client.socket.pause()
@@ -161,7 +161,7 @@ describe('a response that is read slowly', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('is ended at once when its client disconnects', async () => {
+  it('is aborted immediately if the client disconnects', async () => {
     const outcome = Promise.withResolvers<unknown>()
     const server = await startServer(async (_req, res) => {
       await writePieces(res, bytePieces(Buffer.alloc(64 * MIB)), 60_000).then(
@@ -177,7 +177,7 @@ describe('a response that is read slowly', () => {
     expect(await outcome.promise).toBe('left')
   })
 
-  it('is split only between frames, if they are short', () => {
+  it('is divided only between frames if the frames are short', () => {
     const frames = Array.from({ length: 3_000 }, (_, i) => `data: ${'é😀'.repeat(i % 90)}${i}\n\n`)
     for (const text of [frames.join(''), 'no end', '']) {
       const pieces = [...framePieces(text)]
@@ -225,7 +225,7 @@ describe('streams to clients that do not read', () => {
     return client
   }
 
-  it('pause their workers, bound their memory, and are cut at the bound', async () => {
+  it('pause their workers, buffer a limited number of bytes, and are aborted at the time limit', async () => {
     expect(await running()).toBe(0)
     const [before, socketsBefore] = [process.memoryUsage(), openSockets()]
     const clients = await Promise.all(Array.from({ length: CLIENTS }, openUnread))
@@ -250,7 +250,7 @@ describe('streams to clients that do not read', () => {
     }
   })
 
-  it('end with an error frame, if the client reads again in time', async () => {
+  it('end with an error frame if the client continues to read in time', async () => {
     using client = await openUnread()
     await until(async () => (await running()) === 1)
     await until(async () => (await running()) === 0)

@@ -15,8 +15,8 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-describe('a response', () => {
-  test('of another project is not found by any request', async () => {
+describe('requests that name a stored response', () => {
+  test('get 404 if the response belongs to another project', async () => {
     const made = await client.responses.create({ model: 'echo-1', input: 'secret', background: true, stream: true })
     let id = ''
     for await (const event of made) if (event.type === 'response.created') id = event.response.id
@@ -37,7 +37,7 @@ describe('a response', () => {
     expect((await client.responses.retrieve(id)).output_text).toBe('secret')
   })
 
-  test('is referenced as often as its content fits into a body', async () => {
+  test('are refused if their item references exceed the size of a request body', async () => {
     const { output } = await client.responses.create({ model: 'echo-1', input: 'x'.repeat(6_000) })
     const reference = { type: 'item_reference' as const, id: output[0]?.id ?? '' }
     const input = (times: number) => [...Array(times).fill(reference), { role: 'user' as const, content: 'go on' }]
@@ -47,7 +47,7 @@ describe('a response', () => {
     expect(await failureOf(often)).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input' })
   })
 
-  test('cannot precede itself', async () => {
+  test('are refused if the response would be its own predecessor', async () => {
     const idempotent = { headers: { 'idempotency-key': 'loop' } }
     const body = { model: 'echo-1', input: 'round' }
     const { id } = await client.responses.create(body, idempotent)
@@ -57,7 +57,7 @@ describe('a response', () => {
     expect(await failureOf(unborn)).toMatchObject({ status: 400, param: 'previous_response_id' })
   })
 
-  test('is streamed from its own events only', async () => {
+  test('are refused with a stream position that is invalid or beyond the last event', async () => {
     const made = await client.responses.create({ model: 'echo-1', input: 'a b c', background: true, stream: true })
     let [id, last] = ['', 0]
     for await (const event of made) {
@@ -66,18 +66,23 @@ describe('a response', () => {
     }
     for (const after of [last + 1, 1e15]) {
       const stream = client.responses.retrieve(id, { stream: true, starting_after: after })
-      expect(await failureOf(stream), String(after)).toMatchObject({ status: 400, param: 'starting_after' })
+      expect(await failureOf(stream), `error of the stream after the position ${String(after)}`).toMatchObject({
+        status: 400,
+        param: 'starting_after',
+      })
     }
     for (const after of ['-1', '1.5', 'x', '', '1e400']) {
       const answer = await stack.get(`/v1/responses/${id}?stream=true&starting_after=${after}`)
-      expect(answer.status, after).toBe(400)
-      expect(await answer.json(), after).toMatchObject({ error: { param: 'starting_after' } })
+      expect(answer.status, `status of the stream after the position ${after}`).toBe(400)
+      expect(await answer.json(), `error of the stream after the position ${after}`).toMatchObject({
+        error: { param: 'starting_after' },
+      })
     }
     const rest = await stack.get(`/v1/responses/${id}?stream=true&starting_after=${last}`)
     expect((await rest.text()).includes('response.')).toBe(false)
   })
 
-  test('ends an endless loop of tool calls when the conversation exceeds the size of a request', async () => {
+  test('end a loop of tool calls when the conversation exceeds the size of a request', async () => {
     const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
     const [body, output] = [{ model: 'echo-1', tools }, 'x'.repeat(4_000)]
     let called = await client.responses.create({ ...body, input: `!echo call=${WEATHER.name}` })

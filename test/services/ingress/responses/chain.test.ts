@@ -24,7 +24,7 @@ const CHARS = 72 * KIB
 const QUOTA = 1.5 * LENGTH * CHARS
 const filler = (nth: number) => `!echo text=answer-${nth}\n${'x'.repeat(CHARS)}`
 
-it('store each message once, whatever their length, without the messages before it', async () => {
+it('chains of responses store each message once, whatever their length', async () => {
   await using stack = await startStack({ settings: { FILES_BYTES_MAX_PER_PROJECT: String(QUOTA) } })
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   const say = async (nth: number, previous_response_id: string | null) =>
@@ -57,14 +57,14 @@ it('store each message once, whatever their length, without the messages before 
   expect((await itemsOf(next.id)).slice(0, 2 * LENGTH)).toEqual(said)
   expect(next.usage?.input_tokens).toBeGreaterThan(100)
   const files = await client.files.list()
-  expect(files.data, 'files that callers see').toEqual([])
+  expect(files.data, 'files in the list of the caller').toEqual([])
 
   await client.responses.delete(last)
   await client.responses.delete(next.id)
   await until(async () => (await bytesOnDisk(stack)) === 0)
 })
 
-it('of short responses yield to the event loop in time', async () => {
+it('chains of short responses yield to the event loop within 50 ms', async () => {
   await using stack = await startStack()
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   let previous_response_id: string | null = null

@@ -37,7 +37,7 @@ async function collect(stream: AsyncIterable<ResponseStreamEvent>): Promise<Resp
 async function refusal(body: object): Promise<{ param: string; code: string | null; message: string }> {
   const response = await stack.post('/v1/responses', { model: 'echo-1', input: 'hi', ...body })
   const { error } = (await response.json()) as { error: { param: string; code: string | null; message: string } }
-  expect(response.status, error.message).toBe(400)
+  expect(response.status, `status of the response with the error ${error.message}`).toBe(400)
   return error
 }
 
@@ -45,7 +45,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
   const create = (body: Omit<OpenAI.Responses.ResponseCreateParamsNonStreaming, 'model'>) =>
     client.responses.create({ model: 'echo-1', ...kept, ...body })
 
-  test('returns text, and echoes its parameters', async () => {
+  test('returns text and its parameters', async () => {
     const response = await create({ input: UNICODE, instructions: 'Be brief.', metadata: { a: 'b' }, temperature: 0.5 })
     expect(response).toMatchObject({
       ...{ object: 'response', status: 'completed', error: null, incomplete_details: null, model: 'echo-1' },
@@ -59,7 +59,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     )
   })
 
-  test('calls a function and takes its output', async () => {
+  test('calls a function and accepts the output of the function', async () => {
     const input: ResponseInputItem[] = [{ role: 'user', content: `Ask ${WEATHER.name}.` }]
     const called = await create({ input, tools: [TOOL] })
     const call = called.output.find((item) => item.type === 'function_call')
@@ -73,7 +73,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(answered.output_text).toBe('sunny')
   })
 
-  test('returns JSON of a schema', async () => {
+  test('returns JSON that matches a schema', async () => {
     const Forecast = z.object({ city: z.string(), days: z.number().int() })
     const parsed = await client.responses.parse({
       ...{ model: 'echo-1', input: 'A forecast.', ...kept },
@@ -83,7 +83,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(parsed.text?.format).toMatchObject({ type: 'json_schema', name: 'forecast' })
   })
 
-  test('reasons before it answers: with the original reasoning, or with the requested summary', async () => {
+  test('returns its reasoning before the answer, as the original or as the requested summary', async () => {
     const input = '!echo reasoning=hmm text=done'
     const { output: plain } = await create({ input })
     expect(plain).toMatchObject([{ type: 'reasoning', summary: [], content: [{ text: 'hmm' }] }, { type: 'message' }])
@@ -93,7 +93,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(again.output_text).toBe('and now?')
   })
 
-  test('is incomplete if a limit ended it, and returns a refusal as such', async () => {
+  test('is incomplete if it reached a limit, and returns a refusal as a refusal item', async () => {
     const cut = await create({ input: '!echo tokens=50', max_output_tokens: 3 })
     expect(cut).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } })
     expect(cut.output).toMatchObject([{ status: 'incomplete' }])
@@ -141,7 +141,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect((await stream.finalResponse()).output).toMatchObject(done)
   })
 
-  test('that fails before any output is an HTTP error, later an event', async () => {
+  test('is an HTTP error if it fails before any output, and ends with an event otherwise', async () => {
     const early = await failureOf(create({ input: '!echo fail=context_length_exceeded' }))
     expect(early).toMatchObject({ status: 400, code: 'context_length_exceeded' })
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'
@@ -153,7 +153,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
   })
 })
 
-describe('an unsupported request', () => {
+describe('an unsupported responses request', () => {
   test.each([
     [{ conversation: {} }, 'conversation.id'],
     [{ prompt: { id: 'pmpt_1' } }, 'prompt'],
@@ -176,17 +176,17 @@ describe('an unsupported request', () => {
     [{ input: [{ type: 'function_call', call_id: 'call_1', name: 'f', arguments: '{}' }] }, 'input'],
     [{ previous_response_id: 'resp_123' }, 'previous_response_id'],
     [{ max_output_tokens: 0 }, 'max_output_tokens'],
-  ])('is refused by name: %j', async (body, param) => {
+  ])('is refused with the name of the field: %j', async (body, param) => {
     expect((await refusal(body)).param).toBe(param)
   })
 
-  test('gets the available models and tools', async () => {
+  test('gets an error with the kind of model that a tool needs, or 404 for an unknown model', async () => {
     expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain('need a research model')
     expect((await stack.post('/v1/responses', { model: 'gpt-9', input: 'hi' })).status).toBe(404)
   })
 })
 
-test('the tokens of an input are counted', async () => {
+test('the input token count of a response includes the instructions', async () => {
   const counted = await client.responses.inputTokens.count({
     model: 'echo-1',
     input: 'one two three',

@@ -109,14 +109,20 @@ async function sent(body: object): Promise<Json> {
   return upstream.calls[before]?.body as Json
 }
 
-describe('requests', () => {
-  test.each(types.fields('ResponseCreateParamsBase').filter((field) => !OWN.includes(field)))('%s', async (field) => {
-    for (const value of types.fieldSamples('ResponseCreateParamsBase', field)) {
-      expect((await sent({ [field]: value }))[field], JSON.stringify(value)).toEqual(value)
-    }
-  })
+describe('responses requests to an upstream of the same API', () => {
+  test.each(types.fields('ResponseCreateParamsBase').filter((field) => !OWN.includes(field)))(
+    'arrive with the field %s unchanged',
+    async (field) => {
+      for (const value of types.fieldSamples('ResponseCreateParamsBase', field)) {
+        expect(
+          (await sent({ [field]: value }))[field],
+          `field upstream for the value ${JSON.stringify(value)}`,
+        ).toEqual(value)
+      }
+    },
+  )
 
-  test('reasoning, text and include', async () => {
+  test('arrive with reasoning, text and include unchanged', async () => {
     const reasoning = { effort: 'low', summary: 'auto', generate_summary: 'concise', mode: 'standard', context: 'auto' }
     expect((await sent({ reasoning })).reasoning).toEqual(reasoning)
     const texts = types.samples('ResponseTextConfig') as Json[]
@@ -126,23 +132,25 @@ describe('requests', () => {
       const body = isText ? { ...text, format: { type: 'text' } } : text
       // The default format is omitted.
       const { format: _, ...others } = body
-      expect((await sent({ text: body })).text, JSON.stringify(body)).toEqual(isText ? others : body)
+      expect((await sent({ text: body })).text, `text upstream for the value ${JSON.stringify(body)}`).toEqual(
+        isText ? others : body,
+      )
     }
     const include = types.samples('ResponseIncludable')
     expect((await sent({ include })).include).toEqual(expect.arrayContaining(include))
   })
 
-  test('tools', async () => {
+  test('arrive with each tool unchanged', async () => {
     // Two interfaces are called Tool; the other one has no type.
     const declared = (types.samples('Tool') as Json[]).filter(({ type }) => type !== undefined)
     const tools = declared.map((tool) => (tool.type === 'web_search' ? { ...tool, filters: undefined } : tool))
     for (const tool of tools) {
       const got = (await sent({ tools: [tool] })).tools
-      expect(got, JSON.stringify(tool)).toEqual([JSON.parse(JSON.stringify(tool))])
+      expect(got, `tools upstream for the tool ${JSON.stringify(tool)}`).toEqual([JSON.parse(JSON.stringify(tool))])
     }
   })
 
-  test('choices', async () => {
+  test('arrive with each tool choice unchanged', async () => {
     const [choices] = [types.fieldSamples('ResponseCreateParamsBase', 'tool_choice') as (string | Json)[]]
     const tools = [FUNCTION, { type: 'custom', name: 'g' }, { type: 'mcp', server_label: 'x' }]
     for (const choice of choices) {
@@ -152,12 +160,12 @@ describe('requests', () => {
           : choice
       expect(
         (await sent({ tools, tool_choice: asked, parallel_tool_calls: false })).tool_choice,
-        JSON.stringify(asked),
+        `tool_choice upstream for the value ${JSON.stringify(asked)}`,
       ).toEqual(asked)
     }
   })
 
-  test('items', async () => {
+  test('arrive with each input item unchanged', async () => {
     const items = (types.samples('ResponseInputItem') as Json[]).filter(
       ({ type, tools }) => type !== 'item_reference' && (tools === undefined || type === 'mcp_list_tools'),
     )
@@ -165,7 +173,7 @@ describe('requests', () => {
     for (const item of items) {
       const input = conversationWith(withOneSource(item))
       const got = (await sent({ input })).input as Json[]
-      expect(got.map(plain), JSON.stringify(item)).toEqual(input.map(plain))
+      expect(got.map(plain), `input items upstream for the item ${JSON.stringify(item)}`).toEqual(input.map(plain))
     }
   })
 })
@@ -226,7 +234,7 @@ function plainContent(content: unknown): unknown {
   return isPlain && typeof only?.text === 'string' ? only.text : parts
 }
 
-describe('responses', () => {
+describe('responses of an upstream of the same API', () => {
   const ECHOED = [
     ...[
       'id',
@@ -249,27 +257,31 @@ describe('responses', () => {
     const body = { model: 'm1', input: 'hi', store: false, tools: [FUNCTION] }
     const whole = await stack.post('/v1/responses', body)
     const json = (await whole.json()) as Json
-    expect(whole.status, JSON.stringify([answer, json])).toBe(200)
+    expect(whole.status, `status of the response and its body ${JSON.stringify([answer, json])}`).toBe(200)
     const stream = await (await stack.post('/v1/responses', { ...body, stream: true })).text()
     const last = stream.split('\n\n').findLast((frame) => frame.includes('"response":')) ?? ''
     return [json, (JSON.parse(last.slice(last.indexOf('data: ') + 'data: '.length)) as { response: Json }).response]
   }
 
-  test.each(types.fields('Response').filter((field) => !ECHOED.includes(field)))('%s', async (field) => {
-    for (const value of types.fieldSamples('Response', field)) {
-      answer = responseOf([{ id: 'msg_1', ...DONE }], { [field]: value })
-      for (const got of await given()) expect(got[field], JSON.stringify(value)).toEqual(value)
-    }
-  })
+  test.each(types.fields('Response').filter((field) => !ECHOED.includes(field)))(
+    'are returned with the field %s unchanged',
+    async (field) => {
+      for (const value of types.fieldSamples('Response', field)) {
+        answer = responseOf([{ id: 'msg_1', ...DONE }], { [field]: value })
+        for (const got of await given())
+          expect(got[field], `field of the response for the value ${JSON.stringify(value)}`).toEqual(value)
+      }
+    },
+  )
 
-  test('usage', async () => {
+  test('are returned with their usage unchanged', async () => {
     for (const usage of types.samples('ResponseUsage') as Json[]) {
       answer = responseOf([{ id: 'msg_1', ...DONE }], { usage })
       for (const got of await given()) expect(got.usage).toMatchObject({ ...usage, total_tokens: 14 })
     }
   })
 
-  test('items, which are accepted in the next request', async () => {
+  test('are returned with their items unchanged, which the next request accepts', async () => {
     const items = (types.samples('ResponseOutputItem') as Json[]).filter(
       ({ type, id, tools }) =>
         type !== undefined &&
@@ -283,7 +295,7 @@ describe('responses', () => {
       answer = responseOf([item, { id: 'msg_9', ...DONE }])
       for (const got of await given()) {
         const [first] = got.output as Json[]
-        expect(unnamed(first as Json), JSON.stringify(item)).toEqual(unnamed(item))
+        expect(unnamed(first as Json), `first output item for the item ${JSON.stringify(item)}`).toEqual(unnamed(item))
         const isCall = ['function_call', 'custom_tool_call'].includes(String(item.type))
         const results = isCall ? [{ type: `${item.type}_output`, call_id: first?.call_id, output: 'x' }] : []
         const input = [HELLO, ...(got.output as Json[]), ...results, HELLO]

@@ -40,7 +40,7 @@ function ask(input: string, more: Partial<ResponseCreateParamsNonStreaming>) {
   return client.responses.create({ model: 'echo-1', input, ...more })
 }
 
-it('searches the documents, and the model continues with the results', async () => {
+it('the file_search tool searches the documents, and the model continues with the results', async () => {
   const input = script('file_search', 'heron nests')
   const response = await ask(input, { tools: [FILES], include: ['file_search_call.results'] })
   expect(response).toMatchObject({ status: 'completed', tools: [FILES] })
@@ -54,7 +54,7 @@ it('searches the documents, and the model continues with the results', async () 
   expect((await client.responses.retrieve(quiet.id)).output).toEqual(quiet.output)
 })
 
-it('searches the web by any of its tool names, and reads the results', async () => {
+it('the web_search tool searches the web by each of its names, and reads the results', async () => {
   const input = script('web_search', 'How do herons at Tarn1 build their nests?')
   const response = await ask(input, {
     tools: [{ type: 'web_search_preview' }],
@@ -73,7 +73,7 @@ it('searches the web by any of its tool names, and reads the results', async () 
   expect(output[0]).not.toHaveProperty('results')
 })
 
-it('reports a search in its typed events', async () => {
+it('the web_search tool sends typed events of its search', async () => {
   const input = script('web_search', 'How do herons at Tarn2 build their nests?')
   const events: ResponseStreamEvent[] = []
   for await (const event of await client.responses.create({ model: 'echo-1', input, tools: [WEB], stream: true })) {
@@ -87,7 +87,7 @@ it('reports a search in its typed events', async () => {
   expect(types.at(-1)).toBe('completed')
 })
 
-it("streams the model's text as it is generated, and stores equal text", async () => {
+it("a response with file_search streams the model's text during generation, and stores equal text", async () => {
   const input = `${script('file_search', 'heron nests')} tokens=40 delay_ms=40`
   const events: ResponseStreamEvent[] = []
   const asked = { model: 'echo-1', input, tools: [FILES], stream: true as const, background: true }
@@ -119,7 +119,7 @@ it("streams the model's text as it is generated, and stores equal text", async (
   expect(job.children).toMatchObject([{ endpoint: '/v1/deep-research' }])
 })
 
-it('reports an empty query to the model, and refuses an unknown backend', async () => {
+it('the search tools report an empty query to the model, and refuse an unknown backend', async () => {
   const failed = await ask('!echo call=web_search rounds=1 args={}', { tools: [WEB] })
   expect(failed.output).toMatchObject([{ type: 'web_search_call', status: 'failed' }, { type: 'message' }])
   expect(failed.output_text).toContain('Error')

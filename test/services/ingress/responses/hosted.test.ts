@@ -42,7 +42,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(again.output).toMatchObject([{ type: 'code_interpreter_call', outputs: null }, { type: 'message' }])
   })
 
-  it('runs code in a batch, too, also with code jobs of its own', async () => {
+  it('runs code in a batch, where code jobs are allowed as well', async () => {
     const asked = { model: 'echo-1', input: script('print(6 * 7)'), tools: [TOOL] }
     const responses = await runBatch(client(), '/v1/responses', [asked])
     expect(responses.output).toMatchObject([
@@ -53,7 +53,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(runs.errors).toMatchObject([{ custom_id: 'r1', response: { body: { error: { param: 'code' } } } }])
   })
 
-  it('has each event once and in order, live and from the store, whole or from any number', async () => {
+  it('has each event once and in order, both live and from the store, after any position', async () => {
     const stream = await client().responses.create({
       ...{ model: 'echo-1', input: script('print(1)', 'rounds=2'), tools: [TOOL] },
       ...{ stream: true, background: true, include: [LOGS] },
@@ -84,7 +84,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(events.at(-1)).toMatchObject({ response: { id, output: ended.output } })
   })
 
-  it('stops the program when cancelled, and when its caller disconnects', async () => {
+  it('stops the program if it is cancelled, or if its caller disconnects', async () => {
     const response = await ask(script(SLEEP), { background: true })
     await untilBusy(stack(), 1)
     expect(await client().responses.retrieve(response.id)).toMatchObject({ status: 'in_progress' })
@@ -113,7 +113,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(drawn.output_text).toContain('plot_1.png')
   })
 
-  it('ends although the model never stops calling', async () => {
+  it('ends at the maximum number of tool calls if the model continues to call', async () => {
     const bounded = await ask(script('print(1)', ''), { max_tool_calls: 2 })
     const ends = { status: 'incomplete', incomplete_details: { reason: 'max_tool_calls' } }
     expect(bounded).toMatchObject(ends)
@@ -127,7 +127,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     })
   })
 
-  it('leaves function calls to its caller, who continues with their outputs', async () => {
+  it('returns function calls to its caller, who continues with their outputs', async () => {
     const look = { type: 'function' as const, name: 'look', parameters: { type: 'object' }, strict: false }
     const input = 'Ask code_interpreter and look.'
     const called = await ask(input, { tools: [TOOL, look] })
@@ -138,7 +138,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect((await client().responses.create(went)).output_text).toBe('seen')
   })
 
-  it('refuses unsupported options, and drops tools that it does not run', async () => {
+  it('refuses unsupported options, and drops tools that the service does not run', async () => {
     const refused = async (body: object) => {
       const response = await stack().post('/v1/responses', { model: 'echo-1', input: 'hi', ...body })
       const { error } = (await response.json()) as { error: { param: string; message: string } }
@@ -155,7 +155,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(await refused({ tools: [TOOL, TOOL] })).toEqual(says('tools[1].name', 'twice'))
   })
 
-  it('puts files into the directory of each run while they are stored', async () => {
+  it('copies files into the directory of each run while the files are stored', async () => {
     const upload = async (text: string | Buffer, name: string) =>
       (await client().files.create({ file: await toFile(Buffer.from(text), name), purpose: 'user_data' })).id
     const [first, second] = [
@@ -202,7 +202,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect((await ask(sized, { tools: withFiles(large) })).output_text).toBe(String(RUN_FILES_BYTES_MAX))
   })
 
-  it('matches the code interpreter of the Vercel AI SDK, whole and streamed', async () => {
+  it('works with the code interpreter of the Vercel AI SDK, with and without streaming', async () => {
     const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack().url}/v1` })
     const tools = { code_interpreter: openai.tools.codeInterpreter({}) }
     const asked = { model: openai('echo-1'), prompt: script('print(3)'), tools, maxRetries: 0 }
@@ -215,7 +215,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(await streamed.toolResults).toMatchObject([{ output: { outputs: [{ type: 'logs', logs: '3\n' }] } }])
   })
 
-  it('adds the run to its conversation, and other responses continue from it', async () => {
+  it('adds the code run to its conversation, and another response continues from the run', async () => {
     const { id } = await client().conversations.create()
     await ask(script('print(5)'), { conversation: id })
     await until(async () => (await client().conversations.items.list(id)).data.length === 3)

@@ -30,7 +30,7 @@ async function collect(stream: AsyncIterable<ResponseStreamEvent>, most = Number
 }
 
 describe('a stored response', () => {
-  test('can be read back with its input until it is deleted', async () => {
+  test('can be read with its input until it is deleted', async () => {
     const made = await say('first', { instructions: 'Be brief.', metadata: { a: 'b' } })
     expect(await client.responses.retrieve(made.id)).toEqual(made)
     const items = await client.responses.inputItems.list(made.id)
@@ -42,7 +42,7 @@ describe('a stored response', () => {
     expect(await failureOf(say('next', { previous_response_id: made.id }))).toMatchObject({ status: 400 })
   })
 
-  test('can be continued, without its instructions', async () => {
+  test('can be continued by another response, which does not inherit its instructions', async () => {
     const first = await say('one', { instructions: 'Be brief.' })
     const second = await say('two', { previous_response_id: first.id })
     expect(second.previous_response_id).toBe(first.id)
@@ -79,7 +79,7 @@ describe('a stored response', () => {
     })
   })
 
-  test('can be referenced item by item', async () => {
+  test('has items that later requests can reference', async () => {
     const { output } = await say('one')
     const input = [
       { type: 'item_reference' as const, id: output[0]?.id ?? '' },
@@ -88,7 +88,7 @@ describe('a stored response', () => {
     expect((await client.responses.create({ model: 'echo-1', input })).output_text).toBe('two')
   })
 
-  test('cannot be continued if it failed, was cancelled, is running, or was never stored', async () => {
+  test('cannot be continued if it failed, was cancelled, is running, or was not stored', async () => {
     const input = '!echo fail=context_length_exceeded'
     const { id: failed } = await client.responses.create({ model: 'echo-1', input, background: true })
     await until(async () => (await client.responses.retrieve(failed)).status === 'failed')
@@ -105,7 +105,7 @@ describe('a stored response', () => {
 })
 
 describe('a background response', () => {
-  test('is queued at once and completes', async () => {
+  test('is returned immediately as queued, and completes later', async () => {
     const made = await client.responses.create({ model: 'echo-1', input: 'later', background: true })
     expect(made).toMatchObject({ background: true, output: [], status: expect.stringMatching(/queued|in_progress/) })
     await until(async () => (await client.responses.retrieve(made.id)).status === 'completed')
@@ -123,7 +123,7 @@ describe('a background response', () => {
     expect(await failureOf(client.responses.cancel(plain))).toMatchObject({ status: 400 })
   })
 
-  test('resumes from every event of its stream with each later event once', async () => {
+  test('resumes after every event of its stream with each later event once', async () => {
     const input = '!echo tokens=40 delay_ms=1'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const events = await collect(stream)
@@ -141,7 +141,7 @@ describe('a background response', () => {
     expect(await failureOf(beyond)).toMatchObject({ status: 400, param: 'starting_after' })
   })
 
-  test('continues when its reader disconnects, and can be read live by the next one', async () => {
+  test('continues if its reader disconnects, and another reader can follow the live events', async () => {
     const input = '!echo tokens=20 delay_ms=20'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen = await collect(stream, 6)
@@ -152,7 +152,7 @@ describe('a background response', () => {
     expect(text.join('')).toBe((await client.responses.retrieve(id)).output_text)
   })
 
-  test('reports that its output starts over, and is streamed from the beginning', async () => {
+  test('reports that its output restarts, and streams the output from the beginning', async () => {
     const input = '!echo tokens=12 delay_ms=30 after=6 fail=upstream_error failures=1'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen: ResponseStreamEvent[] = []
@@ -167,7 +167,7 @@ describe('a background response', () => {
     expect(whole.filter(({ type }) => type === 'response.output_item.added')).toHaveLength(1)
   })
 
-  test('reports in its stream that it failed, or was cancelled', async () => {
+  test('ends its stream with an event if it failed or was cancelled', async () => {
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'
     const failing = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     expect((await collect(failing)).at(-1)).toMatchObject({ type: 'response.failed', response: { status: 'failed' } })
@@ -181,7 +181,7 @@ describe('a background response', () => {
   })
 })
 
-test('a plain stream is cancelled when its reader disconnects', async () => {
+test('a streamed response that is not in the background is cancelled if its reader disconnects', async () => {
   const leave = new AbortController()
   const stream = await client.responses.create(
     { model: 'echo-1', input: '!echo tokens=1000 delay_ms=50', stream: true },

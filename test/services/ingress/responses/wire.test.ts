@@ -45,7 +45,7 @@ afterAll(async () => {
 async function post(body: Json, init?: RequestInit): Promise<Json> {
   const answer = await stack.post('/v1/responses', { store: false, ...body }, init)
   const json = (await answer.json()) as Json
-  expect(answer.status, JSON.stringify(json)).toBe(200)
+  expect(answer.status, `status of the response ${JSON.stringify(json)}`).toBe(200)
   return json
 }
 
@@ -53,7 +53,7 @@ async function post(body: Json, init?: RequestInit): Promise<Json> {
 async function stream(body: Json): Promise<Json[]> {
   const answer = await stack.post('/v1/responses', { store: false, stream: true, ...body })
   const text = await answer.text()
-  expect(answer.status, text).toBe(200)
+  expect(answer.status, `status of the response ${text}`).toBe(200)
   return text.split('\n\n').flatMap((frame) => {
     const data = frame.split('\n').find((line) => line.startsWith('data: '))
     return data && data !== 'data: [DONE]' ? [JSON.parse(data.slice('data: '.length)) as Json] : []
@@ -75,7 +75,7 @@ const message = (text: string, fields: Json = {}) => ({
   ...fields,
 })
 
-describe('an in-process model', () => {
+describe('the Responses API for an in-process model', () => {
   const call = (type: string, fields: Json) => [
     { role: 'user', content: 'go' },
     { type, call_id: 'c1', ...fields },
@@ -128,12 +128,12 @@ describe('an in-process model', () => {
         { type: 'web_search_call', status: 'completed', action: { type: 'open_page', url: 'https://example.com' } },
       ],
     },
-  ])('answers a client that sends %j', async (body) => {
+  ])('accepts a client that sends %j', async (body) => {
     const { status } = await post({ model: 'echo-1', input: 'hi', ...body })
     expect(status).toBe('completed')
   })
 
-  test('gets the functions of a namespace, and its calls name the namespace', async () => {
+  test('offers the functions of a namespace, and names the namespace in a call', async () => {
     const input = '!echo call=g'
     const { output } = await post({ model: 'echo-1', input, tools: [NAMESPACE] })
     const called = expect.objectContaining({ type: 'function_call', name: 'g', namespace: 'mcp__x' })
@@ -144,7 +144,7 @@ describe('an in-process model', () => {
     )
   })
 
-  test('gets a custom tool as a function of one text, and calls the custom tool', async () => {
+  test('offers a custom tool as a function with one text parameter, and returns a custom tool call', async () => {
     const input = '!echo call=apply_patch'
     const { output } = await post({ model: 'echo-1', input, tools: [PATCH] })
     const called = {
@@ -162,7 +162,7 @@ describe('an in-process model', () => {
     expect(String(done?.input)).not.toContain('"input"')
   })
 
-  test('distinguishes two functions of one name by their namespaces', async () => {
+  test('distinguishes two functions with one name by their namespaces', async () => {
     const other = { ...NAMESPACE, name: 'mcp__y' }
     const tools = [NAMESPACE, other]
     const { output } = await post({ model: 'echo-1', input: '!echo call=mcp__y__g', tools })
@@ -177,7 +177,7 @@ describe('an in-process model', () => {
   })
 })
 
-describe('an upstream of this API', () => {
+describe('an upstream of the Responses API', () => {
   const INPUT = [
     { type: 'message', role: 'developer', content: [{ type: 'input_text', text: 'Rules.' }] },
     {
@@ -226,7 +226,7 @@ describe('an upstream of this API', () => {
     { type: 'tool_of_next_month', options: { deep: true } },
   ]
 
-  test('gets items, tools and fields unchanged', async () => {
+  test('receives items, tools and fields unchanged', async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     const body = {
       input: INPUT,
@@ -260,7 +260,7 @@ describe('an upstream of this API', () => {
     expect(sent?.tools).toEqual(TOOLS)
   })
 
-  test('gets no fields that address its engine, unless the model allows them', async () => {
+  test('receives no fields that control its engine, unless the model allows them', async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     await post({ model: 'far', input: 'hi', priority: -1000, cache_salt: 'x', kv_transfer_params: {}, other: 1 })
     const sent = responses.calls.at(-1)?.body ?? {}
@@ -281,7 +281,7 @@ describe('an upstream of this API', () => {
         { role: 'user', content: 'hi' },
       ],
     },
-  ])('gets no URL of its own network, nor of a disallowed remote image: %j', async (body) => {
+  ])('receives no URL of a private network or of a disallowed remote image: %j', async (body) => {
     const answer = await stack.post('/v1/responses', { model: 'far', input: 'hi', store: false, ...body })
     expect(answer.status).toBe(400)
   })
@@ -373,7 +373,7 @@ describe('an upstream of this API', () => {
     return [...frames, { type: 'response.completed', response: answer }]
   }
 
-  test('returns items of any type, whole', async () => {
+  test('returns items of any type without streaming', async () => {
     const answer = answerOf(OUTPUT, FIELDS)
     responses.script((_call, to) => to.json(answer))
     const told = await post({ model: 'gpt-5-codex', input: 'hi', tools: TOOLS })
@@ -382,7 +382,7 @@ describe('an upstream of this API', () => {
     expect(told).toMatchObject(FIELDS)
   })
 
-  test('returns items of any type, streamed, and the next request accepts all of them', async () => {
+  test('returns items of any type with streaming, and the next request accepts all of them', async () => {
     const answer = answerOf(OUTPUT, FIELDS)
     responses.script((_call, to) => {
       to.open()
@@ -416,7 +416,7 @@ describe('an upstream of this API', () => {
     )
   })
 
-  test('gets the session headers of the caller and those that the model allows, never the key', async () => {
+  test("receives the caller's session headers and headers that the model allows, but not the key", async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     const headers = { 'x-session-id': 's1', tracestate: 'a=b', baggage: 'k=v', 'x-other': 'no' }
     await post({ model: 'far', input: 'hi' }, { headers })
@@ -430,11 +430,11 @@ describe('an upstream of this API', () => {
     ['text only in response.completed', [{ type: 'response.completed', response: answerOf([message('Hello')]) }]],
     ['no output_index', framesOf(answerOf([message('Hello')])).map(({ output_index: _, ...frame }) => frame)],
     [
-      'neither index nor ids',
+      'neither output_index nor item ids',
       framesOf(answerOf([message('Hello')])).map(({ output_index: _, item_id: __, ...frame }) => frame),
     ],
     ['[DONE] instead of response.completed', [...framesOf(answerOf([message('Hello')])).slice(0, -1), '[DONE]']],
-  ])('is parsed with %s', async (_name, frames) => {
+  ])('may send a stream with %s', async (_name, frames) => {
     responses.script((_call, to) => {
       to.open()
       for (const frame of frames) to.frame(frame)
@@ -445,15 +445,15 @@ describe('an upstream of this API', () => {
     expect([end.status, (end.output as Json[])[0]?.content]).toMatchObject(['completed', [{ text: 'Hello' }]])
   })
 
-  test('that reports output tokens without output is an error', async () => {
+  test('fails the call if it reports output tokens without output', async () => {
     responses.script((_call, to) => to.json(answerOf([], { usage: { input_tokens: 3, output_tokens: 20 } })))
     const answer = await stack.post('/v1/responses', { model: 'far', input: 'hi', store: false })
     expect(answer.status).toBe(502)
   })
 })
 
-describe('an upstream of chat completions', () => {
-  test('gets the tools that items add, and their calls are mapped back', async () => {
+describe('an upstream of chat completions behind the Responses API', () => {
+  test('receives the tools that input items add, and their calls are mapped back', async () => {
     const namespace = { type: 'namespace', name: 'functions', tools: [{ ...PATCH, name: 'exec' }] }
     const input = [
       { type: 'additional_tools', id: 'at_1', role: 'developer', tools: [namespace] },
@@ -483,7 +483,7 @@ describe('an upstream of chat completions', () => {
     usage: { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 },
   })
 
-  test('gets custom tools and namespaces as functions, and their calls are mapped back', async () => {
+  test('receives custom tools and namespaces as functions, and their calls are mapped back', async () => {
     const tools = [PATCH, NAMESPACE, { type: 'web_search' }, { type: 'local_shell' }]
     chat.script((_call, to) => to.json(callOf('apply_patch', '{"input":"*** Begin Patch"}')))
     const patched = await post({
@@ -522,7 +522,7 @@ describe('an upstream of chat completions', () => {
     ])
   })
 
-  test('gets its reasoning back from a client that returns only encrypted reasoning', async () => {
+  test('receives its reasoning from a client that returns only encrypted reasoning', async () => {
     const thought = { role: 'assistant', content: 'Done.', reasoning_content: 'Hm.' }
     const answer = { choices: [{ index: 0, message: thought, finish_reason: 'stop' }] }
     chat.script((_call, to) => to.json(answer))
@@ -536,7 +536,7 @@ describe('an upstream of chat completions', () => {
     expect(chat.calls.at(-1)?.body.messages).toMatchObject([{}, { reasoning_content: 'Hm.' }, {}])
   })
 
-  test('gets tool names that it accepts, and the caller gets the original ones', async () => {
+  test('receives tool names that it accepts, and the caller receives the original names', async () => {
     const name = `mcp__${'a_long_server_'.repeat(4)}.${'tool'.repeat(4)}`
     expect(name.length).toBeGreaterThan(64)
     chat.script((call, to) => {

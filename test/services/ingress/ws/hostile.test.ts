@@ -40,7 +40,7 @@ async function gauge(of: Stack, name: string): Promise<number> {
 }
 const running = (of: Stack) => gauge(of, 'sluice_attached_jobs{pool="inference",state="running"}')
 
-describe('a frame', () => {
+describe('a WebSocket frame', () => {
   const MALFORMED: [what: string, frame: string | Buffer][] = [
     ['that is not JSON', '{"type":'],
     ['that is empty', ''],
@@ -51,17 +51,17 @@ describe('a frame', () => {
     ['that is a string', '"ping"'],
     ['without a type', '{"id":"r1"}'],
     ['of an unknown type', '{"type":"session.update","id":"r1"}'],
-    ['of a type that is none', '{"type":{"$ne":null},"id":"r1"}'],
-    ['of a type every object has', '{"type":"__proto__","id":"r1"}'],
+    ['of a type that is not a string', '{"type":{"$ne":null},"id":"r1"}'],
+    ['of a type named like a member of Object.prototype', '{"type":"__proto__","id":"r1"}'],
     ['without an id', '{"type":"request.create","endpoint":"/v1/chat/completions","body":{}}'],
     ['with an empty id', '{"type":"request.create","id":"","endpoint":"/v1/chat/completions","body":{}}'],
     ['with a long id', JSON.stringify({ type: 'ping', id: 'x'.repeat(65) })],
     ['with an id that is a number', '{"type":"request.cancel","id":1}'],
-    ['nested too deep', `{"type":"ping","id":${'['.repeat(100_000)}`],
+    ['nested too deeply', `{"type":"ping","id":${'['.repeat(100_000)}`],
     ['of too many values', `{"type":"ping","id":"p","x":[${'1,'.repeat(450_000)}1]}`],
   ]
 
-  it.each(MALFORMED)('%s gets an error', async (_what, frame) => {
+  it.each(MALFORMED)('%s gets an error frame', async (_what, frame) => {
     using client = await openWs(stack)
     client.ws.send(frame)
     expect(await client.frame('error')).toMatchObject({ error: { type: 'invalid_request_error' } })
@@ -69,7 +69,7 @@ describe('a frame', () => {
     await client.frame('pong')
   })
 
-  it.each(MALFORMED)('%s closes the connection with 4400 the third time', async (_what, frame) => {
+  it.each(MALFORMED)('%s closes the connection with 4400 at the third occurrence', async (_what, frame) => {
     using client = await openWs(stack)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
     await client.frame('request.accepted', 'r1')
@@ -85,8 +85,18 @@ describe('a frame', () => {
     ['no body', { endpoint: CHAT }, 'body', 'missing_required_parameter'],
     ['a body that is an array', { endpoint: CHAT, body: [] }, 'body', 'invalid_type'],
     ['a body that is null', { endpoint: CHAT, body: null }, 'body', 'invalid_type'],
-    ['a key that is a number', { endpoint: CHAT, body: {}, idempotency_key: 5 }, 'idempotency_key', 'invalid_type'],
-    ['an endpoint every object has', { endpoint: 'constructor', body: {} }, 'endpoint', 'invalid_value'],
+    [
+      'an idempotency key that is a number',
+      { endpoint: CHAT, body: {}, idempotency_key: 5 },
+      'idempotency_key',
+      'invalid_type',
+    ],
+    [
+      'an endpoint named like a member of Object.prototype',
+      { endpoint: 'constructor', body: {} },
+      'endpoint',
+      'invalid_value',
+    ],
     ['a stream that is a number', { endpoint: CHAT, body: { model: 'echo-1', messages: [], stream: 1 } }, null, null],
     ['an empty body', { endpoint: CHAT, body: {} }, null, null],
   ])('that starts a request with %s fails that request', async (_what, more, param, code) => {
@@ -101,7 +111,7 @@ describe('a frame', () => {
     await client.frame('pong')
   })
 
-  it('may have any id, also the name of an inherited member', async () => {
+  it('may have any id, including the name of a member of Object.prototype', async () => {
     using client = await openWs(stack)
     const ids = ['__proto__', 'constructor', '"}', '\u2028\u0000', '😀', 'x'.repeat(64)]
     for (const id of ids) client.chat(id, 'hi')
@@ -117,19 +127,19 @@ describe('a frame', () => {
     await until(async () => (await running(stack)) === 0)
   })
 
-  it('that is too big closes the connection with 1009', async () => {
+  it('over the size limit closes the connection with 1009', async () => {
     using client = await openWs(stack)
     client.ws.send('x'.repeat(1_000_001))
     expect(await client.closing()).toMatchObject({ code: 1009 })
   })
 
-  it('just below the maximum is accepted', async () => {
+  it('just below the size limit is accepted', async () => {
     using client = await openWs(stack)
     client.chat('r1', `!echo text=ok\n${'x'.repeat(999_000)}`)
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed' })
   })
 
-  it('that is too big in fragments closes the connection with 1009', async () => {
+  it('over the size limit in fragments closes the connection with 1009', async () => {
     using client = await openWs(stack)
     for (let i = 0; i < 20; i++) client.ws.send('x'.repeat(100_000), { fin: false })
     expect(await client.closing()).toMatchObject({ code: 1009 })
@@ -142,7 +152,7 @@ describe('a frame', () => {
   })
 })
 
-describe('an upgrade', () => {
+describe('a WebSocket upgrade', () => {
   const upgrade = (lines: readonly string[]) =>
     ['GET /v1/ws HTTP/1.1', 'host: test', 'connection: upgrade', 'upgrade: websocket', ...lines, '', ''].join('\r\n')
   const auth = `authorization: Bearer ${TEST_KEY}`
@@ -151,12 +161,12 @@ describe('an upgrade', () => {
   const version = 'sec-websocket-version: 13'
 
   it.each([
-    ['no key of its own', [auth, protocol, version]],
-    ['a malformed key of its own', [auth, protocol, version, 'sec-websocket-key: short']],
+    ['no sec-websocket-key', [auth, protocol, version]],
+    ['a malformed sec-websocket-key', [auth, protocol, version, 'sec-websocket-key: short']],
     ['an old version', [auth, protocol, key, 'sec-websocket-version: 7']],
     ['malformed protocols', [auth, key, version, 'sec-websocket-protocol: inference.v1,,x']],
-    ['a protocol twice', [auth, key, version, 'sec-websocket-protocol: inference.v1, inference.v1']],
-    ['a protocol of another case', [auth, key, version, 'sec-websocket-protocol: Inference.V1']],
+    ['a duplicate protocol', [auth, key, version, 'sec-websocket-protocol: inference.v1, inference.v1']],
+    ['a protocol in another case', [auth, key, version, 'sec-websocket-protocol: Inference.V1']],
   ])('with %s is refused with 400, a body and the supported version', async (_what, lines) => {
     using client = await openRaw(stack.url)
     client.send(upgrade(lines))
@@ -171,7 +181,7 @@ describe('an upgrade', () => {
     })
   })
 
-  it('cut in the middle has no effect', async () => {
+  it('that is truncated has no effect', async () => {
     for (const bytes of [60, 120]) {
       const client = await openRaw(stack.url)
       client.send(upgrade([auth, key, protocol, version]).slice(0, bytes))
@@ -183,7 +193,7 @@ describe('an upgrade', () => {
     expect((await stack.get('/v1/models')).status).toBe(200)
   })
 
-  it('followed by garbage closes the connection with 1002', async () => {
+  it('followed by invalid bytes closes the connection with 1002', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([auth, key, protocol, version]))
     client.send(Buffer.alloc(200, 0xff))
@@ -194,7 +204,7 @@ describe('an upgrade', () => {
     expect(client.received).toContain('\x03\xea')
   })
 
-  it('never echoes its key', async () => {
+  it('does not return its API key', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([key, version, `sec-websocket-protocol: bearer.${TEST_KEY}, inference.v1`]))
     await until(() => client.received.includes('session.created'))
@@ -202,14 +212,14 @@ describe('an upgrade', () => {
     expect(client.received.toLowerCase()).toContain('sec-websocket-protocol: inference.v1\r\n')
   })
 
-  it('does not compress, even if offered', async () => {
+  it('does not compress, even if the client offers compression', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([auth, key, protocol, version, 'sec-websocket-extensions: permessage-deflate']))
     await until(() => client.received.includes('session.created'))
     expect(client.received.toLowerCase()).not.toContain('sec-websocket-extensions')
   })
 
-  it('with another method is not an upgrade', async () => {
+  it('with another method than GET is refused', async () => {
     const headers = { connection: 'upgrade', upgrade: 'websocket', authorization: `Bearer ${TEST_KEY}` }
     const status = await new Promise((resolve, reject) => {
       const req = request(`${stack.url}/v1/ws`, { method: 'POST', headers }, (res) => resolve(res.resume().statusCode))
@@ -219,7 +229,7 @@ describe('an upgrade', () => {
   })
 })
 
-describe('a connection', () => {
+describe('a WebSocket connection', () => {
   it('without messages and pongs is closed with 4408', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50, idleMs: 150 } })
     using client = await openWs(own, { autoPong: false })
@@ -239,7 +249,7 @@ describe('a connection', () => {
     expect(client.closed).toBeUndefined()
   })
 
-  it('whose client never closes its side is cut', async () => {
+  it('whose client does not close its side is closed by the server', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50, idleMs: 100, lingerMs: 100 } })
     using client = await openWs(own, { autoPong: false })
     client.ws.pause()
@@ -247,7 +257,7 @@ describe('a connection', () => {
   })
 })
 
-describe('a client that does not read', () => {
+describe('a WebSocket client that does not read', () => {
   // Log probabilities are large: some 2 KB per token.
   const loud = { logprobs: true, top_logprobs: 20 }
   const open = async (own: Stack): Promise<WsClient> => {
@@ -284,7 +294,7 @@ describe('a client that does not read', () => {
     expect(bytes / MIB).toBeLessThan(16)
   })
 
-  it('gets all data if it reads again in time, each event once', async () => {
+  it('gets each event once if it continues to read in time', async () => {
     await using own = await startStack()
     using client = await open(own)
     client.chat('r1', '!echo tokens=3000', loud)
@@ -310,7 +320,7 @@ describe('a client that does not read', () => {
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed' })
   })
 
-  it('can cancel a request that it does not read', async () => {
+  it('can cancel a request whose events it does not read', async () => {
     await using own = await startStack()
     using client = await open(own)
     client.chat('r1', '!echo tokens=20000', loud)
@@ -321,7 +331,7 @@ describe('a client that does not read', () => {
     expect(await client.end('r1')).toMatchObject({ type: 'request.cancelled' })
   })
 
-  it('is not read from while its responses pile up', async () => {
+  it('stops being read while its responses exceed the buffer limit', async () => {
     await using own = await startStack({ sockets: { repliesMax: 100 } })
     using client = await open(own)
     const FRAMES = 30_000
@@ -349,7 +359,7 @@ describe('a client that does not read', () => {
   })
 })
 
-describe('the memory budget for messages', () => {
+describe('the memory budget of WebSocket messages', () => {
   const held = (of: Stack) => gauge(of, 'sluice_request_body_bytes ')
   const head = [
     'GET /v1/ws HTTP/1.1',
@@ -386,7 +396,7 @@ describe('the memory budget for messages', () => {
     expect(await held(stack)).toBe(0)
   })
 
-  it('allows one message of a single client beyond it, and is released when that is refused', async () => {
+  it('admits one message of a single client over the budget, and is released after the refusal', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 60_000 } })
     using client = await openHalf(own)
     client.send(FRAGMENT)
@@ -398,7 +408,7 @@ describe('the memory budget for messages', () => {
     expect(client.isCut).toBe(false)
   })
 
-  it('counts the received part of a message until its client is gone', async () => {
+  it('includes the received part of a message until the client disconnects', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' } })
     {
       using client = await openWs(own)
@@ -410,8 +420,8 @@ describe('the memory budget for messages', () => {
   })
 })
 
-describe('reading from a client', () => {
-  it('is not resumed by a flushed reply during the read of a message', () => {
+describe('reading from a WebSocket client', () => {
+  it('is not resumed by a sent reply while a message is being read', () => {
     const flushes: (() => void)[] = []
     const ws = {
       isPaused: false,

@@ -60,7 +60,7 @@ function bodyOf(frame: ServerFrame): unknown {
 }
 
 describe('a WebSocket session', () => {
-  it('begins with its limits', async () => {
+  it('begins with a frame of its limits', async () => {
     using client = await openWs(stack)
     expect(client.ws.protocol).toBe('inference.v1')
     expect(client.frames).toEqual([
@@ -77,7 +77,7 @@ describe('a WebSocket session', () => {
     ])
   })
 
-  it('answers a ping with a pong', async () => {
+  it('sends a pong for each ping', async () => {
     using client = await openWs(stack)
     client.send({ type: 'ping', id: 'p1' })
     expect(await client.frame('pong')).toEqual({ type: 'pong', id: 'p1' })
@@ -86,9 +86,9 @@ describe('a WebSocket session', () => {
   it.each([
     ['Authorization', { headers: { authorization: `bearer ${TEST_KEY}` } }],
     ['x-api-key', { headers: { 'x-api-key': TEST_KEY } }],
-    ['an offered protocol', { headers: {}, protocols: ['inference.v1', `bearer.${TEST_KEY}`] }],
-    ['an offered protocol, named first', { headers: {}, protocols: [`bearer.${TEST_KEY}`, 'inference.v1'] }],
-  ])('accepts the key from %s, and never echoes it', async (_from, options) => {
+    ['a subprotocol', { headers: {}, protocols: ['inference.v1', `bearer.${TEST_KEY}`] }],
+    ['a subprotocol that is listed first', { headers: {}, protocols: [`bearer.${TEST_KEY}`, 'inference.v1'] }],
+  ])('accepts the API key from %s, and does not return the key', async (_from, options) => {
     using client = await openWs(stack, options)
     expect(client.frames[0]?.type).toBe('session.created')
     expect(client.ws.protocol).toBe('inference.v1')
@@ -98,13 +98,13 @@ describe('a WebSocket session', () => {
     ['no key', { headers: {} }, 401, null],
     ['a wrong key', { headers: { authorization: 'Bearer sk-wrong-wrong-wrong' } }, 401, 'invalid_api_key'],
     [
-      'a wrong key as a protocol',
+      'a wrong key as a subprotocol',
       { headers: {}, protocols: ['inference.v1', 'bearer.sk-wrong'] },
       401,
       'invalid_api_key',
     ],
-    ['no protocol', { protocols: [] }, 400, null],
-    ['another protocol', { protocols: ['graphql-transport-ws'] }, 400, null],
+    ['no subprotocol', { protocols: [] }, 400, null],
+    ['another subprotocol', { protocols: ['graphql-transport-ws'] }, 400, null],
     ['another path', { path: '/v1/sockets' }, 404, null],
   ])('is refused over HTTP with %s', async (_what, options, status, code) => {
     const refusal = await refusalOf(stack, options)
@@ -116,13 +116,13 @@ describe('a WebSocket session', () => {
     if (status === 401) expect(refusal.headers['www-authenticate']).toBe('Bearer')
   })
 
-  it('is not started by a plain GET', async () => {
+  it('is not started by a GET without an upgrade', async () => {
     const response = await stack.get('/v1/ws')
     expect(response.status).toBe(400)
     expect(response.headers.get('upgrade')).toBe('websocket')
   })
 
-  it('ignores calls that offer another upgrade', async () => {
+  it('is not started by a call that offers another upgrade', async () => {
     const { request } = await import('node:http')
     const body = JSON.stringify(say('hello'))
     const headers = {
@@ -141,8 +141,8 @@ describe('a WebSocket session', () => {
   })
 })
 
-describe('a request', () => {
-  it('streams the events of the HTTP stream of a chat completion', async () => {
+describe('a WebSocket request', () => {
+  it('streams the events of a chat completion over HTTP', async () => {
     const body = say('one two three', { stream: true, stream_options: { include_usage: true } })
     const http = dataOf(await (await stack.post(CHAT, body)).text()).map((text) => JSON.parse(text))
     using client = await openWs(stack)
@@ -159,7 +159,7 @@ describe('a request', () => {
     expect(frames).toHaveLength(numbers.length + 2)
   })
 
-  it('streams the events of the Anthropic format', async () => {
+  it('streams the events of the Messages API over HTTP', async () => {
     const body = say('hello', { max_tokens: 100 })
     const http = dataOf(await (await stack.post(MESSAGES, { ...body, stream: true })).text())
     using client = await openWs(stack)
@@ -171,7 +171,7 @@ describe('a request', () => {
   it.each([
     [CHAT, say('hello there')],
     [MESSAGES, say('hello there', { max_tokens: 100 })],
-  ])('without streaming gets the body of %s', async (endpoint, body) => {
+  ])('without streaming gets the HTTP body of %s', async (endpoint, body) => {
     const http = await (await stack.post(endpoint, body)).json()
     using client = await openWs(stack)
     client.send({ type: 'request.create', id: 'r1', endpoint, body: { ...body, stream: false } })
@@ -204,25 +204,25 @@ describe('a request', () => {
   it.each([
     ['an unknown endpoint', '/v1/nope', say('hi'), 400, 'invalid_value', 'endpoint'],
     ['an unknown model', CHAT, say('hi', { model: 'nope' }), 404, 'model_not_found', 'model'],
-    ['a wrong field', CHAT, say('hi', { temperature: 5 }), 400, 'decimal_above_max_value', 'temperature'],
-    ['a wrong field of messages', MESSAGES, say('hi'), 400, 'missing_required_parameter', 'max_tokens'],
+    ['a field out of range', CHAT, say('hi', { temperature: 5 }), 400, 'decimal_above_max_value', 'temperature'],
+    ['a missing field of the Messages API', MESSAGES, say('hi'), 400, 'missing_required_parameter', 'max_tokens'],
     ['an engine that fails', CHAT, say('!echo fail=upstream_refused'), 502, 'upstream_refused', null],
     [
-      'an engine that fails, whole',
+      'an engine that fails without streaming',
       CHAT,
       say('!echo fail=upstream_refused', { stream: false }),
       502,
       'upstream_refused',
       null,
     ],
-  ])('fails for %s, with the inner error of HTTP', async (_what, endpoint, body, status, code, param) => {
+  ])('fails for %s with the error of HTTP', async (_what, endpoint, body, status, code, param) => {
     using client = await openWs(stack)
     client.send({ type: 'request.create', id: 'r1', endpoint, body })
     const error = { message: expect.any(String), type: expect.any(String), param, code }
     expect(await client.end('r1')).toEqual({ type: 'request.failed', id: 'r1', status, error })
   })
 
-  it('fails after some events as well, once', async () => {
+  it('fails once if the engine fails after some events', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo fail=upstream_error after=2\none two three four')
     expect(await client.end('r1')).toMatchObject({ type: 'request.failed', status: 502 })
@@ -237,7 +237,7 @@ describe('a request', () => {
     expect(await client.end('r1')).toMatchObject({ type: 'request.failed', status: 503, retry_after: 9 })
   })
 
-  it('ends when cancelled, and stops its engine', async () => {
+  it('ends if it is cancelled, and stops its engine', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo tokens=10000 delay_ms=20')
     await client.frame('request.event', 'r1')
@@ -253,7 +253,7 @@ describe('a request', () => {
   })
 
   it.each(['!echo first_ms=60000 tokens=9', '!echo tokens=10'])(
-    'cancelled immediately ends once (%s)',
+    'ends once if it is cancelled immediately (%s)',
     async (script) => {
       using client = await openWs(stack)
       client.chat('r1', script, { stream: false })
@@ -267,7 +267,7 @@ describe('a request', () => {
   it.each([
     ['closes', (client: WsClient) => client.ws.close()],
     ['is lost', (client: WsClient) => client.ws.terminate()],
-  ])('stops its engine when the connection %s', async (_how, leave) => {
+  ])('stops its engine if the connection %s', async (_how, leave) => {
     using client = await openWs(stack)
     client.chat('r1', '!echo tokens=10000 delay_ms=20')
     client.chat('r2', '!echo first_ms=60000 tokens=9', { stream: false })
@@ -277,10 +277,10 @@ describe('a request', () => {
   })
 })
 
-describe('a durable request', () => {
+describe('a durable WebSocket request', () => {
   const job = async (id: string) => (await (await stack.get(`/v1/jobs/${id}`)).json()) as { status: string }
 
-  it('continues when the connection is lost, and is found again by its idempotency key, over HTTP as well', async () => {
+  it('continues if the connection is lost, and is found by its idempotency key, over HTTP as well', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo tokens=30 delay_ms=10', {}, { idempotency_key: 'durable-1' })
     const { job_id } = await client.frame('request.accepted', 'r1')
@@ -298,13 +298,13 @@ describe('a durable request', () => {
     expect(eventsOf(again, 'r2')).toEqual(recorded)
   })
 
-  it('returns its whole result without streaming', async () => {
+  it('returns the complete result without streaming', async () => {
     using client = await openWs(stack)
     client.chat('r1', 'hello', { stream: false }, { idempotency_key: 'durable-2' })
     expect(bodyOf(await client.end('r1'))).toMatchObject({ choices: [{ message: { content: 'hello' } }] })
   })
 
-  it('is refused while the first one with its key is running, which is named, and cancelled with its request', async () => {
+  it('is refused with the id of the running job if its idempotency key is in use', async () => {
     using client = await openWs(stack)
     const script = '!echo tokens=1000 delay_ms=20'
     client.chat('r1', script, {}, { idempotency_key: 'durable-3' })
@@ -320,7 +320,7 @@ describe('a durable request', () => {
     expect((await job(job_id)).status).toBe('cancelled')
   })
 
-  it('in the background returns its job at once', async () => {
+  it('in the background returns its job immediately', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo first_ms=300 tokens=3', { background: true })
     const frame = await client.end('r1')
@@ -329,14 +329,14 @@ describe('a durable request', () => {
     await until(async () => (await job(id)).status === 'completed')
   })
 
-  it('fails with a malformed key', async () => {
+  it('fails for a malformed idempotency key', async () => {
     using client = await openWs(stack)
     client.chat('r1', 'hello', {}, { idempotency_key: 'not\u0000visible' })
     expect(await client.end('r1')).toMatchObject({ type: 'request.failed', status: 400 })
   })
 })
 
-describe('a subscription', () => {
+describe('a WebSocket subscription to a job', () => {
   async function submit(content: string): Promise<string> {
     const body = { endpoint: CHAT, body: say(content, { stream: true }) }
     return ((await (await stack.post('/v1/jobs', body)).json()) as { id: string }).id
@@ -344,7 +344,7 @@ describe('a subscription', () => {
   const seqs = (client: WsClient, id: string) =>
     client.about(id).flatMap((frame) => (frame.type === 'job.event' ? [Number(frame.event.sequence_number)] : []))
 
-  it('returns every event of a job once, also when resumed on another connection', async () => {
+  it('returns every event once, including when it is resumed on another connection', async () => {
     const job_id = await submit('!echo tokens=40 delay_ms=10')
     using first = await openWs(stack)
     first.send({ type: 'job.subscribe', id: 's1', job_id })
@@ -365,7 +365,7 @@ describe('a subscription', () => {
     expect(over.at(-1)).toMatchObject({ type: 'job.completed', job: { status: 'completed' } })
   })
 
-  it('ends when cancelled, and the job continues', async () => {
+  it('ends if it is cancelled, while the job continues', async () => {
     const job_id = await submit('!echo tokens=50 delay_ms=20')
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', job_id })
@@ -378,7 +378,7 @@ describe('a subscription', () => {
     expect(['in_progress', 'completed']).toContain(status)
   })
 
-  it('ends at once after the last event', async () => {
+  it('ends immediately if it begins after the last event of an ended job', async () => {
     const job_id = await submit('hi')
     await stack.get(`/v1/jobs/${job_id}?wait=10`)
     using client = await openWs(stack)
@@ -388,17 +388,17 @@ describe('a subscription', () => {
   })
 
   it.each([
-    ['no job', { job_id: 'job_0123456789abcdef' }, 404, 'job_not_found'],
-    ['what can be none', { job_id: '../../etc/passwd' }, 404, 'job_not_found'],
-    ['no id', {}, 400, 'missing_required_parameter'],
-    ['a wrong position', { job_id: 'job_0123456789abcdef', starting_after: -1 }, 400, 'integer_below_min_value'],
+    ['an unknown job', { job_id: 'job_0123456789abcdef' }, 404, 'job_not_found'],
+    ['an invalid job id', { job_id: '../../etc/passwd' }, 404, 'job_not_found'],
+    ['no job id', {}, 400, 'missing_required_parameter'],
+    ['a negative position', { job_id: 'job_0123456789abcdef', starting_after: -1 }, 400, 'integer_below_min_value'],
   ])('fails for %s', async (_what, more, status, code) => {
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', ...more })
     expect(await client.end('s1')).toMatchObject({ type: 'request.failed', status, error: { code } })
   })
 
-  it('fails for a position beyond the last event', async () => {
+  it('fails for a position beyond the last event of a running job', async () => {
     const job_id = await submit('!echo first_ms=2000 tokens=9')
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', job_id, starting_after: 500 })
@@ -436,7 +436,7 @@ describe('WebSocket limits', () => {
     expect(await client.end('r4')).toMatchObject({ type: 'request.completed' })
   })
 
-  it('of a key close its surplus connections with 4429, and accept new ones later', async () => {
+  it('of a key close further connections with 4429, and accept new ones later', async () => {
     await using own = await startStack({ sockets: { connectionsMaxPerKey: 2 } })
     using first = await openWs(own)
     using _second = await openWs(own)
@@ -461,7 +461,7 @@ describe('WebSocket limits', () => {
   })
 })
 
-describe('a key', () => {
+describe('the API key of a WebSocket', () => {
   const secret = 'sk-of-the-file-0123'
   const hash = createHash('sha256').update(secret).digest('hex')
   const write = (own: Stack, more: object) => {
@@ -476,7 +476,7 @@ describe('a key', () => {
     return await openWs(own, options)
   }
 
-  it('that is revoked closes its connections with 4401 and stops their work', async () => {
+  it('closes its connections with 4401 and stops their calls if it is revoked', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50 } })
     using client = await openWithKey(own, {})
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -486,7 +486,7 @@ describe('a key', () => {
     await until(async () => (await slots(own)) === 0)
   })
 
-  it('has equal permissions over a WebSocket and over HTTP', async () => {
+  it('has the permissions that it has over HTTP', async () => {
     await using own = await startStack({ models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
     using client = await openWithKey(own, { endpoints: [CHAT, '/v1/models'], models: ['echo-1'] })
     client.chat('r1', 'hi')
@@ -497,7 +497,7 @@ describe('a key', () => {
     expect(await client.end('r3')).toMatchObject({ status: 403, error: { code: 'model_not_allowed' } })
   })
 
-  it('sees its own jobs only', async () => {
+  it('can read its own jobs only', async () => {
     await using own = await startStack()
     const { id } = (await (await own.post('/v1/jobs', { endpoint: CHAT, body: say('hi') })).json()) as { id: string }
     using client = await openWithKey(own, {})
@@ -506,8 +506,8 @@ describe('a key', () => {
   })
 })
 
-describe('a draining server', () => {
-  it('announces it, finishes running requests, refuses new ones, and closes with 1012', async () => {
+describe('an ingress with WebSockets that drains', () => {
+  it('announces the drain, completes running requests, refuses new ones, and closes with 1012', async () => {
     const own = await startStack({ settings: { DRAIN_MS: '5000' } })
     using client = await openWs(own)
     client.chat('r1', '!echo tokens=10 delay_ms=30')
@@ -523,7 +523,7 @@ describe('a draining server', () => {
     await stopped
   })
 
-  it('fails the remaining requests at its deadline before it closes', async () => {
+  it('fails the remaining requests at the drain deadline before it closes', async () => {
     const own = await startStack()
     using client = await openWs(own)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -534,8 +534,8 @@ describe('a draining server', () => {
   })
 })
 
-describe('the access log', () => {
-  it('has one line per id, in the form of HTTP lines, without content', async () => {
+describe('the access log of a WebSocket', () => {
+  it('has one line per request id, in the form of HTTP lines, without content', async () => {
     const lines: object[] = []
     const metrics = new Metrics()
     const context = { metrics, log: { info: (line: object) => lines.push(line) } } as unknown as IngressContext
