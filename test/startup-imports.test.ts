@@ -34,7 +34,7 @@ async function loaded(...files: string[]): Promise<string> {
   return (await promisify(execFile)(process.execPath, args, { env, timeout: RUN_MS, maxBuffer: 2 ** 24 })).stdout
 }
 
-it("starts without the TypeScript stripper once the compile cache is filled, and without Node's built-in fetch", {
+it("a start with a compile cache loads neither the TypeScript stripper nor Node's built-in fetch", {
   timeout: 2 * RUN_MS,
 }, async () => {
   const all = [
@@ -49,7 +49,7 @@ it("starts without the TypeScript stripper once the compile cache is filled, and
   expect(again).not.toContain('internal/deps/undici')
 })
 
-it('loads neither the HTTP server of other roles nor the upstream client for a role that does not use it', {
+it('a role loads no HTTP server of other roles, and no upstream client that it does not use', {
   timeout: 2 * RUN_MS,
 }, async () => {
   const ingress = await loaded('services/ingress/ingress.ts')

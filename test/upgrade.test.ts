@@ -52,9 +52,9 @@ const PAIRS: { worker: Version; ingress: Version }[] = [
   { worker: 'new', ingress: 'old' },
 ]
 
-describe.skipIf(!kafka || missing !== undefined)('a half-upgraded fleet', () => {
+describe.skipIf(!kafka || missing !== undefined)('a fleet with old and new versions', () => {
   it.each(PAIRS)(
-    'with $worker workers answers plain, streamed and durable calls of $ingress ingresses',
+    'answers calls with and without streaming and durable calls: $worker workers, $ingress ingresses',
     async (versions) => {
       await using database = postgres ? await openPostgresDatabase(postgres) : undefined
       await using fleet = await openFleet(kafka ?? '')
@@ -65,7 +65,10 @@ describe.skipIf(!kafka || missing !== undefined)('a half-upgraded fleet', () => 
       const durable = database ? expectDurable(fleet, ingress) : undefined
       const calls = Array.from({ length: 10 }, (_, index) => chat(fleet, ingress, `call ${index}`, index % 2 === 0))
       for (const [index, answer] of (await Promise.all(calls)).entries()) {
-        expect([answer.status, answer.text], answer.text).toEqual([200, expect.stringContaining('call')])
+        expect([answer.status, answer.text], `status and body of the call: ${answer.text}`).toEqual([
+          200,
+          expect.stringContaining('call'),
+        ])
         expect(answer.text.includes('[DONE]')).toBe(index % 2 === 0)
       }
       await durable

@@ -7,7 +7,7 @@ import { PoolName } from '#schemas/job.ts'
 import { ROLES } from '#services/services.ts'
 
 describe('the table of services', () => {
-  it('has a separate process for each role in the fleet of docker-compose.yml', async () => {
+  it('matches the services of docker-compose.yml, which has a process for each role', async () => {
     const fleet = parse(await readFile('docker-compose.yml', 'utf8')) as { services: Record<string, unknown> }
     const commands = Object.values(fleet.services).flatMap((service) => (service as { command?: string[] }).command)
     expect(commands).toEqual(expect.arrayContaining(ROLES))
@@ -19,7 +19,7 @@ describe('the table of services', () => {
     expect(stdout.split('\n').filter((line) => line.length > 80)).toEqual([])
   })
 
-  it('has a setting for the slots of each pool, listed in .env.example', async () => {
+  it('has a setting for the slots of each pool, which .env.example lists', async () => {
     const listed = await readFile('.env.example', 'utf8')
     for (const pool of PoolName.options) expect(listed).toContain(`${pool.toUpperCase()}_SLOTS=`)
   })

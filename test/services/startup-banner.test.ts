@@ -7,13 +7,13 @@ const of = (...fetching: readonly Role[]) => {
   return greetingOf({ host: '127.0.0.1', sluiceApiKey: 'sk-test' }, ingress, { models: [] }, fetching).join('\n')
 }
 
-it('mentions that the first start downloads models if the process runs some', () => {
+it('the startup banner mentions downloads if the process runs models that are not prepared', () => {
   for (const roles of [ROLES, ['ingress', 'inference'], ['code', 'ingress']] as const) {
     expect(of(...roles)).toContain('The first start fetches')
   }
 })
 
-it('does not mention downloads for an ingress alone, without models to download, or with all of them prepared', () => {
+it('the startup banner does not mention downloads without models or if all models are prepared', () => {
   for (const roles of [['ingress'], ['scheduler', 'ingress'], []] as const) {
     expect(of(...roles)).toContain('Sluice listens on http://127.0.0.1:8081')
     expect(of(...roles)).not.toContain('first start fetches')

@@ -50,7 +50,7 @@ async function run(seed: number, mutant = {}): Promise<Report> {
   return await simulate(seed, mutant)
 }
 
-it.each(batches)('durable jobs keep every invariant in seeds %i to %i', options, async (from = 0, to = 0) => {
+it.each(batches)('durable jobs satisfy every invariant in the seeds %i to %i', options, async (from = 0, to = 0) => {
   for (let seed = from; seed <= to; seed++) {
     const report = await run(seed)
     expect(report.failure).toBe('')
@@ -58,7 +58,7 @@ it.each(batches)('durable jobs keep every invariant in seeds %i to %i', options,
   }
 })
 
-it.skipIf(ONLY !== undefined)('equal seeds give equal runs', options, async () => {
+it.skipIf(ONLY !== undefined)('simulations with equal seeds have equal histories', options, async () => {
   const [first, again] = [await simulate(1), await simulate(1)]
   expect(first.story().length).toBeGreaterThan(10_000)
   expect(again.story()).toBe(first.story())
@@ -70,7 +70,7 @@ it.skipIf(ONLY !== undefined)('simulated jobs reach every end state and are retr
 })
 
 test.skipIf(ONLY !== undefined).each(Object.keys(MUTANTS))(
-  'the simulation detects the mutant: %s',
+  'the simulation detects the deliberate defect: %s',
   options,
   async (name) => {
     const first = SHOWN_BY[name] ?? 1

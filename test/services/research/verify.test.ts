@@ -7,13 +7,13 @@ import { snapshotOf } from '../../support/research/run.ts'
 
 const QUOTE = 'A worker of Sluice renews its lease three times per 9 seconds, and Kafka keeps 1,000 records.'
 
-describe('a claim', () => {
+describe('the verification of a claim against quotes', () => {
   test.each([
     ['the quote itself', QUOTE],
-    ['the quote without its full stop', QUOTE.slice(0, -1)],
-    ['a part in one piece', 'A worker of Sluice renews its lease three times per 9 seconds.'],
-    ['the same with other small words', 'The worker of Sluice renews the lease three times per 9 seconds.'],
-  ])('that is %s is supported', (_, claim) => {
+    ['the quote without its final period', QUOTE.slice(0, -1)],
+    ['a contiguous part of the quote', 'A worker of Sluice renews its lease three times per 9 seconds.'],
+    ['the quote with other articles and pronouns', 'The worker of Sluice renews the lease three times per 9 seconds.'],
+  ])('returns supported if the claim is %s', (_, claim) => {
     expect(verifyClaim(claim, [QUOTE])).toEqual({ verdict: 'supported' })
   })
 
@@ -21,25 +21,25 @@ describe('a claim', () => {
     ['another number', 'A worker of Sluice renews its lease three times per 8 seconds.'],
     ['another number in words', 'A worker of Sluice renews its lease four times per 9 seconds.'],
     ['another unit', 'A worker of Sluice renews its lease three times per 9 minutes.'],
-    ['a number beside it', 'A worker of Sluice renews its lease in 2024.'],
+    ['a number that is not in the quote', 'A worker of Sluice renews its lease in 2024.'],
     ['another name', 'A worker of Redis renews its lease three times.'],
     ['an invented source', 'According to Gartner, a worker renews its lease.'],
-    ['an identifier of its own', 'A worker renews its lease by JOB_LEASE_MS.'],
-    ['an address', 'A worker renews its lease, see https://evil.example.'],
+    ['an identifier that is not in the quote', 'A worker renews its lease by JOB_LEASE_MS.'],
+    ['a URL', 'A worker renews its lease, see https://evil.example.'],
     ['a link', 'A worker renews [its lease](x).'],
     ['markup', 'A worker renews <b>its lease</b>.'],
     ['a denial', 'A worker of Sluice never renews its lease.'],
-    ['a word for all', 'A worker of Sluice always renews its lease.'],
-    ['its names in other places', 'In Kafka a worker of Sluice renews its lease.'],
-  ])('with %s is refused', (_, claim) => {
+    ['a universal quantifier', 'A worker of Sluice always renews its lease.'],
+    ['a name that is not in the quote', 'In Kafka a worker of Sluice renews its lease.'],
+  ])('returns refused if the claim has %s', (_, claim) => {
     expect(verifyClaim(claim, [QUOTE]).verdict).toBe('refused')
   })
 
   test.each([
-    ['says it in other words', 'A worker prolongs its right.'],
-    ['takes pieces from both ends', 'A worker of Sluice keeps 1,000 records.'],
-    ['turns it around', 'The lease renews its worker.'],
-  ])('that %s is left to the judge model', (_, claim) => {
+    ['has other words than the quote', 'A worker prolongs its right.'],
+    ['combines the beginning and the end of the quote', 'A worker of Sluice keeps 1,000 records.'],
+    ['exchanges subject and object', 'The lease renews its worker.'],
+  ])('returns undecided for the judge model if the claim %s', (_, claim) => {
     expect(verifyClaim(claim, [QUOTE]).verdict).toBe('undecided')
   })
 
@@ -53,11 +53,11 @@ describe('a claim', () => {
     ['The first stage comes before the last stage.', 'The last stage comes before the last one.'],
     ['A lock is removed by hand.', 'Ferries cross the bay in winter by night.'],
     ['Perens led it in 1996 and Jackson in 1998.', 'Jackson led the project before Perens did.'],
-  ])('that reverses "%s" in other words is refused', (quote, claim) => {
+  ])('returns refused if the claim reverses "%s" in other words', (quote, claim) => {
     expect(verifyClaim(claim, [quote]).verdict).toBe('refused')
   })
 
-  test('without the condition of its quote is left to the judge model, and one without its negation is refused', () => {
+  test('returns undecided without the condition of the quote, and refused without its negation', () => {
     const quote = 'The job is cancelled only if the key was revoked, and never deleted.'
     expect(verifyClaim('The key was never revoked.', [quote]).verdict).toBe('undecided')
     expect(verifyClaim('The job is cancelled.', [quote]).verdict).toBe('refused')
@@ -66,19 +66,19 @@ describe('a claim', () => {
     )
   })
 
-  test('is compared with each quote separately, not with their combination', () => {
+  test('compares a claim with each quote separately, not with their combination', () => {
     expect(verifyClaim('The queue holds 7 jobs.', ['The queue holds jobs.', 'The lane has 7.']).verdict).toBe(
       'undecided',
     )
   })
 
-  test('normalises numbers with separators', () => {
+  test('treats numbers with and without separators as equal', () => {
     expect(verifyClaim('Kafka keeps 1000 records.', [QUOTE]).verdict).toBe('undecided')
     expect(verifyClaim('Kafka keeps 1001 records.', [QUOTE]).verdict).toBe('refused')
   })
 })
 
-describe('sentences of real pages', () => {
+describe('the verification of sentences of real pages', () => {
   const root = join(import.meta.dirname, '../../..')
   const all = ['internals/design', 'guides/jobs', 'internals/protocol', 'operate/operations'].flatMap((page) => {
     const snapshot = snapshotOf(page, readFileSync(join(root, `docs/${page}.md`), 'utf8'))
@@ -87,19 +87,19 @@ describe('sentences of real pages', () => {
   const sentences = all.map(({ text }) => text)
   const prose = all.filter(({ isCode }) => !isCode).map(({ text }) => text)
 
-  test('support themselves', () => {
+  test('returns supported for each sentence with itself as the quote', () => {
     expect(sentences.length).toBeGreaterThan(300)
     expect(sentences.filter((sentence) => verifyClaim(sentence, [sentence]).verdict !== 'supported')).toEqual([])
   })
 
-  test('do not support themselves with another number', () => {
+  test('does not return supported for a sentence with another number', () => {
     const changed = sentences.filter((each) => /(?<![\w.,])\d{2,4}(?![\w.,])/.test(each))
     const claims = changed.map((each) => each.replace(/(?<![\w.,])\d{2,4}(?![\w.,])/, '73921'))
     expect(changed.length).toBeGreaterThan(30)
     expect(claims.filter((claim, at) => verifyClaim(claim, [changed[at] ?? '']).verdict !== 'refused')).toEqual([])
   })
 
-  test('support neither their negation nor the next sentence', () => {
+  test('does not return supported for a negated sentence or for the next sentence', () => {
     const denied = sentences.filter((each) => / (is|are|has) /.test(each))
     const claims = denied.map((each) => each.replace(/ (is|are|has) /, ' $1 not '))
     expect(claims.filter((claim, at) => verifyClaim(claim, [denied[at] ?? '']).verdict === 'supported')).toEqual([])

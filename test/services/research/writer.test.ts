@@ -51,8 +51,8 @@ const run = async (script: Script, request: object = {}) => {
 const extractive = () => researched({ backends: [new PagesBackend(PAGES)] }, { question: QUESTION })
 const keys = ({ calls }: { calls: { key: string }[] }) => calls.map(({ key }) => key)
 
-describe('a research model', () => {
-  test('plans, takes notes and writes in child jobs, and every sentence cites its quote', async () => {
+describe('the writing model of a research', () => {
+  test('plans, takes notes and writes in child jobs, and every sentence of the report cites its quote', async () => {
     const result = await run({})
     expect(keys(result)).toEqual(['plan', 'note.1', 'write', 'judge.first.1'])
     expect(result.report).toContain('Workers prolong their lease thrice within nine seconds. [1]')
@@ -62,7 +62,7 @@ describe('a research model', () => {
     expect(result.usage).toMatchObject({ input_tokens: 400, output_tokens: 40 })
   })
 
-  test('that cites the wrong quote of a source is corrected', async () => {
+  test('is corrected if it cites the wrong quote of a source', async () => {
     const text = 'A lease that is over frees the job at once.'
     const result = await run({
       note: ({ data }) => ({ claims: [{ text, quotes: [idOf(data, 'A worker renews')] }] }),
@@ -73,7 +73,7 @@ describe('a research model', () => {
     expect(keys(result)).toEqual(['plan', 'note.1', 'write'])
   })
 
-  test('has as much time as the run, and its plan leaves time to search and write', async () => {
+  test('has the time of the run, of which its plan leaves a part for search and writing', async () => {
     const { composition } = await run({}, { limits: { max_seconds: 10 } })
     const [plan = 0, note = 0, write = 0] = composition.children.map(({ deadlineInMs }) => deadlineInMs)
     expect(plan).toBeLessThanOrEqual(3_000)
@@ -82,7 +82,7 @@ describe('a research model', () => {
     expect(write).toBeLessThanOrEqual(note)
   })
 
-  test('still working when the run is cancelled leaves a report of quotes, which mentions it', async () => {
+  test('is replaced by quotes, with a remark in the report, if the run is cancelled while it works', async () => {
     const cancel = new AbortController()
     const model = scriptedModel(GOOD)
     const runChild: typeof model.run = (child) => {
@@ -99,7 +99,7 @@ describe('a research model', () => {
     expect(composition.children.map(({ key }) => key)).toEqual(['plan', 'note.1'])
   })
 
-  test('that is too slow leaves a report of quotes, which mentions the early end', async () => {
+  test('is replaced by quotes, with a remark in the report, if it exceeds the time', async () => {
     const model = scriptedModel({ ...GOOD, note: () => undefined })
     let wrapUpAtMs = Number.POSITIVE_INFINITY
     const slow = new MemoryComposition({
@@ -115,14 +115,14 @@ describe('a research model', () => {
     expect(end).toMatchObject({ stop_reason: 'deadline', finish_reason: 'length', quality: { writer: 'extractive' } })
   })
 
-  test('gets a short list of the problems of its answer, however many', async () => {
+  test('receives at most a short list of the problems of its answer', async () => {
     const keys = Object.fromEntries(Array.from({ length: 5_000 }, (_, at) => [`key-${at}`, 1]))
     const { composition } = await run({ plan: () => keys })
     const mending = composition.children.find(({ key }) => key === 'plan.mended')
     expect(JSON.stringify(mending).length).toBeLessThan(20_000)
   })
 
-  test('is not called after the end of the time, and a report without a search makes no claim about the sources', async () => {
+  test('is not called after the end of the time, and a report without a search makes no claim about sources', async () => {
     const over = new MemoryComposition({ runChild: scriptedModel(GOOD).run, wrapUpAtMs: 1 })
     const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
     const { report, end } = await researched(setup, { question: QUESTION }, over)
@@ -131,7 +131,7 @@ describe('a research model', () => {
     expect(report).toMatch(/^No source was searched/)
   })
 
-  test('gets pages as data of one message, without tools, and a schema for its answer', async () => {
+  test('receives pages as data of one message, no tools, and a schema for its answer', async () => {
     const { calls, composition } = await run({})
     for (const { body } of calls) {
       expect(body.tools).toEqual([])
@@ -148,10 +148,10 @@ describe('a research model', () => {
   })
 
   test.each([
-    ['a number of its own', 'A worker renews its lease five times in nine seconds.'],
-    ['a name of its own', 'A worker of Gartner renews its lease three times in nine seconds.'],
-    ['an address', 'A worker renews its lease three times, see https://evil.example.'],
-  ])('that writes %s is replaced by quotes, even if a judge would accept it', async (_, text) => {
+    ['a number that is not in the sources', 'A worker renews its lease five times in nine seconds.'],
+    ['a name that is not in the sources', 'A worker of Gartner renews its lease three times in nine seconds.'],
+    ['a URL', 'A worker renews its lease three times, see https://evil.example.'],
+  ])('is replaced by quotes if it writes %s, even if the judge would accept it', async (_, text) => {
     const result = await run({
       write: () => ({ summary: [{ text, claims: ['c1'] }], sections: [] }),
       repair: () => ({ rewrites: [{ id: 'r1', text }] }),
@@ -161,7 +161,7 @@ describe('a research model', () => {
     expect(result.end.quality).toMatchObject({ writer: 'extractive' })
   })
 
-  test('has one retry for failed claims; those that fail again are quoted, or dropped if the quote exists already', async () => {
+  test('has one retry for failed claims, then its failed claims are replaced by quotes or dropped', async () => {
     const [good, bad] = [
       'A lease that is over frees the job at once.',
       'A worker renews its lease five times in nine seconds.',
@@ -187,8 +187,8 @@ describe('a research model', () => {
 
   test.each([
     ['refuses', () => 'not_supported'],
-    ['cannot tell', () => 'unsure'],
-  ])('whose judge %s is replaced by quotes', async (_, verdict) => {
+    ['is unsure', () => 'unsure'],
+  ])('is replaced by quotes if the judge %s', async (_, verdict) => {
     const judge: Script['judge'] = ({ data }) => ({
       verdicts: (data.pairs as { id: string }[]).map(({ id }) => ({ id, verdict: verdict() })),
     })
@@ -198,14 +198,14 @@ describe('a research model', () => {
     expect(result.end.quality).toMatchObject({ writer: 'model', quoted: 1 })
   })
 
-  test('whose judge fails is retried once, and then replaced by quotes', async () => {
+  test('is replaced by quotes if the judge fails twice', async () => {
     const result = await run({ judge: () => undefined })
     expect(keys(result).filter((key) => key.startsWith('judge'))).toEqual(['judge.first.1', 'judge.first.again.1'])
     expect(result.report).not.toContain('thrice')
     expect(result.end.quality).toMatchObject({ quoted: 1, supported: 2 })
   })
 
-  test('that cites unknown quotes or claims is not accepted', async () => {
+  test('is refused if it cites unknown quotes or claims', async () => {
     const note: Script['note'] = () => ({ claims: [{ text: 'A worker renews its lease.', quotes: ['q99'] }] })
     expect((await run({ note })).end.quality.writer).toBe('extractive')
     const write: Script['write'] = () => ({ summary: [{ text: 'Nobody said this.', claims: ['c77'] }], sections: [] })
@@ -214,7 +214,7 @@ describe('a research model', () => {
     expect(result.end.quality.writer).toBe('model')
   })
 
-  test('that answers without JSON gets the problem, once', async () => {
+  test('receives the problem once if its answer is not JSON', async () => {
     let tries = 0
     const plan: Script['plan'] = (call) => (++tries === 1 ? 'Sure! Here is a plan.' : GOOD.plan?.(call))
     const result = await run({ plan })
@@ -223,16 +223,16 @@ describe('a research model', () => {
     expect(result.end.quality.writer).toBe('model')
   })
 
-  test('may wrap its JSON in a code fence', async () => {
+  test('may send its JSON in a code fence', async () => {
     const plan: Script['plan'] = (call) => `\`\`\`json\n${JSON.stringify(GOOD.plan?.(call))}\n\`\`\``
     expect(keys(await run({ plan }))).not.toContain('plan.mended')
   })
 
   test.each([
-    ['cannot follow', () => 'I am a small model.'],
-    ['is away', () => undefined],
-    ['gives JSON of another shape', () => ({ answer: 42 })],
-  ])('that %s leaves the existing report unchanged', async (_, answer) => {
+    ['returns text instead of JSON', () => 'I am a small model.'],
+    ['fails', () => undefined],
+    ['returns JSON of another shape', () => ({ answer: 42 })],
+  ])('leaves the report of quotes unchanged if it %s', async (_, answer) => {
     const script = { plan: answer, note: answer, write: answer, judge: answer, repair: answer }
     const [result, plain] = [await run(script), await extractive()]
     expect(result.report).toBe(plain.report)
@@ -240,19 +240,19 @@ describe('a research model', () => {
     expect(result.end.quality.writer).toBe('extractive')
   })
 
-  test('is not asked for more tokens than the request allows', async () => {
+  test('is not called if the token budget of the request is too small', async () => {
     const result = await run({}, { limits: { max_tokens: 500 } })
     expect(result.calls).toEqual([])
     expect(result.end.quality.writer).toBe('extractive')
   })
 
-  test('is not asked to write if no source answers', async () => {
+  test('is not called to write if no source answers', async () => {
     const result = await run({ plan: () => undefined }, { question: 'Which treaty ended the war of the roses?' })
     expect(keys(result)).toEqual(['plan'])
     expect(result.end.stop_reason).toBe('no_evidence')
   })
 
-  test('gets equal requests with equal keys from a resumed run', async () => {
+  test('receives requests with equal keys in a resumed run', async () => {
     const [first, second] = [await run({}), await run({})]
     // The remaining time counts from the first submission of a child, and is not part of its identity.
     const asked = first.composition.children.map((child) => ({ ...child, deadlineInMs: expect.any(Number) }))
@@ -260,7 +260,7 @@ describe('a research model', () => {
     expect(second.events).toEqual(first.events)
   })
 
-  test('still working when the time is over is abandoned, and the partial report is written', async () => {
+  test('is abandoned if it still works at the end of the time, and a partial report is returned', async () => {
     const model = scriptedModel(GOOD)
     const composition = new MemoryComposition({ runChild: model.run })
     const { waitFor } = composition

@@ -25,7 +25,7 @@ const of = (all: readonly Taken[], name: string) =>
   all.filter(({ delivery, host }) => delivery.tenant === name || host === name).length
 
 describe('the queue of webhook deliveries', () => {
-  it('sends four to one host, sixteen of one tenant and thirty-two in all', () => {
+  it('has at most four deliveries to one host in flight, sixteen of one tenant and thirty-two in total', () => {
     const queue = new DeliveryQueue()
     added(queue, 10, 'a', 'a.example')
     expect(sendable(queue)).toHaveLength(4)
@@ -36,7 +36,7 @@ describe('the queue of webhook deliveries', () => {
     expect([rest.length, of(rest, 'b'), of(rest, 'c')]).toEqual([16, 8, 8])
   })
 
-  it('sends the next delivery of a host for each released permit, in order of arrival', () => {
+  it('sends the next delivery to a host for each released permit, in order of arrival', () => {
     const queue = new DeliveryQueue()
     const all = added(queue, 10, 'a', 'a.example')
     const sent = sendable(queue)
@@ -47,7 +47,7 @@ describe('the queue of webhook deliveries', () => {
     expect(sent).toEqual(all)
   })
 
-  it('alternates between two tenants that use one host', () => {
+  it('alternates between two tenants with one host', () => {
     const queue = new DeliveryQueue()
     added(queue, 400, 'a', 'shared.example')
     added(queue, 3, 'b', 'shared.example')
@@ -55,7 +55,7 @@ describe('the queue of webhook deliveries', () => {
     expect([of(sent, 'a'), of(sent, 'b')]).toEqual([2, 2])
   })
 
-  it('holds fewer deliveries of a slow host, and backs off its others for longer and longer', () => {
+  it('limits the queued deliveries to a slow host, and delays further ones by increasing times', () => {
     const queue = new DeliveryQueue()
     added(queue, 4, 'a', 'slow.example')
     for (const one of sendable(queue)) {
@@ -73,7 +73,7 @@ describe('the queue of webhook deliveries', () => {
     expect(added(queue, 100, 'a', 'quick.example')).toHaveLength(100)
   })
 
-  it('accepts a delivery of another tenant when one has filled the queue, and returns the last of the largest flow', () => {
+  it("accepts another tenant's delivery if it is full, and returns one of the tenant with the most", () => {
     const queue = new DeliveryQueue()
     for (let i = 0; i < 8; i++) added(queue, 400, 'a', `a${i}.example`)
     const other = taken('b', 'b.example')
@@ -81,7 +81,7 @@ describe('the queue of webhook deliveries', () => {
     expect(sendable(queue)).toContain(other)
   })
 
-  it('is empty after a clear', () => {
+  it('is empty after clear()', () => {
     const queue = new DeliveryQueue()
     const all = [...added(queue, 3, 'a', 'a.example'), ...added(queue, 3, 'b', 'b.example')]
     expect(new Set(queue.clear())).toEqual(new Set(all))

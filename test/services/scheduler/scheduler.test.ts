@@ -128,7 +128,7 @@ describe('the scheduler', () => {
     })
   })
 
-  it('queues a scheduled job at its time, once, however many schedulers there are', async () => {
+  it('queues a scheduled job at its time, and once for any number of schedulers', async () => {
     const taken = await takeAll()
     const id = await create({ runAtMs: Date.now() + 60_000 })
     const other = await create({ runAtMs: Date.now() + 7_200_000, deadlineInMs: 7_200_000 })
@@ -141,7 +141,7 @@ describe('the scheduler', () => {
     expect(await store.find(ALL_TENANTS, other)).toMatchObject({ state: 'scheduled' })
   })
 
-  it('ends jobs that waited too long and notifies their followers', async () => {
+  it('expires jobs that waited too long, and notifies their followers', async () => {
     const id = await create({ startInMs: 60_000 })
     const events = await follow(id)
     const { ports } = await start()
@@ -151,7 +151,7 @@ describe('the scheduler', () => {
     expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_expired_total{pool="inference"} 1')
   })
 
-  it('requeues the job of a lost worker, three times at most', async () => {
+  it('requeues the job of a lost worker at most three times', async () => {
     const taken = await takeAll()
     const id = await create()
     const events = await follow(id)
@@ -176,7 +176,7 @@ describe('the scheduler', () => {
     expect(metrics).toContain('sluice_jobs_total{pool="inference",outcome="failed",code="worker_lost"} 1')
   })
 
-  it('ends a running job long past its deadline, and one whose worker ignores its cancel', async () => {
+  it('ends a running job after its deadline, and a job whose worker does not confirm a cancel', async () => {
     const worker = await alive(store, 'wrk_1', 3_600_000)
     const late = await running(store, { request: REQUEST, deadlineInMs: 60_000 }, worker)
     const cancelled = await running(store, { request: REQUEST }, worker)
@@ -195,7 +195,7 @@ describe('the scheduler', () => {
     expect(await store.find(ALL_TENANTS, late.id)).toMatchObject({ error: { code: 'timeout' } })
   })
 
-  it('republishes every queued job once when the broker lost all records', { timeout: 60_000 }, async () => {
+  it('republishes every queued job once if the broker lost all records', { timeout: 60_000 }, async () => {
     const ids = new Set<string>()
     for (let i = 0; i < 700; i++) ids.add(await create())
     await database.advance(6_000)
@@ -211,7 +211,7 @@ describe('the scheduler', () => {
     expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_republished_total{pool="inference"} 700')
   })
 
-  it('leaves due jobs scheduled while the broker is down, and queues them when it is back', async () => {
+  it('leaves due jobs scheduled while the broker is down, and queues them afterwards', async () => {
     const taken = await takeAll()
     let isReachable = false
     const away = new Proxy(broker, {
@@ -231,7 +231,7 @@ describe('the scheduler', () => {
     await until(() => taken.some((envelope) => envelope.id === id))
   })
 
-  it('continues after an outage of the store, which it logs once', async () => {
+  it('continues after an outage of the store, and logs the outage once', async () => {
     const fragile = fragileStore()
     const scheduler = await start({ store: fragile.store })
     expect(scheduler.problems()).toEqual([])
@@ -244,7 +244,7 @@ describe('the scheduler', () => {
     expect(scheduler.problems()).toEqual([])
   })
 
-  it('does nothing after a drain, and lets another scheduler sweep at once', async () => {
+  it('does nothing after a drain, and another scheduler sweeps immediately', async () => {
     const calls: string[] = []
     const watched = new Proxy(store, {
       get: (target, name) => {
@@ -276,7 +276,7 @@ describe('the scheduler', () => {
     expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: kept }])
   })
 
-  it('deletes the blobs of deleted jobs, and those that a crash had left', async () => {
+  it('deletes the blobs of deleted jobs, and blobs that a crash left behind', async () => {
     const { ports, ...first } = await start()
     await first.drain(AbortSignal.timeout(10_000))
     const put = (key: string) => ports.blobs.put(key, Buffer.from('x'))
@@ -298,7 +298,7 @@ describe('the scheduler', () => {
     expect((await readdir(ports.config.blobDir)).toSorted()).toEqual([kept.id, `${kept.id}-audio000`])
   })
 
-  it('deletes all expired rows in one sweep, step by step, while no other scheduler does', async () => {
+  it('deletes all expired rows in one sweep, in steps, while no other scheduler deletes', async () => {
     const boot = await alive(store)
     for (let i = 0; i < 300; i++) {
       const run = await running(store, { request: REQUEST, retentionMs: 1_000 }, boot)
@@ -329,7 +329,7 @@ describe('the scheduler', () => {
     expect(await database.query('SELECT id FROM jobs')).toEqual([])
   })
 
-  it('deletes unreferenced blobs', async () => {
+  it('deletes blobs without a reference', async () => {
     const { ports, ...first } = await start()
     await first.drain(AbortSignal.timeout(10_000))
     await ports.blobs.put('old', Buffer.from('x'))
@@ -340,7 +340,7 @@ describe('the scheduler', () => {
     expect((await ports.blobs.get('new')).toString()).toBe('x')
   })
 
-  it('reports the number of waiting and running jobs in its metrics', async () => {
+  it('reports the numbers of queued and running jobs in its metrics', async () => {
     await create()
     await create({ priority: 'low' })
     await running(store, { request: REQUEST })
@@ -357,45 +357,45 @@ describe('the scheduler', () => {
   })
 })
 
-describe('republishing', () => {
+describe('the republication of queued jobs', () => {
   it.each([
     [
-      'an empty queue: everything soon',
+      'an empty queue, where all jobs are republished soon',
       { lag: 0, missing: 0, idleRuns: 0, hasTwice: false },
       { olderThanMs: 5_000, limit: 500 },
     ],
     ['idle workers', { lag: 10, missing: 0, idleRuns: 3, hasTwice: false }, { olderThanMs: 30_000, limit: 500 }],
     [
-      'idle workers and a lag nobody knows',
+      'idle workers and an unknown lag',
       { lag: undefined, missing: 0, idleRuns: 3, hasTwice: false },
       { olderThanMs: 30_000, limit: 500 },
     ],
     [
-      'a queue too short for what waits',
+      'a queue shorter than the number of queued jobs',
       { lag: 10, missing: 90, idleRuns: 0, hasTwice: false },
       { olderThanMs: 30_000, limit: 90 },
     ],
     [
-      'one far too short',
+      'a queue far shorter than the number of queued jobs',
       { lag: 10, missing: 9_000, idleRuns: 0, hasTwice: false },
       { olderThanMs: 30_000, limit: 500 },
     ],
     [
-      'a long queue behind busy workers: a search',
+      'a long queue and busy workers, where a search for lost records runs',
       { lag: 9_000, missing: 0, idleRuns: 2, hasTwice: false },
       { olderThanMs: 300_000, limit: 5 },
     ],
     [
-      'a lag nobody knows behind busy workers',
+      'an unknown lag and busy workers',
       { lag: undefined, missing: 0, idleRuns: 0, hasTwice: false },
       { olderThanMs: 300_000, limit: 5 },
     ],
     [
-      'idle workers beside a queue that holds everything twice: a search',
+      'idle workers and a queue with duplicate records, where a search for lost records runs',
       { lag: 20, missing: 0, idleRuns: 9, hasTwice: true },
       { olderThanMs: 300_000, limit: 5 },
     ],
-  ])('%s', (_what, view, plan) => {
+  ])('has the planned age and limit for %s', (_what, view, plan) => {
     expect(republishPlan({ ...view, hasClaimer: false })).toEqual(plan)
     const search = { olderThanMs: 300_000, limit: 5 }
     expect(republishPlan({ ...view, hasClaimer: true })).toEqual(search)
@@ -436,7 +436,7 @@ describe('republishing', () => {
     }
   }
 
-  it('skips jobs whose records wait behind busy workers', async () => {
+  it('skips jobs whose records wait in the queue while all workers are busy', async () => {
     await createMany(200, true)
     const { turn } = await openTurns({ slots: 4, running: 4 })
     for (let i = 0; i < 5; i++) {
@@ -446,7 +446,7 @@ describe('republishing', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(200)
   })
 
-  it('skips waiting jobs of low priority although a quarter of the slots is reserved', async () => {
+  it('skips queued jobs of low priority while a quarter of the slots is reserved', async () => {
     await createMany(20, true)
     const { turn } = await openTurns({ slots: 4, running: 3 })
     for (let i = 0; i < 5; i++) {
@@ -455,7 +455,7 @@ describe('republishing', () => {
     }
   })
 
-  it('refills a queue that lost some of its records, although its workers are busy', async () => {
+  it('publishes the lost records of a queue although the workers are busy', async () => {
     await createMany(30, true)
     await createMany(70, false)
     const { turn } = await openTurns({ slots: 4, running: 4 })
@@ -467,7 +467,7 @@ describe('republishing', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(100)
   })
 
-  it('publishes jobs for idle workers although their records seem to exist', async () => {
+  it('publishes jobs again if workers are idle, although the queue reports their records', async () => {
     await createMany(10, true)
     const { turn } = await openTurns({ slots: 4, running: 1 })
     await database.advance(31_000)
@@ -481,7 +481,7 @@ describe('republishing', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(20)
   })
 
-  it('finds one lost record behind a queue that is never short', async () => {
+  it('finds one lost record if the queue always has other records', async () => {
     await createMany(1, false)
     await database.advance(1_000)
     await createMany(20, true)
@@ -493,7 +493,7 @@ describe('republishing', () => {
 })
 
 describe('a scheduler loop', () => {
-  it('never overlaps itself, and continues at once while work remains', async () => {
+  it('does not overlap itself, and continues immediately while work remains', async () => {
     let [running, overlaps, turns] = [0, 0, 0]
     const loop = new Loop({
       name: 'test',
@@ -515,7 +515,7 @@ describe('a scheduler loop', () => {
     expect(turns).toBe(5)
   })
 
-  it('logs an outage once, continues, and finishes the current iteration when stopped', async () => {
+  it('logs an outage once, continues afterwards, and completes the current iteration when stopped', async () => {
     const lines: string[] = []
     const say = (_fields: object, message: string) => lines.push(message)
     const log = { error: say, info: say } as unknown as typeof silentLog

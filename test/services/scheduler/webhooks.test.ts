@@ -129,7 +129,7 @@ async function completed(store: Store, url: string, changes: Partial<NewJob> = {
 }
 
 describe('webhook deliveries', () => {
-  it('are verified by the official SDK', async () => {
+  it('have a signature that the official SDK verifies', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url, { metadata: { order: '17' } })
@@ -147,7 +147,7 @@ describe('webhook deliveries', () => {
     })
   })
 
-  it('do not verify with a changed byte, or with another secret', async () => {
+  it('fail verification with a changed byte or with another secret', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     await setup.deliver(await completed(setup.store, receiver.url))
@@ -158,7 +158,7 @@ describe('webhook deliveries', () => {
     await expect(client.webhooks.unwrap(body, plain, other)).rejects.toThrow('signature')
   })
 
-  it('are retried after each documented delay, then fail', async () => {
+  it('are retried after each documented delay, then marked as failed', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(500).end('no'))
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url, { retentionMs: 48 * 3_600_000 })
@@ -188,7 +188,7 @@ describe('webhook deliveries', () => {
     }
   })
 
-  it('end at once when the receiver returns 410', async () => {
+  it('fail without a retry after a 410 response', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(410).end())
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
@@ -196,7 +196,7 @@ describe('webhook deliveries', () => {
     expect(await setup.metrics.webhooks.get()).toMatchObject({ values: [{ labels: { outcome: 'failed' }, value: 1 }] })
   })
 
-  it('follow no redirect', async () => {
+  it('do not follow a redirect', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(302, { location: '/elsewhere' }).end())
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
@@ -204,7 +204,7 @@ describe('webhook deliveries', () => {
     expect(receiver.received.map(({ path }) => path)).toEqual(['/hook'])
   })
 
-  it('wait as long as a busy receiver requests', async () => {
+  it('wait for the Retry-After of a 429 response', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(429, { 'retry-after': '120' }).end())
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
@@ -217,7 +217,7 @@ describe('webhook deliveries', () => {
     expect(receiver.received).toHaveLength(2)
   })
 
-  it('go to no private address, whatever the name resolved to at submission', async () => {
+  it('are not sent to a private address, even if the name had a public address at submission', async () => {
     await using receiver = await openReceiver()
     const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
     await using setup = await openSetup({ policy: { allowPrivate: false }, resolve })
@@ -230,7 +230,7 @@ describe('webhook deliveries', () => {
     expect(receiver.received).toHaveLength(0)
   })
 
-  it('of one job arrive in order, with a failing one first', async () => {
+  it('of one job arrive in order, even if the first one fails', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(receiver.received.length === 1 ? 500 : 200).end())
     await using setup = await openSetup({ retriesMs: [1] })
     const { store } = setup
@@ -242,7 +242,7 @@ describe('webhook deliveries', () => {
     expect(types).toEqual(['job.started', 'job.started', 'job.completed'])
   })
 
-  it('to one host are at most four at once, and do not block others', async () => {
+  it('to one host have at most four in flight, and do not delay other hosts', async () => {
     const held: ServerResponse[] = []
     let isSlow = true
     await using receiver = await openReceiver((res, { headers }) => {
@@ -272,7 +272,7 @@ describe('webhook deliveries', () => {
     expect(receiver.received).toHaveLength(21)
   })
 
-  it('leave no more than thirty-two connections open', async () => {
+  it('leave at most thirty-two connections open', async () => {
     const held: ServerResponse[] = []
     await using receiver = await openReceiver((res) => void held.push(res))
     const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
@@ -288,7 +288,7 @@ describe('webhook deliveries', () => {
     await until(() => held.length === 33)
   })
 
-  it('of a burst to one host are sent as soon as one of its four permits is free, each with one attempt', async () => {
+  it('of a burst to one host are sent when one of its four permits is free, each in one attempt', async () => {
     const answerMs = 100
     const sending = new Usage()
     await using receiver = await openReceiver((res) => {
@@ -319,7 +319,7 @@ describe('webhook deliveries', () => {
     expect(deliveries.filter(({ state, tries }) => state !== 'delivered' || tries !== 1)).toEqual([])
   })
 
-  it('that a drain finds unsent are due at once, without an attempt', async () => {
+  it('that are unsent at a drain are due immediately, without a counted attempt', async () => {
     const held: ServerResponse[] = []
     await using receiver = await openReceiver((res) => void held.push(res))
     await using setup = await openSetup()
@@ -333,7 +333,7 @@ describe('webhook deliveries', () => {
     expect(await setup.store.takeDeliveries(10, 1_000)).toMatchObject([{ tries: 0 }, { tries: 0 }])
   })
 
-  it('of a start have the status of their event, however late they are sent', async () => {
+  it('of a job.started event have the status of the event, even if they are sent later', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     const run = await running(setup.store, { webhook: { url: receiver.url, events: ['job.started', 'job.completed'] } })
@@ -346,7 +346,7 @@ describe('webhook deliveries', () => {
     ])
   })
 
-  it('that hang are interrupted by a drain and retried', async () => {
+  it('without a response are aborted by a drain and retried', async () => {
     await using receiver = await openReceiver((res) => {
       if (receiver.received.length > 1) res.end()
     })
@@ -388,14 +388,14 @@ async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup
   }
 }
 
-describe('the outcome of a delivery', () => {
+describe('the result of a webhook delivery', () => {
   const answered = (status: number, headers: IncomingHttpHeaders = {}) => ({ status, headers })
 
-  it.each([200, 201, 204, 299])('%d is delivered', (status) => {
+  it.each([200, 201, 204, 299])('is delivered for the status %d', (status) => {
     expect(outcomeOf(answered(status), 1, RETRIES_MS, 0.5)).toEqual({ state: 'delivered', status })
   })
 
-  it.each([301, 307, 400, 401, 404, 408, 429, 500, 502, 503])('%d is retried', (status) => {
+  it.each([301, 307, 400, 401, 404, 408, 429, 500, 502, 503])('is a retry for the status %d', (status) => {
     expect(outcomeOf(answered(status), 1, RETRIES_MS, 0.5)).toMatchObject({
       state: 'pending',
       status,
@@ -403,7 +403,7 @@ describe('the outcome of a delivery', () => {
     })
   })
 
-  it('the delay varies by 10 %', () => {
+  it('has a retry delay that varies by 10 %', () => {
     const error = new ServiceError('upstream_timeout', 'silence')
     const wait = (random: number) => outcomeOf(error, 1, RETRIES_MS, random)
     expect(wait(0)).toMatchObject({ state: 'pending', retryInMs: 4_500, error: 'silence' })
@@ -421,7 +421,7 @@ describe('the outcome of a delivery', () => {
     [429, '99999999', 10 * 3_600_000],
     [503, 'Fri, 01 Jan 2100 00:00:00 GMT', 10 * 3_600_000],
     [503, 'Fri, 01 Jan 2010 00:00:00 GMT', 5_000],
-  ])('%d with Retry-After: %s waits %d ms', (status, retryAfter, retryInMs) => {
+  ])('for the status %d with Retry-After: %s is a retry after %d ms', (status, retryAfter, retryInMs) => {
     const outcome = outcomeOf(answered(status, { 'retry-after': retryAfter }), 1, RETRIES_MS, 0.5)
     expect(outcome).toMatchObject({ state: 'pending', retryInMs })
   })
@@ -447,7 +447,7 @@ describe('webhook secrets', () => {
   const secretsOf = async (keys: KeyStore, project: string) =>
     (await webhookSecretsOf(keys, project)).map(({ secret }) => secret)
 
-  it('belong to one project: the secret of one does not verify deliveries of another', async () => {
+  it('belong to one project, and do not verify deliveries of another project', async () => {
     const { keys } = await openKeys()
     await using receiver = await openReceiver()
     await using setup = await openSetup({ keysOf: signingKeys(keys, undefined) })
@@ -459,7 +459,7 @@ describe('webhook secrets', () => {
     expect([await verifies(mine, secret), await verifies(other, secret)]).toEqual([true, false])
   })
 
-  it('are rotated without a gap: two sign at once', async () => {
+  it('are rotated without an interruption, because two secrets sign during the rotation', async () => {
     const { keys } = await openKeys()
     await using receiver = await openReceiver()
     await using setup = await openSetup({ keysOf: signingKeys(keys, undefined) })
@@ -478,7 +478,7 @@ describe('webhook secrets', () => {
     expect([await verifies(last, old), await verifies(last, next.secret)]).toEqual([false, true])
   })
 
-  it('of projects do not replace WEBHOOK_SECRET, or the file from before projects', async () => {
+  it('of projects do not replace WEBHOOK_SECRET or the secret file of earlier versions', async () => {
     const { keys, directory } = await openKeys()
     await using receiver = await openReceiver()
     const deliver = async (webhookSecret: string | undefined) => {
@@ -503,7 +503,7 @@ describe('webhook secrets', () => {
     await expect(deliver(undefined)).rejects.toMatchObject({ name: 'ConfigError', problems })
   })
 
-  it('that cannot be read postpone a delivery, which is sent once they can', async () => {
+  it('postpone a delivery while they cannot be read', async () => {
     await using receiver = await openReceiver()
     let isAway = true
     const keysOf = async () => {

@@ -50,40 +50,56 @@ async function sendBytes(body: Buffer | string, headers: Record<string, string> 
   )
 }
 
-describe('the file is refused', () => {
+describe('an uploaded audio file', () => {
   it.each<[string, Part[], object]>([
-    ['when there is none', [MODEL], { code: 'missing_required_parameter' }],
+    ['if there is no file', [MODEL], { code: 'missing_required_parameter' }],
     [
-      'when it is empty',
+      'if the file is empty',
       [MODEL, audio(Buffer.alloc(0))],
       { code: 'invalid_audio', message: 'The audio file is empty.' },
     ],
-    ['when there are two', [FILE, FILE, MODEL], { code: 'invalid_value' }],
-    ['without a filename', [{ name: 'file', type: 'audio/wav', value: AUDIO }, MODEL], { code: 'invalid_type' }],
-    ['with an empty filename', [audio(AUDIO, ''), MODEL], { code: 'invalid_type' }],
-    ['as a plain field', [{ name: 'file', value: '/tmp/speech.wav' }, MODEL], { code: 'invalid_type' }],
-    ['as a data URL in a plain field', [{ name: 'file', value: VOICE }, MODEL], { code: 'invalid_type' }],
+    ['if there are two files', [FILE, FILE, MODEL], { code: 'invalid_value' }],
     [
-      'when it is text',
+      'if the part has no filename',
+      [{ name: 'file', type: 'audio/wav', value: AUDIO }, MODEL],
+      { code: 'invalid_type' },
+    ],
+    ['if the filename is empty', [audio(AUDIO, ''), MODEL], { code: 'invalid_type' }],
+    ['if the part is a plain field', [{ name: 'file', value: '/tmp/speech.wav' }, MODEL], { code: 'invalid_type' }],
+    ['if the part is a data URL in a plain field', [{ name: 'file', value: VOICE }, MODEL], { code: 'invalid_type' }],
+    [
+      'if the file is text',
       [MODEL, audio(Buffer.from('<html><body>404 Not Found</body></html>'))],
       { code: 'invalid_audio' },
     ],
-    ['when it is an archive', [MODEL, audio(Buffer.from('PK\x03\x04....'), 'a.mp3')], { code: 'invalid_audio' }],
-    ['when it is compressed', [MODEL, audio(gzipSync(AUDIO))], { code: 'invalid_audio' }],
-    ['when it is a picture', [MODEL, audio(Buffer.from('\x89PNG\r\n\x1a\n', 'latin1'))], { code: 'invalid_audio' }],
-    ['when it is a RIFF of pictures', [MODEL, audio(Buffer.from('RIFF\0\0\0\0WEBPVP8 '))], { code: 'invalid_audio' }],
+    ['if the file is an archive', [MODEL, audio(Buffer.from('PK\x03\x04....'), 'a.mp3')], { code: 'invalid_audio' }],
+    ['if the file is compressed by gzip', [MODEL, audio(gzipSync(AUDIO))], { code: 'invalid_audio' }],
+    ['if the file is a picture', [MODEL, audio(Buffer.from('\x89PNG\r\n\x1a\n', 'latin1'))], { code: 'invalid_audio' }],
     [
-      'when it ends within its tag',
+      'if the file is a RIFF container of a picture',
+      [MODEL, audio(Buffer.from('RIFF\0\0\0\0WEBPVP8 '))],
+      { code: 'invalid_audio' },
+    ],
+    [
+      'if the file ends within its ID3 tag',
       [MODEL, audio(Buffer.from('ID3\x04\0\0\0\0\x7f\x7fTIT2'), 'a.mp3')],
       { code: 'invalid_audio' },
     ],
-    ['when nothing tells what it is', [MODEL, audio(Buffer.alloc(99), 'upload')], { code: 'invalid_audio' }],
-    ['when its name has another kind', [MODEL, audio(Buffer.alloc(99), 'a.txt')], { code: 'invalid_audio' }],
-  ])('%s', async (_when, parts, error) => {
+    [
+      'if neither content nor name shows the format',
+      [MODEL, audio(Buffer.alloc(99), 'upload')],
+      { code: 'invalid_audio' },
+    ],
+    [
+      'if the name has the extension of a text file',
+      [MODEL, audio(Buffer.alloc(99), 'a.txt')],
+      { code: 'invalid_audio' },
+    ],
+  ])('is refused with 400 %s', async (_when, parts, error) => {
     expect(await refusal(parts)).toMatchObject({ status: 400, type: 'invalid_request_error', param: 'file', ...error })
   })
 
-  it('if it is one byte over the limit, and accepted at the limit', async () => {
+  it('is accepted at the size limit, and refused one byte over the limit', async () => {
     const largest = Buffer.concat([AUDIO, Buffer.alloc(200_000 - AUDIO.length)])
 
     expect((await service.uploadParts([MODEL, audio(largest)])).status).toBe(200)
@@ -94,7 +110,7 @@ describe('the file is refused', () => {
     })
   })
 
-  it('at once if its Content-Length is over the limit', async () => {
+  it('is refused with 413 before it arrives if its Content-Length is over the limit', async () => {
     using client = await openRaw(service.url)
 
     client.send(rawRequest(`POST ${TRANSCRIPTIONS}`, [...HEADERS, 'content-length: 99000000'], '--'))
@@ -102,14 +118,14 @@ describe('the file is refused', () => {
     expect((await client.answer()).status).toBe(413)
   })
 
-  it('under another field name', async () => {
+  it('is refused with 400 under another field name', async () => {
     const parts = [{ name: 'audio', filename: 'a.wav', value: AUDIO }, MODEL]
 
     expect(await refusal(parts)).toMatchObject({ status: 400, param: 'audio', code: 'invalid_value' })
   })
 })
 
-describe('a field is refused', () => {
+describe('the fields of a transcription form', () => {
   const fields = (more: Record<string, string | string[]>) => refusal(partsOf({ model: SPEECH, ...more }))
 
   it.each<[string, Record<string, string | string[]>, object]>([
@@ -139,7 +155,7 @@ describe('a field is refused', () => {
     ['chunking_strategy.type', { 'chunking_strategy[threshold]': '0.5' }, { code: 'missing_required_parameter' }],
     ['chunking_strategy[type]', { chunking_strategy: 'auto', 'chunking_strategy[type]': 'server_vad' }, {}],
     ['store', { store: 'maybe' }, { code: 'invalid_type' }],
-  ])('%s: %j', async (param, more, error) => {
+  ])('refuse %s with 400: %j', async (param, more, error) => {
     expect(await fields(more)).toMatchObject({ status: 400, param, ...error })
   })
 
@@ -147,11 +163,11 @@ describe('a field is refused', () => {
     ['prompt', 'a'.repeat(20_000), { code: 'string_above_max_length' }],
     ['prompt', 'a'.repeat(5_000_000), { code: 'string_above_max_length' }],
     ['chunking_strategy', '{"a":'.repeat(50_000), { code: 'invalid_value' }],
-  ])('%s, when it is very long', async (param, value, error) => {
+  ])('refuse %s with 400 if the value is very long', async (param, value, error) => {
     expect(await fields({ [param]: value })).toMatchObject({ status: 400, param, ...error })
   })
 
-  it('model, if it is missing, unknown, or has another task', async () => {
+  it('refuse the model with an error if it is missing, unknown, or has another task', async () => {
     expect(await refusal([FILE])).toMatchObject({ status: 400, param: 'model', code: 'missing_required_parameter' })
     expect(await refusal(partsOf({ model: '' }))).toMatchObject({ status: 400, param: 'model' })
     expect(await refusal(partsOf({ model: 'no-such' }))).toMatchObject({ status: 404, code: 'model_not_found' })
@@ -163,30 +179,30 @@ describe('a field is refused', () => {
     ['response_format', { response_format: 'diarized_json' }],
     ['include', { 'include[]': 'logprobs' }],
     ['timestamp_granularities', { response_format: 'verbose_json', 'timestamp_granularities[]': 'word' }],
-  ])('%s that the model does not support: %j', async (param, more) => {
+  ])('refuse %s with 400 for a model that does not support it: %j', async (param, more) => {
     const error = await refusal(partsOf({ model: PLAIN, ...more }))
 
     expect(error).toMatchObject({ status: 400, param, code: 'unsupported_value' })
   })
 
-  it('if there are too many', async () => {
+  it('are refused with 400 if there are 300 of them', async () => {
     const many = Array.from({ length: 300 }, (_, index) => ({ name: `x${index}`, value: 'y' }))
 
     expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 400, message: /too many parts/ })
   })
 
-  it('if they are too large together', async () => {
+  it('are refused with 413 if they are too large in total', async () => {
     const many = Array.from({ length: 6 }, () => ({ name: 'x', value: Buffer.alloc(4_000_000, 'a') }))
 
     expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 413, code: 'request_too_large' })
   })
 
-  it('if it has no name', async () => {
+  it('are refused with 400 if one has no name', async () => {
     expect(await refusal([FILE, { value: 'x' }, MODEL])).toMatchObject({ status: 400, message: /no name/ })
   })
 })
 
-describe('known speakers are refused', () => {
+describe('the known speakers of a transcription', () => {
   const NAMES = 'known_speaker_names[]'
   const VOICES = 'known_speaker_references[]'
   const speakers = (names: string[], voices: string[], format = 'diarized_json') =>
@@ -196,43 +212,58 @@ describe('known speakers are refused', () => {
     ['five', ['a', 'b', 'c', 'd', 'e'], [VOICE, VOICE, VOICE, VOICE, VOICE], { code: 'array_above_max_length' }],
     ['names without references', ['a', 'b'], [VOICE], { param: 'known_speaker_references' }],
     ['references without names', [], [VOICE], { param: 'known_speaker_names' }],
-    ['a name twice', ['a', 'a'], [VOICE, VOICE], { param: 'known_speaker_names[1]' }],
-    ['a name that is long', ['a'.repeat(101)], [VOICE], { param: 'known_speaker_names[0]' }],
-    ['an address', ['a'], ['https://example.com/a.wav'], { param: 'known_speaker_references[0]' }],
-    ['base64 that is none', ['a'], ['data:audio/wav;base64,%%%'], { param: 'known_speaker_references[0]' }],
+    ['a duplicate name', ['a', 'a'], [VOICE, VOICE], { param: 'known_speaker_names[1]' }],
+    ['a name of 101 characters', ['a'.repeat(101)], [VOICE], { param: 'known_speaker_names[0]' }],
+    ['a URL', ['a'], ['https://example.com/a.wav'], { param: 'known_speaker_references[0]' }],
+    ['invalid base64', ['a'], ['data:audio/wav;base64,%%%'], { param: 'known_speaker_references[0]' }],
     ['a picture', ['a'], ['data:image/png;base64,iVBORw0KGgo='], { code: 'invalid_audio' }],
-    ['a voice of megabytes', ['a'], [`${VOICE}${'A'.repeat(4_200_000)}`], { code: 'string_above_max_length' }],
-  ])('%s', async (_what, names, voices, error) => {
+    [
+      'a voice sample of several megabytes',
+      ['a'],
+      [`${VOICE}${'A'.repeat(4_200_000)}`],
+      { code: 'string_above_max_length' },
+    ],
+  ])('are refused with 400 for %s', async (_what, names, voices, error) => {
     expect(await speakers(names, voices)).toMatchObject({ status: 400, ...error })
   })
 
-  it('if the model does not diarize', async () => {
+  it('are refused with 400 if the model does not support speakers', async () => {
     expect(await speakers(['a'], [VOICE], 'json')).toMatchObject({ status: 400, param: 'known_speaker_names' })
   })
 })
 
-describe('a body is refused', () => {
+describe('the body of a transcription request', () => {
   const FORM = formBytes([FILE, MODEL])
 
   it.each<[string, Buffer | string, Record<string, string>, object]>([
-    ['of JSON', '{"model":"speech-1"}', { 'content-type': 'application/json' }, { status: 415 }],
-    ['of a simple form', 'model=speech-1', { 'content-type': 'application/x-www-form-urlencoded' }, { status: 415 }],
-    ['of audio alone', AUDIO, { 'content-type': 'audio/wav' }, { status: 415 }],
-    ['that is compressed', gzipSync(FORM), { 'content-encoding': 'gzip' }, { status: 415 }],
-    ['whose type names no boundary', FORM, { 'content-type': 'multipart/form-data' }, { status: 400 }],
-    ['whose boundary is too long', FORM, { 'content-type': `multipart/form-data; boundary=${'b'.repeat(300)}` }, {}],
-    ['whose boundary is another', FORM, { 'content-type': 'multipart/form-data; boundary=other' }, {}],
-    ['that ends within its file', FORM.subarray(0, 9_000), {}, { message: /not a whole form/ }],
-    ['that ends within a field', FORM.subarray(0, -50), {}, {}],
-    ['that ends before its last boundary', FORM.subarray(0, -BOUNDARY.length - 6), {}, {}],
-    ['that is no form', 'hello', {}, {}],
-    ['that has no parts', `--${BOUNDARY}--\r\n`, {}, { code: 'missing_required_parameter' }],
-    ['that is empty', '', {}, {}],
-  ])('%s', async (_what, body, headers, error) => {
+    ['as JSON', '{"model":"speech-1"}', { 'content-type': 'application/json' }, { status: 415 }],
+    [
+      'as a URL-encoded form',
+      'model=speech-1',
+      { 'content-type': 'application/x-www-form-urlencoded' },
+      { status: 415 },
+    ],
+    ['as audio without a form', AUDIO, { 'content-type': 'audio/wav' }, { status: 415 }],
+    ['if it is compressed', gzipSync(FORM), { 'content-encoding': 'gzip' }, { status: 415 }],
+    ['if the content type has no boundary', FORM, { 'content-type': 'multipart/form-data' }, { status: 400 }],
+    ['if the boundary is too long', FORM, { 'content-type': `multipart/form-data; boundary=${'b'.repeat(300)}` }, {}],
+    [
+      'if the boundary differs from the content type',
+      FORM,
+      { 'content-type': 'multipart/form-data; boundary=other' },
+      {},
+    ],
+    ['if it ends within the file', FORM.subarray(0, 9_000), {}, { message: /not a whole form/ }],
+    ['if it ends within a field', FORM.subarray(0, -50), {}, {}],
+    ['if it ends before the last boundary', FORM.subarray(0, -BOUNDARY.length - 6), {}, {}],
+    ['if it is not a form', 'hello', {}, {}],
+    ['if it has no parts', `--${BOUNDARY}--\r\n`, {}, { code: 'missing_required_parameter' }],
+    ['if it is empty', '', {}, {}],
+  ])('is refused %s', async (_what, body, headers, error) => {
     expect(await sendBytes(body, headers)).toMatchObject({ status: 400, type: 'invalid_request_error', ...error })
   })
 
-  it('of JSON whose file imitates a stored one', async () => {
+  it('is refused in a job if its file names a blob', async () => {
     const file = { blob: 'upl_of_somebody_else', sha256: '00', bytes: 1, format: 'wav' }
 
     const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })
@@ -242,20 +273,20 @@ describe('a body is refused', () => {
 
   it.each<[string, unknown, object]>([
     ['a missing file', undefined, { param: 'body.file', code: 'missing_required_parameter' }],
-    ['an address', 'https://example.com/a.wav', { param: 'body.file', code: 'invalid_value' }],
-    ['bad base64', 'data:audio/wav;base64,*', { param: 'body.file', code: 'invalid_value' }],
-    ['bad base64 beside a name', { data: '*', filename: 'a.wav' }, { param: 'body.file.data' }],
+    ['a URL', 'https://example.com/a.wav', { param: 'body.file', code: 'invalid_value' }],
+    ['invalid base64', 'data:audio/wav;base64,*', { param: 'body.file', code: 'invalid_value' }],
+    ['invalid base64 next to a filename', { data: '*', filename: 'a.wav' }, { param: 'body.file.data' }],
     ['an empty file', { data: '' }, { param: 'body.file', code: 'invalid_audio' }],
     ['a picture', 'data:audio/wav;base64,iVBORw0KGgo=', { param: 'body.file', code: 'invalid_audio' }],
-    ['a large file', { data: 'A'.repeat(270_000) }, { status: 413, param: 'body.file' }],
+    ['a file over the size limit', { data: 'A'.repeat(270_000) }, { status: 413, param: 'body.file' }],
     ['a number', 7, { param: 'body.file', code: 'invalid_type' }],
-  ])('of JSON with %s', async (_what, file, error) => {
+  ])('is refused in a job with %s', async (_what, file, error) => {
     const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })
 
     expect(await errorOf(response)).toMatchObject({ status: 400, ...error })
   })
 
-  it('without a key, before any of it is read', async () => {
+  it('is refused with 401 without a key before the body arrives', async () => {
     using client = await openRaw(service.url)
 
     client.send(rawRequest(`POST ${TRANSCRIPTIONS}`, [`content-type: ${FORM_TYPE}`, 'content-length: 1000'], 'x'))

@@ -48,8 +48,8 @@ async function run(diarize: (passed: string[]) => Promise<Turn[]>, events: Trans
   return { passed, progress }
 }
 
-describe('segments wait for their speakers, texts do not', () => {
-  test('while waiting callers receive progress', async () => {
+describe('the segments of a diarized transcript', () => {
+  test('are sent after the diarization, while texts and progress are sent before', async () => {
     const known = async (passed: string[]) => {
       while (passed.length < 3) await new Promise(setImmediate)
       return TURNS
@@ -59,7 +59,7 @@ describe('segments wait for their speakers, texts do not', () => {
     expect(progress.map(({ phase, percent }) => [phase, percent])).toEqual([['diarizing', null]])
   })
 
-  test('which has priority on the machine that does both', async () => {
+  test('wait for a diarization that precedes the transcription if one machine runs both', async () => {
     let before: string[] | undefined
     const diarize = async (passed: string[]) => {
       before = [...passed]
@@ -71,20 +71,20 @@ describe('segments wait for their speakers, texts do not', () => {
     expect(before).toEqual([])
   })
 
-  test('but without speech there is no diarization', async () => {
+  test('are not diarized if there is no speech', async () => {
     const diarize = () => Promise.reject(new Error('unexpected diarization'))
     const { passed } = await run(diarize, [START, ...END])
     expect(passed).toEqual(['start', 'usage', 'finish'])
   })
 
-  test('with their words if requested', async () => {
+  test('have their words if requested', async () => {
     const request = { speakers: [], words: true }
     const { passed } = await run(() => Promise.resolve(TURNS), [START, ...say('one', 0), ...END], { request })
     expect(passed).toContain('A words')
   })
 })
 
-describe('transcription progress', () => {
+describe('the progress of a transcription', () => {
   test.each([
     [30, 60, 50, '30 of 60 seconds'],
     [60, 60, 99, '60 of 60 seconds'],
@@ -96,7 +96,7 @@ describe('transcription progress', () => {
   })
 })
 
-test('four hours of fast speech fit into a response, including words and log probabilities', () => {
+test('a transcript of four hours with words and log probabilities fits into a response', () => {
   const [seconds, wordsASecond, tokensAWord] = [4 * 3_600, 3, 1.4]
   const word = { word: 'something', start: 12_345.67, end: 12_345.99 }
   const logprob = { token: ' something', logprob: -0.123_456_789, bytes: [...Buffer.from(' something')] }

@@ -42,7 +42,7 @@ const DIARIZED = [
   { type: 'transcript.text.segment', id: 'seg_002', start: 1.3, end: 2.6, text: 'How are you?', speaker: 'B' },
 ]
 
-describe('over HTTP a response is', () => {
+describe('a transcription response', () => {
   let service: Transcriptions
   beforeAll(async () => {
     service = await startTranscriptions()
@@ -57,7 +57,7 @@ describe('over HTTP a response is', () => {
     return await response.json()
   }
 
-  it('json by default, with every field of the API reference', async () => {
+  it('is json by default, with every field of the API reference', async () => {
     expect(await askJson({})).toEqual({
       text: 'Hello world. How are you?',
       logprobs: null,
@@ -69,14 +69,14 @@ describe('over HTTP a response is', () => {
     })
   })
 
-  it('json with log probabilities', async () => {
+  it('has log probabilities in json if requested', async () => {
     const { logprobs } = (await askJson({ 'include[]': 'logprobs' })) as { logprobs: object[] }
 
     expect(logprobs).toHaveLength(5)
     expect(logprobs[0]).toEqual({ token: ' Hello', logprob: -0.25, bytes: [32, 72, 101, 108, 108, 111] })
   })
 
-  it('verbose_json with segments, all ten keys each', async () => {
+  it('has segments with all ten keys in verbose_json', async () => {
     expect(await askJson({ response_format: 'verbose_json', language: 'pt' })).toEqual({
       task: 'transcribe',
       language: 'portuguese',
@@ -87,7 +87,7 @@ describe('over HTTP a response is', () => {
     })
   })
 
-  it('verbose_json with words instead, or with both', async () => {
+  it('has words, or segments and words, in verbose_json if requested', async () => {
     const verbose = { response_format: 'verbose_json' }
     const words = (await askJson({ ...verbose, [WORDS[0]]: 'word' })) as Record<string, unknown>
     const both = (await askJson({ ...verbose, [WORDS[0]]: ['word', 'segment'] })) as Record<string, unknown>
@@ -97,7 +97,7 @@ describe('over HTTP a response is', () => {
     expect(both).toMatchObject({ words: words.words, segments: [SEGMENT, {}] })
   })
 
-  it('diarized_json with speaker labels in the text', async () => {
+  it('has speaker labels in the text of diarized_json', async () => {
     expect(await askJson({ response_format: 'diarized_json' })).toEqual({
       task: 'transcribe',
       duration: 2.71,
@@ -107,7 +107,7 @@ describe('over HTTP a response is', () => {
     })
   })
 
-  it('diarized_json with the names of known speakers', async () => {
+  it('has the names of known speakers in diarized_json', async () => {
     const answer = await askJson({
       response_format: 'diarized_json',
       'known_speaker_names[]': 'agent',
@@ -121,14 +121,14 @@ describe('over HTTP a response is', () => {
     ['text', 'Hello world. How are you?\n'],
     ['srt', '1\n00:00:00,000 --> 00:00:01,300\nHello world.\n\n2\n00:00:01,300 --> 00:00:02,600\nHow are you?\n\n'],
     ['vtt', 'WEBVTT\n\n00:00:00.000 --> 00:00:01.300\nHello world.\n\n00:00:01.300 --> 00:00:02.600\nHow are you?\n\n'],
-  ])('%s as plain text', async (format, text) => {
+  ])('is plain text in the format %s', async (format, text) => {
     const response = await ask({ response_format: format })
 
     expect(response.headers.get('content-type')).toBe('text/plain; charset=utf-8')
     expect(await response.text()).toBe(text)
   })
 
-  it.each(['json', 'text'])('a stream of deltas and one done event, for %s', async (format) => {
+  it.each(['json', 'text'])('is a stream of deltas and one done event in the format %s', async (format) => {
     const response = await ask({ response_format: format, stream: 'true' })
     const events = eventsOf(await response.text())
 
@@ -142,7 +142,7 @@ describe('over HTTP a response is', () => {
     })
   })
 
-  it('a stream with segments for diarized_json, whose deltas refer to theirs', async () => {
+  it('is a stream of deltas and segments in diarized_json, where each delta names its segment', async () => {
     const events = eventsOf(await (await ask({ response_format: 'diarized_json', stream: 'true' })).text())
 
     expect(events.filter(({ type }) => type === 'transcript.text.segment')).toEqual(DIARIZED)
@@ -151,7 +151,7 @@ describe('over HTTP a response is', () => {
     expect(events.at(-1)).toMatchObject({ text: 'Hello world. How are you?' })
   })
 
-  it('a stream with log probabilities, which concatenate to those of the whole response', async () => {
+  it('is a stream whose log probabilities are those of the response without streaming', async () => {
     const events = eventsOf(await (await ask({ 'include[]': 'logprobs', stream: 'true' })).text())
     const whole = (await askJson({ 'include[]': 'logprobs' })) as { logprobs: object[] }
 
@@ -160,7 +160,7 @@ describe('over HTTP a response is', () => {
   })
 })
 
-describe('a failing transcription', () => {
+describe('a failed transcription', () => {
   const failing = (text?: string) =>
     startTranscriptions({
       async *script() {
@@ -170,7 +170,7 @@ describe('a failing transcription', () => {
       },
     })
 
-  it.each(['false', 'true'])('before any text is an HTTP error; stream %s', async (stream) => {
+  it.each(['false', 'true'])('returns an HTTP error before any text with stream %s', async (stream) => {
     await using service = await failing()
 
     const response = await service.uploadParts(partsOf({ model: SPEECH, stream }))
@@ -186,7 +186,7 @@ describe('a failing transcription', () => {
     })
   })
 
-  it('after text is the last frame of the stream', async () => {
+  it('ends its stream with an error frame after the first text', async () => {
     await using service = await failing('Some words')
 
     const text = await (await service.uploadParts(partsOf({ model: SPEECH, stream: 'true' }))).text()
@@ -205,7 +205,7 @@ describe('a failing transcription', () => {
     expect(text).not.toContain('[DONE]')
   })
 
-  it('before its end event is never returned as complete', async () => {
+  it('is not returned as complete if the engine stops before its end event', async () => {
     await using service = await startTranscriptions({
       async *script() {
         yield { type: 'start', language: 'en', duration: 9, input_tokens: 90 }
@@ -234,17 +234,17 @@ describe('a transcript without speech', () => {
     ['verbose_json', expect.objectContaining({ text: '', segments: [], language: '', duration: 4 })],
     ['diarized_json', expect.objectContaining({ text: '', segments: [] })],
     ['json', expect.objectContaining({ text: '', duration: 4 })],
-  ])('as %s', (format, answer) => {
+  ])('is empty in the format %s', (format, answer) => {
     expect(encodeTranscript(silence, contextOf({ format }))).toEqual(answer)
   })
 
-  it('streams no delta and one done event', () => {
+  it('has no delta and one done event as a stream', () => {
     expect(eventsOf(streamOf(silence, contextOf({})))).toMatchObject([{ type: 'transcript.text.done', text: '' }])
   })
 })
 
-describe('numbers without a JSON form', () => {
-  it('are zeros, and times are whole milliseconds', () => {
+describe('numbers of a transcript without a JSON form', () => {
+  it('are returned as zero, and times are rounded to milliseconds', () => {
     const segment = segmentOf({
       start: 0.1 + 0.2,
       end: Number.NaN,
@@ -258,8 +258,8 @@ describe('numbers without a JSON form', () => {
   })
 })
 
-describe('a speaker with several segments', () => {
-  it('is labelled once', () => {
+describe('a speaker label', () => {
+  it('precedes consecutive segments of one speaker once', () => {
     const said = [
       ['A', ' One.'],
       ['A', ' Two. '],
@@ -280,8 +280,8 @@ describe('a speaker with several segments', () => {
   })
 })
 
-describe('languages', () => {
-  it('have names, including the rest of ISO-639-1', () => {
+describe('the languages of transcription', () => {
+  it('have English names, including the rest of ISO 639-1', () => {
     expect(['en', 'jw', 'jv', 'nb', 'yue', 'ht', 'ga', '', 'english'].map(languageName)).toEqual([
       'english',
       'javanese',
@@ -295,7 +295,7 @@ describe('languages', () => {
     ])
   })
 
-  it('are every code of ISO-639-1 in any case, and nothing else', () => {
+  it('are the codes of ISO 639-1 in upper or lower case, and no others', () => {
     const known = 'aa af de en eo fr ga he iu ja jv ko lb mi nb nn no om pt qu rw sw ti uk vi wo xh yi za zh zu'.split(
       ' ',
     )
@@ -305,7 +305,7 @@ describe('languages', () => {
   })
 })
 
-describe('for any transcript', () => {
+describe('any transcript', () => {
   const text = fc.string({
     unit: fc.constantFrom('a', 'é', '日', '👩', ' ', '\n', '-', '>', '&', '<', '\r', '\u2028'),
     maxLength: 12,
@@ -317,7 +317,7 @@ describe('for any transcript', () => {
   it.each<[TranscriptFormat, string]>([
     ['srt', ','],
     ['vtt', '.'],
-  ])('%s parses back to its cues', async (format, point) => {
+  ])('has subtitles in %s that parse to its cues', async (format, point) => {
     await fc.assert(
       fc.asyncProperty(segments, async (given) => {
         const file = String(await encodeTranscript(eventsFrom(given), contextOf({ format })))
@@ -350,7 +350,7 @@ describe('for any transcript', () => {
     fc.tuple(fc.array(fc.string({ unit: fc.constantFrom(' ', 'a', '\ud83d', '\ude00', '\n'), maxLength: 4 })), text),
   )
 
-  it('its deltas concatenate to the done event and to the whole response, however they were split and merged', () => {
+  it('has deltas that concatenate to the done event, however its events were divided and merged', () => {
     fc.assert(
       fc.property(pieces, fc.boolean(), (given, isMerged) => {
         const events = eventsOfPieces(given.map(([cut]) => cut))
@@ -370,7 +370,7 @@ describe('for any transcript', () => {
   })
 
   it.each<TranscriptFormat>(['json', 'text', 'srt', 'vtt', 'verbose_json', 'diarized_json'])(
-    'merging does not change the %s response',
+    'has an equal %s response after its events were merged',
     async (format) => {
       const request = { speakers: [], diarize: true, words: true, logprobs: true, temperature: 0 }
       const events = await Array.fromAsync(speak(request as unknown as Parameters<typeof speak>[0]))
@@ -382,8 +382,8 @@ describe('for any transcript', () => {
   )
 })
 
-describe('the format of a file', () => {
-  it('is detected however the file was split on arrival', () => {
+describe('the detection of an audio format', () => {
+  it('does not depend on how the file was divided on arrival', () => {
     const tag = Buffer.concat([Buffer.from('ID3\x03\0\0\0\0\x01\x10'), Buffer.alloc(144, 0x55)])
     const file = Buffer.concat([tag, Buffer.from('fLaC'), Buffer.alloc(200)])
     fc.assert(
@@ -397,7 +397,7 @@ describe('the format of a file', () => {
     )
   })
 
-  it('is not searched behind endless tags', () => {
+  it('ends with an error after a long series of tags', () => {
     const sniffer = new AudioSniffer('a.mp3')
 
     expect(() => {

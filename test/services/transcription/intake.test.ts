@@ -25,7 +25,7 @@ const AUDIO = wav(1.5)
 const MODEL: Part = { name: 'model', value: SPEECH }
 const FILE: Part = { name: 'file', filename: 'a.wav', type: 'audio/x-wav', value: AUDIO }
 
-describe('a transcription uploaded as a form', () => {
+describe('a transcription form', () => {
   let service: Transcriptions
   beforeAll(async () => {
     service = await startTranscriptions()
@@ -43,7 +43,7 @@ describe('a transcription uploaded as a form', () => {
   it.each([
     ['first', [FILE, MODEL]],
     ['last', [MODEL, FILE]],
-    ['in the middle', [MODEL, FILE, { name: 'prompt', value: 'Names' }]],
+    ['in the middle of the fields', [MODEL, FILE, { name: 'prompt', value: 'Names' }]],
   ])('accepts the file %s', async (_place, parts) => {
     const request = await received(parts)
 
@@ -57,13 +57,16 @@ describe('a transcription uploaded as a form', () => {
     ['blob', undefined],
     ['notes.txt', 'text/plain'],
     ['speech.mp3', 'audio/mpeg'],
-  ])('accepts a file named %s of type %s, which its content overrides', async (filename, type) => {
-    const file = { name: 'file', filename, value: AUDIO, ...(type !== undefined && { type }) }
+  ])(
+    'accepts a file with the name %s and the type %s, because the content determines the format',
+    async (filename, type) => {
+      const file = { name: 'file', filename, value: AUDIO, ...(type !== undefined && { type }) }
 
-    expect((await received([file, MODEL])).audio.format).toBe('wav')
-  })
+      expect((await received([file, MODEL])).audio.format).toBe('wav')
+    },
+  )
 
-  it('accepts chunks without a length, byte by byte at its start', async () => {
+  it('accepts a body without Content-Length whose first 300 bytes arrive one by one', async () => {
     const bytes = formBytes([FILE, MODEL])
     const pieces = [...Array.from(bytes.subarray(0, 300), (byte) => Buffer.of(byte)), bytes.subarray(300)]
     const init = { method: 'POST', body: Readable.from(pieces), duplex: 'half' } as unknown as RequestInit
@@ -88,10 +91,10 @@ describe('a transcription uploaded as a form', () => {
     ['m4a', Buffer.from('\0\0\0\x20ftypM4A '), 'mp4'],
     ['mpeg', Buffer.from([0, 0, 1, 0xba]), 'mpeg'],
     ['mpeg video', Buffer.from([0, 0, 1, 0xb3]), 'mpeg'],
-    ['mp3 behind a tag', Buffer.concat([id3(40_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
-    ['mp3 behind two tags', Buffer.concat([id3(5), id3(90_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
-    ['flac behind a tag', Buffer.concat([id3(200), Buffer.from('fLaC')]), 'flac'],
-  ])('accepts %s, detected by its content', async (_what, head, format) => {
+    ['mp3 after an ID3 tag', Buffer.concat([id3(40_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
+    ['mp3 after two ID3 tags', Buffer.concat([id3(5), id3(90_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
+    ['flac after an ID3 tag', Buffer.concat([id3(200), Buffer.from('fLaC')]), 'flac'],
+  ])('accepts %s, which is detected by its content', async (_what, head, format) => {
     const value = Buffer.concat([head, Buffer.alloc(500)])
 
     const request = await received([{ name: 'file', filename: 'upload', value }, MODEL])
@@ -104,13 +107,13 @@ describe('a transcription uploaded as a form', () => {
     ['mpga', 'mp3'],
     ['M4A', 'mp4'],
     ['mpeg', 'mpeg'],
-  ])('accepts unknown content with a name that ends in .%s', async (extension, format) => {
+  ])('accepts unknown content if its file name ends in .%s', async (extension, format) => {
     const file = { name: 'file', filename: `a.b.${extension}`, value: Buffer.alloc(500) }
 
     expect((await received([file, MODEL])).audio.format).toBe(format)
   })
 
-  it('deletes the blob at the end of the call', async () => {
+  it('deletes the blob of the file at the end of the call', async () => {
     expect((await fields({})).audio.blob).toMatch(/^job_\w{32}-\w{8}$/)
     expect(await until(async () => (await service.blobs()).length === 0)).toBe(true)
   })
@@ -155,7 +158,7 @@ describe('a transcription uploaded as a form', () => {
     },
   )
 
-  it('orders items by their index', async () => {
+  it('sorts list items by their index', async () => {
     const request = await fields({
       response_format: 'diarized_json',
       'known_speaker_names[1]': 'customer',
@@ -176,12 +179,12 @@ describe('a transcription uploaded as a form', () => {
       { threshold: 0.4, silence_duration_ms: 200, prefix_padding_ms: 300 },
     ],
     [
-      'JSON behind a byte order mark',
+      'JSON after a byte order mark',
       { chunking_strategy: '\uFEFF{"type":"server_vad","threshold":0.4}' },
       { threshold: 0.4, silence_duration_ms: 200, prefix_padding_ms: 300 },
     ],
     [
-      'fields of their own',
+      'separate fields',
       {
         'chunking_strategy[type]': 'server_vad',
         'chunking_strategy[threshold]': '0.4',
@@ -190,7 +193,7 @@ describe('a transcription uploaded as a form', () => {
       },
       { threshold: 0.4, silence_duration_ms: 900, prefix_padding_ms: 10 },
     ],
-    ['nothing, while speakers are told apart', { response_format: 'diarized_json' }, { threshold: 0.5 }],
+    ['nothing with diarization', { response_format: 'diarized_json' }, { threshold: 0.5 }],
   ])('parses a chunking strategy written as %s', async (_how, strategy, vad) => {
     expect((await fields(strategy)).vad).toMatchObject(vad)
   })
@@ -201,11 +204,11 @@ describe('a transcription uploaded as a form', () => {
     ['nb', 'no'],
     ['haw', 'haw'],
     ['ga', 'ga'],
-  ])('accepts the language code %s as %s', async (given, code) => {
+  ])('maps the language code %s to %s', async (given, code) => {
     expect((await fields({ language: given })).language).toBe(code)
   })
 
-  it('uses one hinted language as the language, and adds hinted words to the prompt', async () => {
+  it('uses a single hinted language as the language, and adds hinted words to the prompt', async () => {
     const request = await fields({ 'languages[]': 'fr', prompt: 'Earlier.', 'keywords[]': ['Sluice', 'Kafka'] })
 
     expect(request).toMatchObject({ language: 'fr', prompt: 'Earlier.\nSluice, Kafka' })
@@ -215,7 +218,7 @@ describe('a transcription uploaded as a form', () => {
     expect(await fields({ 'x[y][z]': '1', constructor: 'a', task: 'translate' })).toBeDefined()
   })
 
-  it('accepts the call as JSON in a job, with the audio in base64', async () => {
+  it('is accepted as JSON in a job, with the audio in base64', async () => {
     const body = { model: SPEECH, file: dataUrl(AUDIO), response_format: 'verbose_json', language: 'en' }
 
     const job = await jobOf(service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body }))
@@ -225,7 +228,7 @@ describe('a transcription uploaded as a form', () => {
     expect(service.seen.at(-1)).toMatchObject({ heard: sha256(AUDIO), audio: { format: 'wav', bytes: AUDIO.length } })
   })
 
-  it('accepts base64 with a file name', async () => {
+  it('is accepted as JSON in a job, with base64 and a file name', async () => {
     const file = { data: Buffer.alloc(200).toString('base64'), filename: 'a.mp3' }
 
     const job = await jobOf(service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } }))
@@ -236,7 +239,7 @@ describe('a transcription uploaded as a form', () => {
 })
 
 describe('an interrupted upload', () => {
-  it('leaves no blob when the client disconnects in the middle of the file', async () => {
+  it('leaves no blob if the client disconnects in the middle of the file', async () => {
     await using service = await startTranscriptions()
     const form = formBytes([FILE, MODEL])
     using client = await openRaw(service.url)
@@ -250,7 +253,7 @@ describe('an interrupted upload', () => {
     expect(service.seen).toEqual([])
   })
 
-  it('leaves no blob when the client disconnects between the file and the fields', async () => {
+  it('leaves no blob if the client disconnects between the file and the fields', async () => {
     await using service = await startTranscriptions()
     const form = formBytes([FILE, MODEL])
     using client = await openRaw(service.url)
@@ -264,7 +267,7 @@ describe('an interrupted upload', () => {
     expect(service.seen).toEqual([])
   })
 
-  it('leaves no blob when the client stops sending: 408 after the maximum pause', async () => {
+  it('leaves no blob and gets 408 if the client stops sending', async () => {
     await using service = await startTranscriptions({ settings: { BODY_STALL_MS: '100' } })
     const form = formBytes([FILE, MODEL])
     using client = await openRaw(service.url)
@@ -278,7 +281,7 @@ describe('an interrupted upload', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('leaves no blob of a file over the limit, which is refused while the client is still sending', async () => {
+  it('leaves no blob if the file exceeds the size limit while the client is sending', async () => {
     await using service = await startTranscriptions({ settings: { AUDIO_BYTES_MAX: '30000' } })
     const [start = Buffer.alloc(0), rest = Buffer.alloc(0)] = splitAt(formBytes([FILE, MODEL]), 40_000)
     using client = await openRaw(service.url)
@@ -293,7 +296,7 @@ describe('an interrupted upload', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('leaves no blob of a file whose fields are refused', async () => {
+  it('leaves no blob if the fields after the file are refused', async () => {
     await using service = await startTranscriptions()
 
     const response = await service.uploadParts(partsOf({ model: SPEECH, temperature: '5' }))
@@ -302,7 +305,7 @@ describe('an interrupted upload', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('leaves no blob when the caller disconnects during the transcription', async () => {
+  it('leaves no blob if the caller disconnects during the transcription', async () => {
     const { promise: isAborted, resolve } = Promise.withResolvers<void>()
     await using service = await startTranscriptions({
       async *script(_request, { signal }) {
@@ -326,7 +329,7 @@ const ask = (service: Transcriptions, headers: Record<string, string>, more: Rec
   service.uploadParts(partsOf({ model: SPEECH, ...more }, AUDIO), { headers })
 
 describe('a durable transcription', () => {
-  it('is accepted at once, and its blob is stored until the job is deleted', async () => {
+  it('is accepted with 202, and its blob is stored until the job is deleted', async () => {
     await using service = await startTranscriptions()
 
     const response = await ask(service, { prefer: 'respond-async' }, { response_format: 'srt' })
@@ -343,7 +346,7 @@ describe('a durable transcription', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('runs once for equal uploads with one idempotency key, whose second blob is deleted', async () => {
+  it('runs once for equal uploads with one idempotency key, and deletes the second blob', async () => {
     await using service = await startTranscriptions()
 
     const first = await ask(service, { 'idempotency-key': 'k1' }, { temperature: '0' })
@@ -375,7 +378,7 @@ describe('a durable transcription', () => {
     await until(async () => (await service.blobs()).length === 1)
   })
 
-  it('is rerun with a copy of its audio', async () => {
+  it('is redriven with a copy of its audio', async () => {
     let tries = 0
     await using service = await startTranscriptions({
       async *script(request) {
@@ -395,7 +398,7 @@ describe('a durable transcription', () => {
     expect(service.seen.every(({ heard }) => heard === sha256(AUDIO))).toBe(true)
   })
 
-  it('stores its stream as events, and streams them like the plain call', async () => {
+  it('stores its stream as events, and streams them like a synchronous call', async () => {
     await using service = await startTranscriptions()
 
     const plain = await (await ask(service, {}, { stream: 'true' })).text()
@@ -408,10 +411,10 @@ describe('a durable transcription', () => {
   })
 })
 
-describe('transcription over a WebSocket', () => {
+describe('a transcription over a WebSocket', () => {
   const file = dataUrl(AUDIO)
 
-  it('streams the events of the HTTP stream unless its body requests otherwise', async () => {
+  it('streams the events of HTTP unless stream is false', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
 
@@ -426,7 +429,7 @@ describe('transcription over a WebSocket', () => {
     expect(service.seen.map(({ heard }) => heard)).toEqual([sha256(AUDIO), sha256(AUDIO)])
   })
 
-  it('returns subtitles whole, as text', async () => {
+  it('returns subtitles as text in one frame', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
 
@@ -436,7 +439,7 @@ describe('transcription over a WebSocket', () => {
     expect(await client.end('a')).toMatchObject({ status: 200, body: expect.stringContaining('00:00:00,000 --> ') })
   })
 
-  it('reports the path of a problem in its body', async () => {
+  it('fails with the path of the invalid field in its body', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
     const body = { model: SPEECH, file, response_format: 'vtt', stream: true }
@@ -448,7 +451,7 @@ describe('transcription over a WebSocket', () => {
 })
 
 describe('the tokens of a transcription', () => {
-  it('count against the limit of its key, in every format', async () => {
+  it('count against the rate limit of the key in every response format', async () => {
     await using service = await startTranscriptions({ settings: { RATE_LIMIT_TOKENS: '1000' } })
     const left = async (format: string) => {
       const response = await service.uploadParts(partsOf({ model: SPEECH, response_format: format }))
@@ -459,7 +462,7 @@ describe('the tokens of a transcription', () => {
     expect([await left('srt'), await left('verbose_json'), await left('json')]).toEqual([1_000, 965, 930])
   })
 
-  it('are in the usage of a durable job, also if its result is text', async () => {
+  it('are in the usage of a durable job in every response format', async () => {
     await using service = await startTranscriptions()
     const usageOf = async (format: string) => {
       const response = await ask(service, { 'idempotency-key': format }, { response_format: format })
@@ -473,7 +476,7 @@ describe('the tokens of a transcription', () => {
     expect(await usageOf('verbose_json')).toEqual({ ...counted, type: 'duration', seconds: 3 })
   })
 
-  it('are estimated when the caller disconnects in the middle', async () => {
+  it('are estimated if the caller disconnects before the end', async () => {
     await using service = await startTranscriptions({
       settings: { RATE_LIMIT_TOKENS: '1000' },
       async *script(_request, { signal }) {

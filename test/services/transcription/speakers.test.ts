@@ -20,8 +20,8 @@ function shown(pieces: readonly TranscriptSegment[]): string[] {
   return pieces.map(({ speaker, text }) => `${speaker}:${text}`)
 }
 
-describe('a segment is split at a change of speakers', () => {
-  test('and each piece has its own words, times and number', () => {
+describe('a segment with several speakers', () => {
+  test('is divided where the speaker changes, each part with its own words, times and number', () => {
     const labels = new SpeakerLabels([turn('x', 0, 2.1), turn('y', 2.1, 4)], [])
     const [first, second] = labels.split({ ...say('How are you? Fine'), tokens: [1, 2] })
     expect([first, second]).toMatchObject([
@@ -31,45 +31,45 @@ describe('a segment is split at a change of speakers', () => {
     expect(second?.words?.map(({ word }) => word)).toEqual(['you?', 'Fine'])
   })
 
-  test('but not at a single word at the edge of a turn', () => {
+  test('is not divided at a single word on the boundary of a turn', () => {
     const short = say('one two three')
     const words = short.words?.map((word, at) => (at === 1 ? { ...word, start: 1.2, end: 1.5 } : word))
     const labels = new SpeakerLabels([turn('x', 0, 1.1), turn('y', 1.1, 1.6), turn('x', 1.6, 3)], [])
     expect(shown(labels.split({ ...short, ...(words && { words }) }))).toEqual(['A: one two three'])
   })
 
-  test('and a word belongs to the speaker of most of its duration, or to the nearest one', () => {
+  test('assigns each word to the speaker of most of its duration, or to the nearest speaker', () => {
     const labels = new SpeakerLabels([turn('x', 0, 0.4), turn('y', 0.4, 1.2), turn('z', 9, 10)], [])
     expect(shown(labels.split(say('mine yours theirs')))).toEqual(['A: mine yours theirs'])
     expect(shown(labels.split(say('far', 8)))).toEqual(['B: far'])
   })
 })
 
-describe('a segment without words belongs to the speaker of most of its duration', () => {
+describe('a segment without word times', () => {
   test.each([
-    ['one of two', [turn('x', 0, 1), turn('y', 1, 4)], 'y'],
-    ['several turns that sum up', [turn('x', 0, 1), turn('y', 1, 2.5), turn('x', 2.5, 4)], 'x'],
-    ['nobody, and the nearest is taken', [turn('x', 6, 7), turn('y', 5, 6)], 'y'],
-  ])('%s', (_, turns, speaker) => {
+    ['one of two speakers', [turn('x', 0, 1), turn('y', 1, 4)], 'y'],
+    ['the speaker with several turns in total', [turn('x', 0, 1), turn('y', 1, 2.5), turn('x', 2.5, 4)], 'x'],
+    ['the nearest speaker if no turn overlaps', [turn('x', 6, 7), turn('y', 5, 6)], 'y'],
+  ])('is assigned by duration to the right speaker: %s', (_, turns, speaker) => {
     const { words: _words, ...segment } = say('one two three four')
     const labels = new SpeakerLabels(turns, ['x', 'y'])
     expect(labels.split(segment)).toMatchObject([{ speaker, text: segment.text, end: 4 }])
   })
 
-  test('and without any turn there is one speaker', () => {
+  test('is assigned to one speaker if there are no turns', () => {
     expect(shown(new SpeakerLabels([], []).split(say('hello')))).toEqual(['A: hello'])
   })
 })
 
 describe('speaker names', () => {
-  test('of known speakers are kept, others are letters in order of appearance', () => {
+  test('of known speakers are unchanged, and others are letters in order of appearance', () => {
     const turns = [turn('B', 0, 1), turn('agent', 1, 2), turn('A', 2, 3), turn('B', 3, 4)]
     const labels = new SpeakerLabels(turns, ['agent'])
     const pieces = [say('one', 0), say('two', 1), say('three', 2), say('four', 3)].flatMap((each) => labels.split(each))
     expect(pieces.map(({ speaker }) => speaker)).toEqual(['A', 'agent', 'B', 'A'])
   })
 
-  test('never use a letter that is the name of a known speaker', () => {
+  test('do not use a letter that is the name of a known speaker', () => {
     const labels = new SpeakerLabels([turn('x', 0, 1), turn('A', 1, 2)], ['A'])
     expect([say('one', 0), say('two', 1)].flatMap((each) => labels.split(each)).map(({ speaker }) => speaker)).toEqual([
       'B',
@@ -77,7 +77,7 @@ describe('speaker names', () => {
     ])
   })
 
-  test('continue after Z', () => {
+  test('continue with two letters after Z', () => {
     const turns = Array.from({ length: 28 }, (_, at) => turn(`s${at}`, at, at + 1))
     const labels = new SpeakerLabels(turns, [])
     const names = turns.flatMap((_, at) => labels.split(say('x', at))).map(({ speaker }) => speaker)
@@ -85,7 +85,7 @@ describe('speaker names', () => {
   })
 })
 
-describe('for any turns and words', () => {
+describe('any segments divided by speakers', () => {
   const turns = fc.array(
     fc.record({
       start: fc.integer({ min: 0, max: 60 }),
@@ -102,7 +102,7 @@ describe('for any turns and words', () => {
     start: fc.integer({ min: 0, max: 60 }),
   })
 
-  test('all text is kept in order, in consecutive pieces, each with one speaker and its words', () => {
+  test('have the complete text in order, and each part has one speaker and its words', () => {
     fc.assert(
       fc.property(labelled, ({ turns, texts, hasWords, lost, start }) => {
         const segment = say(texts.join(' '), start)

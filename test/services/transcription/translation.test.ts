@@ -49,7 +49,7 @@ afterAll(async () => {
 
 const file = () => toFile(WAVE, 'speech.wav')
 
-test('speech is translated to English by a server that gets the file byte for byte', async () => {
+test('the translation endpoint returns English from a server that receives the file unchanged', async () => {
   const answer = await client.audio.translations.create({
     file: await file(),
     model: 'whisper-1',
@@ -67,7 +67,7 @@ test('speech is translated to English by a server that gets the file byte for by
   await until(async () => (await service.blobs()).length === 0)
 })
 
-test('a translation is available in every format of the SDK', async () => {
+test('the translation endpoint supports every format of the SDK', async () => {
   const ask = async (response_format: 'text' | 'srt' | 'vtt') =>
     (await client.audio.translations.create({
       file: await file(),
@@ -91,19 +91,19 @@ test('a translation is available in every format of the SDK', async () => {
   })
 })
 
-test('a server that supports only json is asked for json, and subtitles are one cue', async () => {
+test('the translation endpoint requests json from a server without other formats, and makes one cue of it', async () => {
   const srt = await client.audio.translations.create({ file: await file(), model: 'short', response_format: 'srt' })
   expect(srt).toBe(`1\n00:00:00,000 --> 00:00:04,000\n${TEXT}\n\n`)
   expect(speech.calls.at(-1)?.fields.response_format).toEqual(['json'])
 })
 
-test('a failing model falls back only to one that translates', async () => {
+test('the translation endpoint uses only fallbacks that can translate', async () => {
   expect((await client.audio.translations.create({ file: await file(), model: 'broken' })).text).toBe(TEXT)
   expect(speech.calls.at(-1)?.fields.model).toEqual(['short'])
   expect(speech.calls.every(({ path }) => path === TRANSLATE)).toBe(true)
 })
 
-test('a caller that disconnects cancels the call of the server', async () => {
+test('the translation endpoint cancels the upstream call if the caller disconnects', async () => {
   const leave = new AbortController()
   const before = speech.calls.length
   const asked = { file: await file(), model: 'whisper-1', prompt: 'STALL' }
@@ -113,7 +113,7 @@ test('a caller that disconnects cancels the call of the server', async () => {
   await Promise.all([speech.calls.at(-1)?.closed, call])
 })
 
-test('unsupported requests are refused by name', async () => {
+test('the translation endpoint refuses unsupported fields with their name', async () => {
   const failure = async (more: object) =>
     (await client.audio.translations
       .create({ file: await file(), model: 'whisper-1', ...more })

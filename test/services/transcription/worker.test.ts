@@ -84,9 +84,9 @@ async function errorOf(response: Response): Promise<Record<string, unknown>> {
 describe.each([
   ['embedded', undefined],
   ['through Kafka', inject('kafka')],
-])('an upload, %s', { timeout: 60_000 }, (mode, kafka) => {
+])('an audio upload, %s', { timeout: 60_000 }, (mode, kafka) => {
   test.skipIf(mode !== 'embedded' && !kafka)(
-    'is sent to its model byte for byte, and its response is returned',
+    'reaches its model unchanged, and the response of the model is returned',
     async () => {
       await using service = await startOn({}, { kafka: kafka ?? undefined })
       const fields = { model: 's1', response_format: 'verbose_json', 'timestamp_granularities[]': ['word', 'segment'] }
@@ -102,18 +102,18 @@ describe.each([
   )
 })
 
-describe('audio is checked before any model processes it', () => {
+describe('the check of audio before transcription', () => {
   test.each([
     ['damaged', { error: { message: 'It is damaged.', code: 'invalid_audio', param: 'file' } }, 400, 'invalid_audio'],
     ['too short', { error: { message: 'x', code: 'audio_too_short', param: 'file' } }, 400, 'audio_too_short'],
     [
-      'longer than the decoder takes',
+      'longer than the maximum of the decoder',
       { error: { message: 'x', code: 'audio_too_long', param: 'file' } },
       400,
       'audio_too_long',
     ],
-    ['longer than the settings allow', { duration: 61 }, 200, 'audio_too_long'],
-  ])('and refused when it is %s', async (_, body, status, code) => {
+    ['longer than the maximum of the settings', { duration: 61 }, 200, 'audio_too_long'],
+  ])('refuses audio that is %s', async (_, body, status, code) => {
     await using service = await startOn(
       { local: { '/audio/probe': sends(body, status) } },
       { settings: { AUDIO_SECONDS_MAX: '60' } },
@@ -126,7 +126,7 @@ describe('audio is checked before any model processes it', () => {
     ['1 s long', { duration: 1 }, 200],
     ['11 s long', { duration: 11 }, 200],
     ['damaged', { error: { message: 'x', code: 'invalid_audio', param: 'file' } }, 400],
-  ])('and so are voice samples: the second one is %s', async (_, body, status) => {
+  ])('refuses voice samples if the second one is %s', async (_, body, status) => {
     const probe = inTurn(sends({ duration: 60 }), sends({ duration: 2 }), sends(body, status))
     await using service = await startOn({ local: { '/audio/probe': probe } })
     const sample = `data:audio/wav;base64,${WAVE.toString('base64')}`
@@ -141,13 +141,13 @@ describe('audio is checked before any model processes it', () => {
     expect([service.speech.calls.length, pathsOf(service.audio)]).toEqual([0, Array(3).fill('/audio/probe')])
   })
 
-  test('and its duration is that of the decoded audio, whatever the model reports', async () => {
+  test('returns the duration of the decoded audio instead of the duration from the model', async () => {
     await using service = await startOn({ local: { '/audio/probe': sends({ duration: 4.321 }) } })
     const answer = await (await service.upload({ model: 's1' })).json()
     expect(answer).toMatchObject({ duration: 4.321, usage: { seconds: 5, input_tokens: 50, output_tokens: 4 } })
   })
 
-  test('but without a decoder the model decides, and the log has it once', async () => {
+  test('is skipped without a decoder, which is logged once', async () => {
     const warned: unknown[] = []
     await using service = await startOn(
       {},
@@ -162,7 +162,7 @@ describe('audio is checked before any model processes it', () => {
     expect(warned).toEqual([['audio sent to the model without local validation', 'install python3']])
   })
 
-  test('and diarization is unavailable without a decoder', async () => {
+  test('refuses diarization if there is no decoder', async () => {
     const connect = () => Promise.reject(new ServiceError('model_loading', 'install python3', { retryAfterMs: 60_000 }))
     await using service = await startOn({}, { connect })
     const response = await service.upload({ model: 's1', response_format: 'diarized_json' })
@@ -172,7 +172,7 @@ describe('audio is checked before any model processes it', () => {
   })
 })
 
-describe('audio of one key', () => {
+describe('audio over the limit of its key', () => {
   /** A worker of two slots; the first call of its models hangs until `go` settles. */
   async function startHanging(go: Promise<void>) {
     const hangs: SpeechScript = async (_, answer) => {
@@ -204,7 +204,7 @@ describe('audio of one key', () => {
     return await startOn({ local }, { models })
   }
 
-  test('over its share of the work in progress is refused or queued, and short audio runs', async () => {
+  test('is refused with 429, or queued as a durable job, while shorter audio runs', async () => {
     const go = Promise.withResolvers<void>()
     await using service = await startHanging(go.promise)
     const first = service.upload({ model: 's1' })
@@ -226,10 +226,10 @@ describe('audio of one key', () => {
   })
 })
 
-describe('the share of a key', () => {
+describe('the limit on audio in progress per key', () => {
   const share = () => new AudioQuota({ secondsPerKey: 100, secondsMax: 1_000 })
 
-  test('is the whole amount for its only file, and the remainder otherwise', () => {
+  test('is the maximum of the worker for an only file, and the remainder for further files', () => {
     const files = share()
     const one = files.enter('key_1')
     expect(one.waitForTurn).toBe(1_000)
@@ -237,7 +237,7 @@ describe('the share of a key', () => {
     expect([files.enter('key_1').waitForTurn, files.enter('key_2').waitForTurn]).toEqual([70, 1_000])
   })
 
-  test('is never less than a minute, and is released when the work has ended', () => {
+  test('is at least a minute, and is released at the end of the call', () => {
     const files = share()
     const one = files.enter('key_1')
     one.take(900)
@@ -251,7 +251,7 @@ describe('the share of a key', () => {
     expect(files.enter('key_1').waitForTurn).toBe(1_000)
   })
 
-  test('is not granted twice to files that are decoded concurrently', () => {
+  test('is applied once if two files are decoded concurrently', () => {
     const files = share()
     const [one, other] = [files.enter('key_1'), files.enter('key_1')]
     one.take(90)
@@ -268,7 +268,7 @@ describe('diarization', () => {
   }
   const local = { ...LASTS_4, '/diarize': sends({ duration: 4, turns: TURNS }) }
 
-  test('labels segments, which are split at a change of speakers', async () => {
+  test('labels segments, which are divided where the speaker changes', async () => {
     await using service = await startOn({ local })
     const answer = (await (await service.upload(fields)).json()) as { text: string; segments: object[] }
     expect(answer.text).toBe('A: How are\nagent: you? Fine.')
@@ -281,7 +281,7 @@ describe('diarization', () => {
     expect([diarize?.file.equals(WAVE), diarize?.fields['known_speaker_names[]']]).toEqual([true, ['agent']])
   })
 
-  test('follows in a stream as soon as it is complete, after the bare text', async () => {
+  test('sends segments in a stream when it is complete, after the text without speakers', async () => {
     await using service = await startOn({ local })
     const frames = await framesOf(await service.upload({ ...fields, stream: 'true' }))
     const texts = frames.filter(({ type }) => type === 'transcript.text.delta').map(({ delta }) => delta)
@@ -290,7 +290,7 @@ describe('diarization', () => {
     expect(frames.at(-1)).toMatchObject({ type: 'transcript.text.done', text: VERBOSE.text })
   })
 
-  test("that fails ends the call, and the model's work with it", async () => {
+  test('ends the call and cancels the model if it fails', async () => {
     const hanging = Promise.withResolvers<SpeechCall>()
     const hangs: SpeechScript = (call) => hanging.resolve(call)
     const refuses: SpeechScript = async (_, answer) => {
@@ -308,7 +308,7 @@ describe('diarization', () => {
     await (await hanging.promise).closed
   })
 
-  test('is cancelled when the model fails', async () => {
+  test('is cancelled if the model fails', async () => {
     const hanging = Promise.withResolvers<SpeechCall>()
     const hangs: SpeechScript = (call) => hanging.resolve(call)
     const refuses: SpeechScript = async (_, answer) => {
@@ -324,18 +324,18 @@ describe('diarization', () => {
   })
 })
 
-describe('a failing model', () => {
+describe('a failed call of a transcription model', () => {
   test.each([
     ['429', sends({ error: { message: 'slow down' } }, 429, { 'retry-after-ms': '10' })],
     ['500', sends({ error: { message: 'oops' } }, 500)],
-    ['a cut connection', ((_, answer) => answer.cut()) as SpeechScript],
-  ])('with %s is retried with the whole file', async (_, fails) => {
+    ['a closed connection', ((_, answer) => answer.cut()) as SpeechScript],
+  ])('is retried with the complete file after %s', async (_, fails) => {
     await using service = await startOn({ upstream: { [TRANSCRIBE]: inTurn(fails, sends(VERBOSE)) } })
     expect(await (await service.upload({ model: 's1' })).json()).toMatchObject({ text: VERBOSE.text })
     expect(service.speech.calls.map(({ file }) => file.equals(WAVE))).toEqual([true, true])
   })
 
-  test('is not retried for a request that it refuses', async () => {
+  test('is not retried if the model refused the request', async () => {
     const refusal = { error: { message: 'No such prompt.', param: 'prompt' } }
     await using service = await startOn({ upstream: { [TRANSCRIBE]: sends(refusal, 400) } })
     expect(await errorOf(await service.upload({ model: 's1' }))).toMatchObject({
@@ -346,7 +346,7 @@ describe('a failing model', () => {
     expect(service.speech.calls).toHaveLength(1)
   })
 
-  test('is replaced by its fallback', async () => {
+  test('is repeated with the fallback model', async () => {
     const engine = (url: string, path: string) => ({ type: 'openai', base_url: `${url}/${path}` })
     const models = (url: string) => [
       { id: 's1', pool: 'transcription', engine: engine(url, 'v1'), fallbacks: ['s2'] },
@@ -358,7 +358,7 @@ describe('a failing model', () => {
     expect(service.speech.calls.map(({ fields }) => fields.model)).toEqual([['s1'], ['s2']])
   })
 
-  test('after its first words fails the stream with an error', async () => {
+  test('ends the stream with an error if text was sent', async () => {
     const seen = Promise.withResolvers<void>()
     const breaks: SpeechScript = async (_, answer) => {
       answer.open()
@@ -378,7 +378,7 @@ describe('a failing model', () => {
   })
 })
 
-describe('a caller that disconnects', () => {
+describe('a caller that disconnects from a transcription', () => {
   test('cancels the model and the decoder within a second', async () => {
     const received = Promise.withResolvers<{ closed: Promise<void> }>()
     await using service = await startOn({ upstream: { [TRANSCRIBE]: (call) => received.resolve(call) } })
@@ -392,7 +392,7 @@ describe('a caller that disconnects', () => {
   })
 })
 
-describe('a durable transcription', () => {
+describe('a durable transcription in a worker', () => {
   const durable = { headers: { prefer: 'respond-async' } }
   type Job = {
     id: string
@@ -404,7 +404,7 @@ describe('a durable transcription', () => {
   const jobOf = async (service: { get(path: string): Promise<Response> }, id: string) =>
     (await (await service.get(`/v1/jobs/${id}`)).json()) as Job
 
-  test('reports its progress, and stores its result', async () => {
+  test('reports its progress and stores its result', async () => {
     const go = Promise.withResolvers<void>()
     const speaks: SpeechScript = async (_, answer) => {
       answer.open()
@@ -438,7 +438,7 @@ describe('a durable transcription', () => {
     expect(done.result).toMatchObject({ text: 'How are you? Fine.', duration: 4 })
   })
 
-  test('whose audio is deleted fails, with an error of the service', async () => {
+  test('fails with a server error if its audio was deleted', async () => {
     const go = Promise.withResolvers<void>()
     const waits: SpeechScript = async (_, answer) => {
       await go.promise
@@ -457,7 +457,7 @@ describe('a durable transcription', () => {
     expect(service.speech.calls).toHaveLength(0)
   })
 
-  test('stops its model when cancelled', async () => {
+  test('stops its model if it is cancelled', async () => {
     const received = Promise.withResolvers<{ closed: Promise<void> }>()
     await using service = await startOn({ upstream: { [TRANSCRIBE]: (call) => received.resolve(call) } })
     const { id } = (await (await service.upload({ model: 's1' }, WAVE, durable)).json()) as Job

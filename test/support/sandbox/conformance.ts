@@ -63,14 +63,14 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       if (typeof opened !== 'string') await opened.close()
     }, WAIT_MS)
 
-    describe('promises', () => {
+    describe('guarantees', () => {
       describePromises(sandbox)
     })
 
     describe.each([
       ['on', true],
       ['off', false],
-    ] as const)('with the scan %s', (_word, scan) => {
+    ] as const)('with the code scan %s', (_word, scan) => {
       const some = <T>(programs: readonly T[]) => programs.filter((_, at) => at % each === 0)
       it.concurrent.for(scan ? some(attacks) : attacks)(
         'contains the attack $id',
@@ -82,10 +82,14 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
           expect(await runCode(sandbox(context), "print('alive')")).toMatchObject({ exit_code: 0, stdout: 'alive\n' })
         },
       )
-      it.concurrent.for(some(legit))('runs $id', { timeout: WAIT_MS }, async (snippet, context) => {
-        const expectation = expectationOf(snippet, name, scan)
-        expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
-      })
+      it.concurrent.for(some(legit))(
+        'runs the harmless program $id',
+        { timeout: WAIT_MS },
+        async (snippet, context) => {
+          const expectation = expectationOf(snippet, name, scan)
+          expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
+        },
+      )
     })
 
     // Scripts as models write them, with the number of figures that they draw.
@@ -98,7 +102,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       },
     )
 
-    it('ends running programs when it is closed, and leaves no process or file', {
+    it('ends running programs and removes their processes and files if it is closed', {
       timeout: WAIT_MS,
     }, async (context) => {
       const closing = sandbox(context)
@@ -122,7 +126,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(libraries).toEqual(Object.fromEntries(names.map((name) => [name, expect.stringMatching(/^\d+\.\d+/)])))
   })
 
-  it('streams output while the program runs, and ends the program when the caller disconnects', {
+  it('streams output while the program runs, and ends the program if the caller disconnects', {
     timeout: WAIT_MS,
   }, async (context) => {
     const leaving = new AbortController()
@@ -139,7 +143,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(sandbox(context).stats().busy).toBe(0)
   })
 
-  it('starts no program for a caller that disconnected before', { timeout: WAIT_MS }, async (context) => {
+  it('starts no program if the caller has already disconnected', { timeout: WAIT_MS }, async (context) => {
     const signal = AbortSignal.abort(new Error('disconnected before'))
     await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('disconnected before')
   })
@@ -156,7 +160,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     })
   })
 
-  it('returns output and figures from before the timeout', { timeout: WAIT_MS }, async (context) => {
+  it('returns the output and figures from before the timeout', { timeout: WAIT_MS }, async (context) => {
     const draw = 'import matplotlib.pyplot as plt, sys\nplt.plot([1]); plt.show()'
     const print = "print('drawn'); print('half', end=''); sys.stderr.write('a line')"
     const result = await runCode(sandbox(context), `${draw}\n${print}\nwhile True: pass`, { timeoutMs: 4_000 })
@@ -169,7 +173,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('stores the files of a run in the directory of that run only', { timeout: WAIT_MS }, async (context) => {
+  it('copies the files of a run into the directory of that run only', { timeout: WAIT_MS }, async (context) => {
     const large = Buffer.alloc(RUN_FILES_BYTES_MAX - 6, 7)
     const files = [
       { name: 'left large.bin', bytes: large },
@@ -181,7 +185,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('lets numpy read and write files from C', { timeout: WAIT_MS }, async (context) => {
+  it('lets numpy read and write files by C functions', { timeout: WAIT_MS }, async (context) => {
     const code = `import numpy as np
 np.arange(3, dtype="u1").tofile("/tmp/a.bin")
 print(np.fromfile("/tmp/a.bin", dtype="u1"))
@@ -215,14 +219,18 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(first?.filter((number) => second?.includes(number))).toEqual([])
   })
 
-  it('returns the output of each of several concurrent runs to its caller', { timeout: WAIT_MS }, async (context) => {
+  it('returns the output of each of several concurrent runs to its own caller', {
+    timeout: WAIT_MS,
+  }, async (context) => {
     const outputs = await Promise.all(
       Array.from({ length: 6 }, (_, i) => runCode(sandbox(context), `print('run', ${i})`)),
     )
     expect(outputs.map(({ stdout }) => stdout)).toEqual(Array.from({ length: 6 }, (_, i) => `run ${i}\n`))
   })
 
-  it('truncates each stream at 1 MiB, with a last line about it', { timeout: WAIT_MS }, async (context) => {
+  it('truncates stdout and stderr at 1 MiB each, with a remark in the last line', {
+    timeout: WAIT_MS,
+  }, async (context) => {
     const code = "import sys\nfor s in (sys.stdout, sys.stderr): s.write('é' * 1_000_000); s.flush()"
     const { stdout, stderr } = await runCode(sandbox(context), code)
     for (const text of [stdout, stderr]) {
