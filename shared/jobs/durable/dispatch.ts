@@ -88,7 +88,9 @@ export class Dispatcher {
     const end: DurableEnd | undefined = TERMINAL.has(job.state) && isSmall(result) ? { job, result } : undefined
     const announced: EventsRecord = { last_seq: last.seq }
     const record =
-      sizeOf(events) > RECORD_BYTES_MAX ? announced : { ...announced, events: [...events], ...(end && { end }) }
+      sizeOf(events, RECORD_BYTES_MAX) > RECORD_BYTES_MAX
+        ? announced
+        : { ...announced, events: [...events], ...(end && { end }) }
     let value = Buffer.from(JSON.stringify(record))
     if (value.length > RECORD_BYTES_MAX) value = Buffer.from(JSON.stringify(announced))
     this.#broker.send(EVENTS, eventPartition(last.job_id), last.job_id, value).catch((error: unknown) => {

@@ -195,7 +195,7 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
 
 /** Whether the store may have more events. The JSON of an event has at most six bytes per unit of its size. */
 function isPageFull(events: readonly DurableEvent[]): boolean {
-  return events.length === PAGE || sizeOf(events) > EVENTS_BYTES_MAX / 6
+  return events.length === PAGE || sizeOf(events, EVENTS_BYTES_MAX / 6) > EVENTS_BYTES_MAX / 6
 }
 
 /** Returns no events if the store is unreachable. Later events arrive live or are found by a later read. */

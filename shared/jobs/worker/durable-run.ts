@@ -291,7 +291,7 @@ export class DurableRun implements AttemptSink {
       // The next write reports the error.
       return true
     }
-    return this.#pending.isEmpty && sizeOf(this.#encoded) <= WRITE_SIZE_MAX
+    return this.#pending.isEmpty && sizeOf(this.#encoded, WRITE_SIZE_MAX) <= WRITE_SIZE_MAX
   }
 
   get #hasOutput(): boolean {
@@ -324,7 +324,7 @@ export class DurableRun implements AttemptSink {
   ): NewEvent[] {
     this.#encodePending(messagesMax)
     let [count, size] = [0, 0]
-    while (count < this.#encoded.length && size <= sizeMax) size += sizeOf(this.#encoded[count++])
+    while (count < this.#encoded.length && size <= sizeMax) size += sizeOf(this.#encoded[count++], sizeMax)
     const output = this.#encoded.slice(0, count)
     this.#encoded = this.#encoded.slice(count)
     return [...output, ...(withProgress ? this.#takeProgress() : [])]
