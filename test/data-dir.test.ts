@@ -36,17 +36,20 @@ async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
 const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 if (!canMount) process.stderr.write('skipped: full and read-only disks, since nothing can be mounted here\n')
 
-describe('a start with an unusable data directory exits with code 2 and a one-line error', () => {
-  test.skipIf(process.platform !== 'linux')('for a directory below /proc', async () => {
-    expect(await startOn('/proc/sluice/data')).toEqual({
-      code: 2,
-      stderr: expect.stringMatching(
-        /^Cannot start:\n {2}- DATA_DIR: \/proc\/sluice\/data cannot be used: nothing can be /,
-      ),
-    })
-  })
+describe('an unusable data directory', () => {
+  test.skipIf(process.platform !== 'linux')(
+    'ends the start with code 2 and one line if it is below /proc',
+    async () => {
+      expect(await startOn('/proc/sluice/data')).toEqual({
+        code: 2,
+        stderr: expect.stringMatching(
+          /^Cannot start:\n {2}- DATA_DIR: \/proc\/sluice\/data cannot be used: nothing can be /,
+        ),
+      })
+    },
+  )
 
-  test('for a regular file, or a path below a regular file', async () => {
+  test('is refused if it is a regular file, or a path below a regular file', async () => {
     const file = join(place, 'file')
     await writeFile(file, '')
     for (const path of [file, join(file, 'data')]) {
@@ -56,7 +59,7 @@ describe('a start with an unusable data directory exits with code 2 and a one-li
     }
   })
 
-  test.skipIf(!canMount)('for a directory on a full disk', async () => {
+  test.skipIf(!canMount)('ends the start with code 2 and one line if its disk is full', async () => {
     const setup = `mount -t tmpfs -o size=16k none '${place}/full' && head -c 16384 /dev/zero > '${place}/full/x';`
     await mkdir(join(place, 'full'))
     const { code, stderr } = await startOn(join(place, 'full'), { setup })
@@ -64,18 +67,24 @@ describe('a start with an unusable data directory exits with code 2 and a one-li
     expect(stderr).toContain('its disk is full')
   })
 
-  test.skipIf(!canMount)('for a data directory or a blob directory on a read-only disk', async () => {
-    const path = join(place, 'read-only')
-    await mkdir(path)
-    const setup = `mount -t tmpfs -o ro none '${path}';`
-    const [data, blobs] = await Promise.all([
-      startOn(path, { setup }),
-      startOn(join(place, 'writable'), { setup, settings: { BLOB_DIR: `${path}/blobs` } }),
-    ])
-    expect([data.code, data.stderr]).toEqual([2, expect.stringContaining(`DATA_DIR: ${path} cannot be used: its file`)])
-    expect(data.stderr).toContain('read-only')
-    expect([blobs.code, blobs.stderr]).toEqual([2, expect.stringMatching(/BLOB_DIR: .* read-only/)])
-  })
+  test.skipIf(!canMount)(
+    'ends the start with code 2 if its disk, or that of the blob directory, is read-only',
+    async () => {
+      const path = join(place, 'read-only')
+      await mkdir(path)
+      const setup = `mount -t tmpfs -o ro none '${path}';`
+      const [data, blobs] = await Promise.all([
+        startOn(path, { setup }),
+        startOn(join(place, 'writable'), { setup, settings: { BLOB_DIR: `${path}/blobs` } }),
+      ])
+      expect([data.code, data.stderr]).toEqual([
+        2,
+        expect.stringContaining(`DATA_DIR: ${path} cannot be used: its file`),
+      ])
+      expect(data.stderr).toContain('read-only')
+      expect([blobs.code, blobs.stderr]).toEqual([2, expect.stringMatching(/BLOB_DIR: .* read-only/)])
+    },
+  )
 })
 
 describe('files in the data directory', () => {
@@ -95,7 +104,7 @@ describe('files in the data directory', () => {
     expect((await stat(above)).mode & 0o777).toBe(0o700)
   })
 
-  test('make a lock file private at the next write if others could hold the lock', async () => {
+  test('have a lock file that becomes private at its next write', async () => {
     const directory = join(place, 'old')
     await mkdir(directory)
     await writeFile(join(directory, 'keys.lock'), '')

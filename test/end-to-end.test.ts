@@ -15,8 +15,8 @@ const say = (content: string, more: object = {}) => ({
 })
 
 for (const { mode, options } of MODES) {
-  describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`a call from end to end, ${mode}`, () => {
-    it('answers a chat completion', async () => {
+  describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`the complete service, ${mode}`, () => {
+    it('responds to a chat completion with the text and headers', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('hello over there'))
       expect(response.status).toBe(200)
@@ -39,7 +39,7 @@ for (const { mode, options } of MODES) {
       expect(text.endsWith('data: [DONE]\n\n')).toBe(true)
     })
 
-    it('answers a message, whole and streamed', async () => {
+    it('responds to a message, with and without streaming', async () => {
       await using stack = await startStack(options())
       const body = say('hello', { max_tokens: 100 })
       const whole = await stack.post('/v1/messages', body)

@@ -52,7 +52,7 @@ describe('errors in the OpenAI format', () => {
     ['internal_error', 500, 'server_error', 'internal_error'],
     ['overloaded', 503, 'server_error', 'overloaded'],
     ['timeout', 504, 'server_error', 'timeout'],
-  ] as const)('%s: have the status %i, the type %s and the code %s', (code, status, type, shown) => {
+  ] as const)('for %s have the status %i, the type %s and the code %s', (code, status, type, shown) => {
     const error = new ServiceError(code, 'x')
     expect(openaiStatus(error)).toBe(status)
     expect(openaiErrorBody(error).error).toMatchObject({ type, code: shown })
@@ -74,7 +74,7 @@ describe('errors in the Anthropic format', () => {
     ['upstream_error', 502, 'api_error'],
     ['overloaded', 529, 'overloaded_error'],
     ['timeout', 504, 'timeout_error'],
-  ] as const)('%s: have the status %i and the type %s', (code, status, type) => {
+  ] as const)('for %s have the status %i and the type %s', (code, status, type) => {
     const error = new ServiceError(code, 'x')
     expect(messagesStatus(error)).toBe(status)
     expect(messagesErrorBody(error, 'req_1')).toEqual({
@@ -309,7 +309,7 @@ describe('the first problem of a request body', () => {
     expect(problem(z.unknown(), nested(200_000))?.[0]).toBe('invalid_value')
   })
 
-  test('is no lone surrogate: values and keys get U+FFFD in a copy of the body', () => {
+  test('does not include lone surrogates, which a copy of the body replaces by U+FFFD', () => {
     const body = { a: ['\ud800x', { '\udc00': '😀' }], b: { c: 1 } }
     const sound = parseBody(z.unknown(), body, 'openai') as typeof body
     expect(sound).toEqual({ a: ['\ufffdx', { '\ufffd': '😀' }], b: { c: 1 } })

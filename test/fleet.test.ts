@@ -24,7 +24,7 @@ interface Ending {
 
 // Each test starts about three processes, which takes up to a minute on a busy machine.
 describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, () => {
-  it('retries calls without output of a killed worker, and ends calls with output with an error frame', async () => {
+  it('retries the calls of a killed worker that have no output, and ends others with an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     // Fewer slots than calls, so that both workers run calls of both sorts.
@@ -41,7 +41,10 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     const [whole, streams] = [await Promise.all(silent), await Promise.all(talking)]
     for (const ending of whole) expect(ending).toMatchObject({ status: 200, isWhole: true })
     for (const ending of streams)
-      expect(Number(ending.isWhole) + Number(ending.isErrorFrame), ending.text.slice(-300)).toBe(1)
+      expect(
+        Number(ending.isWhole) + Number(ending.isErrorFrame),
+        `final events of the stream that ends with ${ending.text.slice(-300)}`,
+      ).toBe(1)
     const retried = ingress.log.filter((line) => line.msg === 'job retried' && line.reason === 'lost')
     expect(retried.length).toBeGreaterThan(0)
     expect(streams.some((ending) => ending.isErrorFrame)).toBe(true)

@@ -66,15 +66,15 @@ async function embedAtOnce(texts: readonly string[], spoil: (entries: Entry[], p
   return { calls, ends }
 }
 
-describe('a text whose vector in a shared upstream response is invalid fails only its own job', () => {
+describe('an invalid vector in the response of a shared upstream call', () => {
   it.each<[string, string, (entries: Entry[], place: number) => object[]]>([
     [
-      'if the vector has no numbers, as returned by models in half precision',
+      'has no numbers, as from models in half precision',
       'input[0]',
       (entries, place) => entries.map((entry) => (entry.index === place ? { ...entry, embedding: [null, 1] } : entry)),
     ],
     [
-      'if the vector contains a number that is not finite',
+      'has a number that is not finite',
       'input[0]',
       (entries, place) =>
         entries.map((entry) => ({
@@ -84,8 +84,8 @@ describe('a text whose vector in a shared upstream response is invalid fails onl
           ).toString('base64'),
         })),
     ],
-    ['if the vector is missing', 'input', (entries, place) => entries.filter(({ index }) => index !== place)],
-  ])('%s', async (_, param, spoil) => {
+    ['is missing', 'input', (entries, place) => entries.filter(({ index }) => index !== place)],
+  ])('fails only its own job if the vector %s', async (_, param, spoil) => {
     const { calls, ends } = await embedAtOnce(['a', 'POISON', 'ccc'], spoil as never)
     expect(calls[0]).toEqual(['a', 'POISON', 'ccc'])
     expect(ends[0]).toEqual({ status: 'fulfilled', value: [[1, 1]] })

@@ -43,7 +43,8 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('README.md', { timeout: CALL_MS }
 
   test('links to existing files only', () => {
     const links = [...TEXT.matchAll(/\]\(([^)#]+)[^)]*\)/g)].map(([, link = '']) => link)
-    for (const link of links) expect(existsSync(new URL(`../${link}`, import.meta.url)), link).toBe(true)
+    for (const link of links)
+      expect(existsSync(new URL(`../${link}`, import.meta.url)), `existence of the linked file ${link}`).toBe(true)
     expect(links.length).toBeGreaterThan(10)
   })
 })

@@ -66,8 +66,8 @@ describe('each language rule', () => {
   it.each(RULES)('$name: reports the bad examples and none of the good ones', ({ name, find }) => {
     const { broken, kept } = EXAMPLES[name] ?? { broken: [], kept: [] }
     expect(broken.length, `examples of the rule "${name}"`).toBeGreaterThan(0)
-    for (const text of broken) expect(find(text), text).not.toEqual([])
-    for (const text of kept) expect(find(text), text).toEqual([])
+    for (const text of broken) expect(find(text), `reports of the sentence ${text}`).not.toEqual([])
+    for (const text of kept) expect(find(text), `reports of the sentence ${text}`).toEqual([])
   })
 
   it('applies to comments, identifiers, messages and pages', () => {
@@ -121,7 +121,8 @@ describe('the glossary', () => {
     expect(entries.length).toBeGreaterThan(30)
     expect(entries.length).toBeLessThanOrEqual(60)
     expect(new Set(entries.map(({ term }) => term.toLowerCase())).size).toBe(entries.length)
-    for (const { term, text } of entries) expect(text.match(/[.](?=\s|$)/g)?.length ?? 0, term).toBeLessThanOrEqual(2)
+    for (const { term, text } of entries)
+      expect(text.match(/[.](?=\s|$)/g)?.length ?? 0, `sentences that explain the term ${term}`).toBeLessThanOrEqual(2)
   })
 
   it('is in alphabetical order', () => {

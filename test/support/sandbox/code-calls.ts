@@ -10,7 +10,7 @@ export const CODE = '/v1/tools/code'
 export async function run(stack: Stack, code: string, more: object = {}, init: RequestInit = {}): Promise<CodeResult> {
   const response = await stack.post(CODE, { code, lang: 'python', ...more }, init)
   const body = await response.json()
-  expect(response.status, JSON.stringify(body)).toBe(200)
+  expect(response.status, `status of the code call ${JSON.stringify(body)}`).toBe(200)
   return CodeResult.parse(body)
 }
 

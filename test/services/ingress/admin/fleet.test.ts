@@ -30,7 +30,7 @@ async function closedPort(): Promise<AddressInfo> {
   return address
 }
 
-it('lists workers with their slots and models, and the backlog of each pool', async () => {
+it('the admin API lists workers with their slots and models, and the backlog of each pool', async () => {
   await using door = await openAdmin()
   const op = door.as('op')
   const id = await door.submit('alice', ENDLESS)
@@ -56,7 +56,7 @@ it('lists workers with their slots and models, and the backlog of each pool', as
   await door.as('alice').post(`/v1/jobs/${id}/cancel`)
 })
 
-it('drains one worker, which finishes its jobs, and undrains it', async () => {
+it('the admin API drains a worker, which completes its jobs, and undrains the worker', async () => {
   await using door = await openAdmin()
   const op = door.as('op')
   const running = await door.submit('alice', ENDLESS)
@@ -81,7 +81,7 @@ it('drains one worker, which finishes its jobs, and undrains it', async () => {
   ])
 })
 
-it('starts no job of a paused model or pool, runs others, and keeps the pause across a restart', async () => {
+it('a paused model or pool starts no jobs, delays no others, and stays paused after a restart', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-pause-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   let waiting = ''
@@ -123,7 +123,7 @@ it('starts no job of a paused model or pool, runs others, and keeps the pause ac
   expect(await entries(await op.get('/v1/admin/pauses'))).toEqual([])
 })
 
-it('lists failed deliveries without their URLs, and resends them', async () => {
+it('the admin API lists failed webhook deliveries without their URLs, and resends them', async () => {
   await using door = await openAdmin({ settings: { WEBHOOK_ALLOW_PRIVATE: 'true' } })
   const op = door.as('op')
   const { port } = await closedPort()

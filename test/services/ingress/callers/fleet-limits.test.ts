@@ -141,7 +141,7 @@ describe('limits within a single ingress', () => {
   })
 })
 
-describe.skipIf(!postgres)('limits within several ingresses', () => {
+describe.skipIf(!postgres)('limits across several ingresses', () => {
   async function openFleet(ingresses: number, url?: string) {
     const database = url === undefined ? await openPostgresDatabase(postgres ?? '') : undefined
     if (database) {

@@ -49,7 +49,7 @@ test.each([
 ])('%s with %j returns the alias as the model', async (path, body) => {
   const answer = await stack.post(path, body)
   const text = await answer.text()
-  expect(answer.status, text).toBe(200)
+  expect(answer.status, `status of the response ${text}`).toBe(200)
   const named = [...text.matchAll(/"model":"([^"]*)"/g)].map(([, name]) => name)
   expect(new Set(named)).toEqual(new Set([body.model]))
 })

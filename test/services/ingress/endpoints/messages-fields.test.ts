@@ -114,7 +114,7 @@ async function sent(body: object, path = '/v1/messages'): Promise<Json> {
   const headers = { 'anthropic-version': VERSION, 'anthropic-beta': 'mid-conversation-output-config-2026-07-01' }
   const response = await stack.post(path, { model: 'm1', ...body }, { headers })
   const text = await response.text()
-  expect(response.status, text).toBe(200)
+  expect(response.status, `status of the response ${text}`).toBe(200)
   return upstream.calls[before]?.body as Json
 }
 
@@ -127,7 +127,10 @@ describe('messages requests to an upstream of the same API', () => {
     'arrive with the field %s unchanged',
     async (field) => {
       for (const value of types.fieldSamples('MessageCreateParamsBase', field)) {
-        expect((await sent(request({ [field]: value })))[field], JSON.stringify(value)).toEqual(value)
+        expect(
+          (await sent(request({ [field]: value })))[field],
+          `field upstream for the value ${JSON.stringify(value)}`,
+        ).toEqual(value)
       }
     },
   )
@@ -147,7 +150,10 @@ describe('messages requests to an upstream of the same API', () => {
     'arrive with the beta field %s unchanged',
     async (field) => {
       for (const value of beta.fieldSamples('MessageCreateParamsBase', field)) {
-        expect((await sent(request({ [field]: value })))[field], JSON.stringify(value)).toEqual(value)
+        expect(
+          (await sent(request({ [field]: value })))[field],
+          `field upstream for the value ${JSON.stringify(value)}`,
+        ).toEqual(value)
       }
     },
   )
@@ -157,7 +163,10 @@ describe('messages requests to an upstream of the same API', () => {
     ['beta tools', beta.samples('BetaToolUnion')],
   ])('arrive with each sample of %s unchanged', async (_, tools) => {
     for (const tool of tools) {
-      expect((await sent(request({ tools: [tool] }))).tools, JSON.stringify(tool)).toEqual([tool])
+      expect(
+        (await sent(request({ tools: [tool] }))).tools,
+        `tools upstream for the tool ${JSON.stringify(tool)}`,
+      ).toEqual([tool])
     }
     const count = { messages: HELLO, tools: tools.slice(0, 1) }
     expect((await sent(count, '/v1/messages/count_tokens')).tools).toEqual(count.tools)
@@ -166,7 +175,10 @@ describe('messages requests to an upstream of the same API', () => {
   test('arrive with each tool choice unchanged', async () => {
     for (const choice of types.samples('ToolChoice') as Json[]) {
       const tools = [{ ...FUNCTION, name: choice.name ?? 'f' }]
-      expect((await sent(request({ tools, tool_choice: choice }))).tool_choice, JSON.stringify(choice)).toEqual(choice)
+      expect(
+        (await sent(request({ tools, tool_choice: choice }))).tool_choice,
+        `tool_choice upstream for the value ${JSON.stringify(choice)}`,
+      ).toEqual(choice)
     }
   })
 
@@ -176,7 +188,10 @@ describe('messages requests to an upstream of the same API', () => {
   ])('arrive with each sample of %s in a message unchanged', async (_, blocks) => {
     for (const block of blocks as Json[]) {
       const messages = conversationWith(block)
-      expect((await sent(request({ messages }))).messages, JSON.stringify(block)).toEqual(messages)
+      expect(
+        (await sent(request({ messages }))).messages,
+        `messages upstream for the block ${JSON.stringify(block)}`,
+      ).toEqual(messages)
     }
   })
 
@@ -193,7 +208,10 @@ describe('messages requests to an upstream of the same API', () => {
     const system = [...types.samples('SystemMessageParam'), ...beta.samples('BetaSystemMessageParam')]
     for (const turn of system) {
       const messages = [...HELLO, turn, { role: 'user', content: 'B' }]
-      expect((await sent(request({ messages }))).messages, JSON.stringify(turn)).toEqual(messages)
+      expect(
+        (await sent(request({ messages }))).messages,
+        `messages upstream for the message ${JSON.stringify(turn)}`,
+      ).toEqual(messages)
     }
   })
 })
@@ -254,10 +272,10 @@ describe('messages responses of an upstream', () => {
       const headers = { 'anthropic-version': VERSION }
       const plain = await stack.post('/v1/messages', request({ model: 'm1', tools: [FUNCTION] }), { headers })
       const got = (await plain.json()) as Json
-      expect(omit(got), JSON.stringify(given)).toMatchObject(expected)
+      expect(omit(got), `response for the upstream response ${JSON.stringify(given)}`).toMatchObject(expected)
       const stream = await stack.post('/v1/messages', request({ model: 'm1', stream: true }), { headers })
       const joined = messageOf(framesOf(await stream.text()))
-      expect(omit(joined), JSON.stringify(given)).toMatchObject(expected)
+      expect(omit(joined), `stream for the upstream response ${JSON.stringify(given)}`).toMatchObject(expected)
       expect(joined.content).toEqual(got.content)
       const content = got.content as Json[]
       const results = content.flatMap(({ type, id }) =>
@@ -266,7 +284,10 @@ describe('messages responses of an upstream', () => {
       const next = results.length > 0 ? results : 'B'
       const messages = [...HELLO, { role: 'assistant', content }, { role: 'user', content: next }]
       const { messages: again } = await sent(request({ messages }))
-      expect((again as Json[])[1]?.content, JSON.stringify(given)).toEqual(content.map(withoutNulls))
+      expect(
+        (again as Json[])[1]?.content,
+        `content upstream in the next request after the response ${JSON.stringify(given)}`,
+      ).toEqual(content.map(withoutNulls))
     }
   })
 })

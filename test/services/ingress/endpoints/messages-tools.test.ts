@@ -42,7 +42,7 @@ async function ask(
   const asked = { model, max_tokens: 100, messages: [{ role: 'user', content: 'Hi' }], ...body }
   const response = await on.post('/v1/messages', asked, { headers })
   const answer = (await response.json()) as Json
-  expect(response.status, JSON.stringify(answer)).toBe(200)
+  expect(response.status, `status of the response ${JSON.stringify(answer)}`).toBe(200)
   return { answer, sent: (model === 'chat' ? chat : anthropic).calls.at(-1)?.body as Json }
 }
 

@@ -128,7 +128,7 @@ describe('a stored chat completion', () => {
     ['/v1/chat/completions?order=up', 'order'],
     ['/v1/chat/completions?after=job_1', 'after'],
     ['/v1/chat/completions?colour=red', 'colour'],
-  ])('is refused in a list with the invalid parameter of %s', async (path, param) => {
+  ])('cannot be listed with an invalid query: %s', async (path, param) => {
     const response = await stack.get(path)
     expect([400, 404]).toContain(response.status)
     expect(await response.json()).toMatchObject({ error: { param } })

@@ -163,7 +163,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.post(`/v1/jobs/${job.id}/cancel`, {})).status).toBe(200)
   })
 
-  it('are returned after their end if the caller waits, or with Retry-After before', async () => {
+  it('are returned at their end if the request has a wait, and with Retry-After before their end', async () => {
     const { id } = await service.submit(say('!echo first_ms=300\nlater'))
     const early = await service.get(`/v1/jobs/${id}`)
     expect(early.headers.get('retry-after')).toBe('2')

@@ -183,7 +183,7 @@ it('a job that starts over releases its earlier output from memory', async () =>
   await until(() => open === 0)
 })
 
-it('a scheduled job of days is polled rarely if only its tokens are to be counted', async () => {
+it('a job that waits for days is polled rarely to count its tokens', async () => {
   const broker = await openBroker()
   const live = await LiveEvents.open(broker, silentLog)
   vi.useFakeTimers()

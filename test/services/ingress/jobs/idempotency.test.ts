@@ -75,7 +75,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect([replayed.status, replayed.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
   })
 
-  it('does not match a request with another null where null has a meaning, as in a JSON Schema', async () => {
+  it('does not match a request without a null that has a meaning, as in a JSON Schema', async () => {
     const init = keyed()
     const tools = (constant: object) => [{ type: 'function', function: { name: 'f', parameters: constant } }]
     expect((await service.post(CHAT, say('x', { tools: tools({ const: null }) }), init)).status).toBe(200)

@@ -56,7 +56,7 @@ describe('a page of the job list', () => {
     await expect(looking).rejects.toThrow('after=100000')
   })
 
-  it('is joined with empty pages for operators up to the first job or the last page', async () => {
+  it('for operators is the first page that has a job, or the last page', async () => {
     const pages = [[], [], [7], [8]]
     const read = async (after: string | undefined) => {
       const nth = Number(after ?? 0)
