@@ -7,7 +7,7 @@ import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 
 const postgres = inject('postgres')
 
-describe.skipIf(!postgres)('the counts of a fleet', () => {
+describe.skipIf(!postgres)('the rate limit counters of a fleet in Postgres', () => {
   async function openCounts() {
     const database = await openPostgresDatabase(postgres ?? '')
     onTestFinished(() => database[Symbol.asyncDispose]())
@@ -20,7 +20,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     return { database, counts, add, run }
   }
 
-  it('are exact with any number of concurrent writers', async () => {
+  it('count exactly with 20 concurrent writers', async () => {
     const { add, run } = await openCounts()
     const seen = await Promise.all(Array.from({ length: 20 }, () => add(3)))
     expect(seen.map((window) => window?.used).toSorted((a = 0, b = 0) => a - b)).toEqual(
@@ -30,7 +30,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     expect(elsewhere.toSorted()).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
   })
 
-  it('start a minute at its first use and another when it is over; released amounts are available again', async () => {
+  it('start a one-minute window at the first use, and subtract released amounts', async () => {
     const { database, add } = await openCounts()
     expect(await add(5)).toEqual({ name: 'requests key k', used: 5, remainingMs: WINDOW_MS })
     await database.advance(WINDOW_MS - 1_000)
@@ -42,7 +42,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     expect((await add(-7))?.used).toBe(0)
   })
 
-  it('start a new minute when the clock is set back, instead of waiting until it has caught up', async () => {
+  it('start a new window if the clock of the database was set back', async () => {
     const { database, add, run } = await openCounts()
     await add(100)
     await run('a', 4)
@@ -51,7 +51,7 @@ describe.skipIf(!postgres)('the counts of a fleet', () => {
     expect(await run('b', 1)).toBe(0)
   })
 
-  it('drop the calls of a silent process', async () => {
+  it('omit the running calls of a process that has been silent', async () => {
     const { database, run } = await openCounts()
     await run('dead', 7)
     expect(await run('alive', 1)).toBe(7)

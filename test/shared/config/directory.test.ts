@@ -18,7 +18,7 @@ async function fill(built: string): Promise<{ version: string }> {
   return { version: '1' }
 }
 
-test('one of many concurrent callers builds, and all get its result', async () => {
+test('the preparation of a directory runs once for concurrent callers, and returns its result to all', async () => {
   await using made = await openPlace()
   let builds = 0
   const ask = () =>
@@ -32,7 +32,7 @@ test('one of many concurrent callers builds, and all get its result', async () =
   expect(await readdir(made.parent)).toHaveLength(1)
 })
 
-test('a failed build reports its reason, and the next attempt builds again', async () => {
+test('the preparation of a directory reports its failure, and runs again at the next call', async () => {
   await using made = await openPlace()
   const failing = prepareDirectory(made.place, async () => {
     throw new Error('no network')
@@ -42,7 +42,7 @@ test('a failed build reports its reason, and the next attempt builds again', asy
   expect(await prepareDirectory(made.place, fill)).toEqual({ version: '1' })
 })
 
-test('an interrupted build leaves nothing that counts as complete', async () => {
+test('the preparation of a directory leaves no complete result if it is interrupted', async () => {
   await using made = await openPlace()
   const abort = new AbortController()
   const interrupted = prepareDirectory(
@@ -59,12 +59,12 @@ test('an interrupted build leaves nothing that counts as complete', async () => 
   expect(await getDirectoryState(made.place)).toEqual({ state: 'absent' })
 })
 
-test('other contents have another path', () => {
+test('the preparation of a directory uses another path if its contents differ', () => {
   const [first, second] = ['a', 'b'].map((content) => placeFor('.', 'thing', [content]).directory)
   expect(first).not.toBe(second)
 })
 
-test('without Python, preparing the sandbox root fails and names the package to install', async () => {
+test('the preparation of the sandbox root fails with the package to install if Python is missing', async () => {
   await using made = await openPlace()
   await expect(prepareRoot(made.parent, { python: '/nowhere/python3' })).rejects.toMatchObject({
     code: 'sandbox_unavailable',

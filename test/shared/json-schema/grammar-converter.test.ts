@@ -14,18 +14,20 @@ beforeEach(() => {
 })
 afterEach(async () => await converter.close())
 
-describe('a converter of schemas', () => {
-  test('gives the grammar or the error of the conversion, and blocks the event loop for neither', async () => {
+describe('the thread that converts JSON schemas to grammars', () => {
+  test('returns a grammar or invalid_value for each hostile schema without blocking the event loop', async () => {
     const holdMs = await longestHold(async () => {
       for (const [name, schema] of HOSTILE_SCHEMAS) {
         const converted = await converter.convert(schema, 'tools', {}, signal).catch((error: unknown) => error)
-        expect(converted, name).toSatisfy((it) => typeof it === 'string' || it.code === 'invalid_value')
+        expect(converted, `result for the schema ${name}`).toSatisfy(
+          (it) => typeof it === 'string' || it.code === 'invalid_value',
+        )
       }
     })
     expect(holdMs).toBeLessThan(HOLD_MS_MAX)
   })
 
-  test('equals the direct conversion', async () => {
+  test('returns the same grammar or error as a conversion in the main thread', async () => {
     const schema = { type: 'object', properties: { a: { type: 'integer' } }, required: ['a'] }
     expect(await converter.convert(schema, 'schema', {}, signal)).toBe(writeSchemaGrammar(schema, 'schema'))
     const refused = converter.convert({ properties: { a: { not: {} } } }, 'schema', {}, signal)
@@ -38,14 +40,14 @@ describe('a converter of schemas', () => {
   test.each([
     ['values', { enum: Array(200_000).fill(1) }],
     ['characters', { description: 'x'.repeat(2 * 1024 * 1024) }],
-  ])('rejects a schema of too many %s before it is copied', async (_, schema) => {
+  ])('refuses a schema with too many %s before copying it to the thread', async (_, schema) => {
     await expect(converter.convert(schema, 'schema', {}, signal)).rejects.toMatchObject({
       code: 'invalid_value',
       message: 'This model cannot follow the JSON schema: it is too large.',
     })
   })
 
-  test('converts nothing more once it is closed', async () => {
+  test('refuses conversions with overloaded once it is closed', async () => {
     await converter.close()
     await expect(converter.convert({}, 'schema', {}, signal)).rejects.toMatchObject({ code: 'overloaded' })
   })

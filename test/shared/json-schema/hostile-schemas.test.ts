@@ -15,20 +15,20 @@ const CPU_MS_MAX = 400
 const ANSWER_CHARS_MAX = 2_000_000
 const GRAMMAR_CHARS_MAX = 300_000
 
-describe('a hostile schema', () => {
-  test.each(HOSTILE_SCHEMAS)('gives a small value or an error at once: %s', (_, schema) => {
+describe('a hostile JSON schema', () => {
+  test.each(HOSTILE_SCHEMAS)('yields a small value or an error within bounded CPU time: %s', (_, schema) => {
     const startedMs = cpuMs()
     expect(answerOf(schema).length).toBeLessThan(ANSWER_CHARS_MAX)
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test.each(HOSTILE_SCHEMAS)('gives a small grammar or an error at once: %s', (_, schema) => {
+  test.each(HOSTILE_SCHEMAS)('yields a small grammar or an error within bounded CPU time: %s', (_, schema) => {
     const startedMs = cpuMs()
     expect(grammarOf(schema).length).toBeLessThan(GRAMMAR_CHARS_MAX)
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test('of any form blocks neither engine', () => {
+  test('generated at random yields a small value and a small grammar, or errors', () => {
     fc.assert(
       fc.property(arbitrarySchema(), (schema) => {
         expect(answerOf(schema).length).toBeLessThan(ANSWER_CHARS_MAX)
@@ -39,14 +39,14 @@ describe('a hostile schema', () => {
   })
 })
 
-describe('the bounds of the schemas of a request', () => {
-  test.each(HOSTILE_SCHEMAS)('are checked at once: %s', (_, schema) => {
+describe('the size limits for the schemas of a request', () => {
+  test.each(HOSTILE_SCHEMAS)('are checked within bounded CPU time: %s', (_, schema) => {
     const startedMs = cpuMs()
     refusalOr(() => check(schema))
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test('of any form are checked', () => {
+  test('are checked for schemas generated at random', () => {
     fc.assert(fc.property(arbitrarySchema(), (schema) => void refusalOr(() => check(schema))))
   })
 
@@ -59,17 +59,22 @@ describe('the bounds of the schemas of a request', () => {
     ],
     ['minProperties', { items: { minProperties: 20_000_000 } }, 'schema.items.minProperties', /<= 10000/],
     ['minLength', { $defs: { a: { minLength: 1e9 } }, $ref: '#/$defs/a' }, 'schema.$defs.a.minLength', /<= 100000/],
-    ['parts', { not: { allOf: Array(2_001).fill({}) } }, 'schema.not.allOf', /at most 2000 schemas, but got 2001/],
-    ['cycles', { allOf: [{ $ref: '#' }] }, 'schema', /has endless recursion/],
-    ['counts of counts', nested(3), 'schema.items', /expands to more than 1000000 nodes/],
-    ['listed values', { enum: Array(100_001).fill(1) }, 'schema', /list at most 100000 values/],
-  ])('report the path and the bound: %s', (_, schema, param, message) => {
+    [
+      'the parts of allOf',
+      { not: { allOf: Array(2_001).fill({}) } },
+      'schema.not.allOf',
+      /at most 2000 schemas, but got 2001/,
+    ],
+    ['endless recursion', { allOf: [{ $ref: '#' }] }, 'schema', /has endless recursion/],
+    ['nested counts', nested(3), 'schema.items', /expands to more than 1000000 nodes/],
+    ['enum values', { enum: Array(100_001).fill(1) }, 'schema', /list at most 100000 values/],
+  ])('are reported with the path and the limit for %s', (_, schema, param, message) => {
     expect(() => check(schema)).toThrow(
       expect.objectContaining({ code: 'invalid_value', param, message: expect.stringMatching(message) }),
     )
   })
 
-  test('count repeated references, over all schemas of a request', () => {
+  test('count repeated references, in total for all schemas of a request', () => {
     const repeated = (times: number): Schema => ({
       properties: properties(times, () => ({ $ref: '#/$defs/long' })),
       $defs: { long: { const: 'x'.repeat(10_000) } },
@@ -79,7 +84,7 @@ describe('the bounds of the schemas of a request', () => {
     expect(() => bounds.check(repeated(900), 'tools[1]')).toThrow(/more than 16000000 characters/)
   })
 
-  test('allow schemas with circular references', () => {
+  test('do not apply to circular references', () => {
     const kinds = properties(40, (index) => ({
       type: 'object',
       properties: { left: { $ref: '#/$defs/any' }, right: { $ref: '#/$defs/any' }, [`p${index}`]: { type: 'string' } },
@@ -89,8 +94,8 @@ describe('the bounds of the schemas of a request', () => {
   })
 })
 
-describe('a call with a hostile schema', () => {
-  test('is answered or refused in each API, while others are served', async () => {
+describe('an API call with a hostile schema', () => {
+  test('returns status 200 or 400 in each API without blocking the event loop', async () => {
     await using stack = await startStack()
     const holdMs = await longestHold(async () => {
       for (const [name, schema] of HOSTILE_SCHEMAS) {
@@ -104,7 +109,7 @@ describe('a call with a hostile schema', () => {
     expect(holdMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test('is refused with the path of the problem', async () => {
+  test('is refused with status 400 and the path of the invalid keyword', async () => {
     await using stack = await startStack()
     const schema = { type: 'array', minItems: 1_000_000_000 }
     const refusals = []
@@ -121,8 +126,8 @@ describe('a call with a hostile schema', () => {
   })
 })
 
-describe('a value generated from a schema', () => {
-  test('has all parts of an allOf within an allOf', () => {
+describe('a value generated from a JSON schema', () => {
+  test('contains all properties of nested allOf', () => {
     const one = (name: string) => ({ properties: { [name]: { const: name } }, required: [name] })
     const schema = {
       allOf: [{ allOf: [one('a'), one('b')] }, { allOf: [one('c')] }, { $ref: '#/$defs/d' }],
@@ -131,14 +136,14 @@ describe('a value generated from a schema', () => {
     expect(fillSchema(schema)).toEqual({ a: 'a', b: 'b', c: 'c', d: 'd' })
   })
 
-  test('has properties with names of inherited members', () => {
+  test('contains properties named __proto__ and constructor', () => {
     const schema = JSON.parse('{"type":"object","properties":{"__proto__":{"const":1},"constructor":{"const":2}}}')
     expect(JSON.stringify(fillSchema(schema))).toBe('{"__proto__":1,"constructor":2}')
   })
 })
 
-describe('the grammar of a schema', () => {
-  test('is generated for recursion after a distinguishing prefix', () => {
+describe('the grammar of a JSON schema', () => {
+  test('is generated for recursive alternatives with different beginnings', () => {
     const operation = (name: string) => ({
       type: 'object',
       properties: { op: { const: name }, left: { $ref: '#' }, right: { $ref: '#' } },
@@ -152,7 +157,7 @@ describe('the grammar of a schema', () => {
     ['has recursive alternatives with the same beginning', { anyOf: ['x', 'y'].map((name) => twin(name)) }],
     ['leaves more than 1000 continuations at one place', { enum: Array.from({ length: 1_001 }, (_, index) => index) }],
     ['contains itself without an end', { anyOf: [{ $ref: '#' }, { type: 'null' }] }],
-  ])('is refused for a schema that %s', (problem, schema) => {
+  ])('is refused if the schema %s', (problem, schema) => {
     expect(() => writeSchemaGrammar(schema, 'tools')).toThrow(
       expect.objectContaining({
         code: 'invalid_value',
@@ -162,7 +167,7 @@ describe('the grammar of a schema', () => {
     )
   })
 
-  test('contains equal rules once', () => {
+  test('contains a rule once, even if 500 properties use it', () => {
     const bounded = { type: 'string', maxLength: 255 }
     const all = Object.fromEntries(Array.from({ length: 500 }, (_, index) => [`p${index}`, bounded]))
     const grammar = grammarOf({ type: 'object', properties: all, required: Object.keys(all) })

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { differencesOf } from '#shared/json/differences.ts'
 
-test('differences are reported by their paths, in few and short lines', () => {
+test('the JSON comparison lists each difference with its path, in at most 9 short lines', () => {
   expect(differencesOf({ a: [1, { b: 2 }], c: 3 }, { a: [1, { b: 4 }], d: null })).toEqual([
     'a.1.b: 2 ≠ 4',
     'c: 3 ≠ nothing',

@@ -9,7 +9,7 @@ function slowly(json: Buffer, start: number, most: number): number {
   return end
 }
 
-it('the end of a string is found as by a byte-wise search, with any escapes and any end of the piece', () => {
+it('the search for the end of a JSON string equals a byte-wise search for any escapes and chunk ends', () => {
   const pieces = fc.array(fc.constantFrom('x'.repeat(70), 'x', '\\\\', '\\"', '\\n', '"', 'é', '\\'), { maxLength: 40 })
   fc.assert(
     fc.property(pieces, fc.nat(), (parts, cut) => {

@@ -47,8 +47,8 @@ const ADAPTERS: { name: string; isThere: boolean; place: () => Promise<{ open: O
   { name: 'postgres', isThere: postgres !== null, place: postgresPlace },
 ]
 
-describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
-  it.skipIf(!isThere)('returns created keys from any opener, oldest first', async () => {
+describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
+  it.skipIf(!isThere)('returns created keys to every instance, oldest first', async () => {
     const { open } = await place()
     const [one, other] = [await open(), await open()]
     expect(await other.list()).toEqual([])
@@ -64,7 +64,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await (await open()).list()).toEqual(expected)
   })
 
-  it.skipIf(!isThere)('returns the identical list while nothing changed, and a new one after a change', async () => {
+  it.skipIf(!isThere)('returns the identical list object until a key changes', async () => {
     const { open } = await place()
     const store = await open()
     await store.create(newKey({ id: 'key_a' }).key)
@@ -74,7 +74,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await store.list()).not.toBe(list)
   })
 
-  it.skipIf(!isThere)('revokes a key permanently for every process', async () => {
+  it.skipIf(!isThere)('revokes a key permanently for every instance', async () => {
     const { open } = await place()
     const [one, other] = [await open(), await open()]
     const keys = [newKey({ id: 'key_a' }).key, newKey({ id: 'key_b' }).key]
@@ -89,7 +89,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     ])
   })
 
-  it.skipIf(!isThere)('refuses an existing id or secret', async () => {
+  it.skipIf(!isThere)('refuses a key with an existing id or secret', async () => {
     const { open } = await place()
     const store = await open()
     const { key } = newKey({ id: 'key_a' })
@@ -99,7 +99,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await store.list()).toEqual([key])
   })
 
-  it.skipIf(!isThere)('lets one of many processes create the first key, and none once there is one', async () => {
+  it.skipIf(!isThere)('lets one of five processes create the first key, and none once a key exists', async () => {
     const { open } = await place()
     const stores = await Promise.all(Array.from({ length: 5 }, open))
     const first = () => newKey({ id: FIRST_KEY_ID }).key
@@ -110,7 +110,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await stores[1]?.list()).toHaveLength(1)
   })
 
-  it.skipIf(!isThere)('loses no key of concurrent writers', async () => {
+  it.skipIf(!isThere)('keeps all keys of four concurrent writers', async () => {
     const { open } = await place()
     const stores = await Promise.all(Array.from({ length: 4 }, open))
     const keys = Array.from({ length: 20 }, () => newKey().key)
@@ -120,7 +120,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
   })
 
   it.skipIf(!isThere)(
-    'stores projects, expiries, scopes and limits of keys, and returns identical lists while nothing changed',
+    'stores projects, expiry times, scopes and limits of keys, and makes them visible to all instances',
     async () => {
       const { open } = await place()
       const [one, other] = [await open(), await open()]
@@ -142,7 +142,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     },
   )
 
-  it.skipIf(!isThere)('updates only the given fields and removes undefined ones', async () => {
+  it.skipIf(!isThere)('updates only the given fields, and removes fields set to undefined', async () => {
     const { open } = await place()
     const [one, other] = [await open(), await open()]
     const { key } = newKey({ id: 'key_a', name: 'old', models: ['echo-1'], limits: { running: 1 } })
@@ -157,7 +157,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect((await one.update('key_a', { name: undefined }))?.revoked).toBe(true)
   })
 
-  it.skipIf(!isThere)('rotates a key atomically, and never extends the life of the old one', async () => {
+  it.skipIf(!isThere)('rotates a key atomically, and never extends the expiry of the old key', async () => {
     const { open } = await place()
     const store = await open()
     const { key } = newKey({ id: 'key_a', expires_at: 2_000 })
@@ -178,7 +178,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     ])
   })
 
-  it.skipIf(!isThere)('records audit events, newest first, and none without a change', async () => {
+  it.skipIf(!isThere)('records an audit event per change, newest first, and none without a change', async () => {
     const { open } = await place()
     const store = await open()
     const { key } = newKey({ id: 'key_a', project: 'proj_1', name: 'x' })
@@ -199,7 +199,7 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
   })
 
   it.skipIf(!isThere)(
-    'creates one root for all, and a project has at most two webhook secrets and at least one',
+    'creates one root secret for all instances, and allows one or two webhook secrets per project',
     async () => {
       const { open } = await place()
       const stores = await Promise.all(Array.from({ length: 4 }, open))
@@ -236,15 +236,15 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     },
   )
 
-  it.skipIf(!isThere)('may be closed twice', async () => {
+  it.skipIf(!isThere)('can be closed twice', async () => {
     const store = await (await place()).open()
     await store.close()
     await store.close()
   })
 })
 
-describe('the root of webhook secrets in a directory', () => {
-  it('is private, creates no key store, and is reported if invalid', async () => {
+describe('the file with the root of webhook secrets', () => {
+  it('has mode 0600, does not count as a key store, and is refused if invalid', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const root = await store.webhookRoot()
@@ -256,8 +256,8 @@ describe('the root of webhook secrets in a directory', () => {
   })
 })
 
-describe('keys.json', () => {
-  it('is private, has no secret, and no temporary file remains', async () => {
+describe('the file keys.json', () => {
+  it('has mode 0600 and contains no secret, and no temporary file remains', async () => {
     const { open, directory } = await filePlace()
     const { key, secret } = newKey()
     await (await open()).create(key)
@@ -274,7 +274,7 @@ describe('keys.json', () => {
     )
   })
 
-  it('that is corrupt is not overwritten, is named in the error, and is read again once fixed', async () => {
+  it('is not overwritten if it is corrupt, is named in the error, and is read again once repaired', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const { key } = newKey({ id: 'key_a' })
@@ -293,7 +293,7 @@ describe('keys.json', () => {
     expect(await store.list()).toEqual([key])
   })
 
-  it('keeps fields of another version, and a key or project with an unknown limit is invalid until fixed', async () => {
+  it('keeps fields of other versions; a key or project with an unknown scope or limit is invalid', async () => {
     const { directory } = await filePlace()
     const problems: string[] = []
     const store = openFileKeys(directory, (problem) => problems.push(problem))
@@ -326,7 +326,7 @@ describe('keys.json', () => {
     { running: null },
     { tokens_per_minute: 1.5 },
     'many',
-  ])('with the wrong limit %j invalidates only the key or project that has it', async (limits) => {
+  ])('with the invalid limit %j invalidates only the key or project with that limit', async (limits) => {
     const { directory } = await filePlace()
     const problems: string[] = []
     const store = openFileKeys(directory, (problem) => problems.push(problem))
@@ -346,7 +346,7 @@ describe('keys.json', () => {
     expect((await store.revoke(plain.id))?.revoked).toBe(true)
   })
 
-  it('loses no key of concurrent processes', async () => {
+  it('contains all 30 keys that three concurrent processes created', async () => {
     const { directory, open } = await filePlace()
     const script = `
       const { openFileKeys } = await import('#shared/keys/file.ts')
@@ -361,8 +361,8 @@ describe('keys.json', () => {
   })
 })
 
-describe.skipIf(postgres === null)('a limit in Postgres', () => {
-  it("that this version does not support invalidates its project and the project's keys, and is logged", async () => {
+describe.skipIf(postgres === null)('an unsupported limit of a project in Postgres', () => {
+  it('invalidates the project and its keys, and is logged', async () => {
     const { open, url } = await postgresPlace()
     const problems: string[] = []
     const store = await openPostgresKeys(url, (problem) => problems.push(problem))
@@ -378,8 +378,8 @@ describe.skipIf(postgres === null)('a limit in Postgres', () => {
   })
 })
 
-describe.skipIf(noLocal !== undefined)('keys in Postgres', () => {
-  it('are rejected while it is down, and recover automatically', async () => {
+describe.skipIf(noLocal !== undefined)('the key store in Postgres', () => {
+  it('fails with overloaded while Postgres is down, and recovers when Postgres is back', async () => {
     await using server = await startLocalPostgres()
     const store = await openPostgresKeys(server.url)
     onTestFinished(() => store.close())
@@ -400,7 +400,7 @@ describe.skipIf(noLocal !== undefined)('keys in Postgres', () => {
     expect(list).toEqual([key])
   })
 
-  it('are refused at the start if it cannot be reached', async () => {
+  it('fails to open with overloaded if Postgres is unreachable', async () => {
     await expect(openPostgresKeys('postgres://sluice@127.0.0.1:1/postgres')).rejects.toMatchObject({
       code: 'overloaded',
     })

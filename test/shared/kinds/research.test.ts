@@ -52,8 +52,8 @@ const EVENTS: readonly ResearchEvent[] = [
   END,
 ]
 
-describe('the response of a research', () => {
-  test('is a chat completion with annotations, and its sources next to the choices', () => {
+describe('the response of a research job', () => {
+  test('is a chat completion with annotations, search_results and citations', () => {
     const answer = research.answer().whole(EVENTS, CONTEXT) as ResearchCompletion
     expect(answer).toMatchObject({
       object: 'chat.completion',
@@ -66,11 +66,11 @@ describe('the response of a research', () => {
     })
   })
 
-  test('is incomplete without its end', () => {
+  test('fails if the end event is missing', () => {
     expect(() => research.answer().whole(EVENTS.slice(0, -1), CONTEXT)).toThrow('without finishing')
   })
 
-  test('streams chunks that all have choices, with all annotations in one and the usage last', () => {
+  test('is streamed as chunks with choices, with all annotations in one chunk and usage in the last', () => {
     const chunks = chunksOf(EVENTS)
     expect(chunks.every(({ choices }) => Array.isArray(choices))).toBe(true)
     expect(new Set(chunks.map(({ id, model }) => `${id} ${model}`))).toEqual(new Set(['chatcmpl-c1 dr']))
@@ -82,39 +82,39 @@ describe('the response of a research', () => {
     expect(chunks.at(-2)?.choices[0]?.finish_reason).toBe('stop')
   })
 
-  test('streams progress in chunks without choices, each number once, also when the run is resumed', () => {
+  test('has each progress number once in the stream, even if the job is resumed', () => {
     const again = [progress(1), progress(2), progress(1), progress(2), progress(3), ...EVENTS.slice(2)]
     const said = chunksOf(again).flatMap(({ research_progress }) => (research_progress ? [research_progress] : []))
     expect(said.map(({ sequence }) => sequence)).toEqual([1, 2, 3])
     expect(said[0]).toEqual({ ...progress(1), type: undefined })
   })
 
-  test('cannot be completed before its end event', () => {
+  test('fails as a stream if the end event is missing', () => {
     const stream = research.answer().open?.(CONTEXT)
     for (const event of EVENTS.slice(0, -1)) stream?.push(event)
     expect(() => stream?.end()).toThrow('without finishing')
   })
 })
 
-describe('the research kind', () => {
-  test('merges pieces of text while they are short, and nothing else', () => {
+describe('the job kind research', () => {
+  test('merges adjacent short texts, but no long ones and no progress', () => {
     const text = (length: number): ResearchEvent => ({ type: 'text', text: 'x'.repeat(length) })
     expect(research.merge(text(3), text(4))).toEqual(text(7))
     expect(research.merge(text(16_000), text(1_000))).toBeUndefined()
     expect(research.merge(progress(1), progress(2))).toBeUndefined()
   })
 
-  test('counts everything except progress as output', () => {
+  test('counts every event except progress as output', () => {
     expect(EVENTS.filter((event) => !research.isOutput(event))).toEqual([progress(1), progress(2)])
   })
 
   test.each([
     ['no question', { question: '' }],
     ['too many sources', { limits: { max_sources: 51 } }],
-    ['no sources at all', { limits: { max_sources: 0 } }],
-    ['an effort that nobody knows', { effort: 'extreme' }],
-    ['a citation mode that nobody checks', { citations: 'none' }],
-    ['a host name longer than names may be', { domains: { allow: ['x'.repeat(254)] } }],
+    ['a maximum of zero sources', { limits: { max_sources: 0 } }],
+    ['an unknown effort', { effort: 'extreme' }],
+    ['an unknown citation mode', { citations: 'none' }],
+    ['a host name of 254 characters', { domains: { allow: ['x'.repeat(254)] } }],
   ])('refuses a request with %s', (_, change) => {
     expect(ResearchRequest.safeParse({ model: 'dr', question: 'Why?', ...change }).success).toBe(false)
   })

@@ -20,7 +20,7 @@ const original = clips?.beckett?.bytes ?? Buffer.alloc(0)
 const kinds = environment && clips?.beckett ? await makeKinds(environment, clips.beckett.file) : {}
 const kind = (name: string) => kinds[name] ?? Buffer.alloc(0)
 
-describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 120_000 }, () => {
+describe.skipIf(!clips)('the audio decoder of the local model server', { timeout: 120_000 }, () => {
   const local = openServer()
   afterAll(() => local[Symbol.asyncDispose]())
   const refusal = async (file: Buffer, path = '/audio/probe') => {
@@ -28,12 +28,12 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     return { status, code: json.error?.code, message: json.error?.message }
   }
 
-  test('the nine formats are among the recordings', () => {
+  test('is tested with recordings in nine formats', () => {
     const endings = new Set(Object.keys(kinds).map((name) => name.split('.').at(-1)))
     expect(endings).toEqual(new Set('flac m4a mp3 mp4 mpeg mpga ogg wav webm'.split(' ')))
   })
 
-  test.each(Object.keys(kinds))('%s is decoded to its original recording', async (name) => {
+  test.each(Object.keys(kinds))('decodes %s to the original recording', async (name) => {
     const { status, headers, bytes } = await local.post('/audio/decode', kind(name))
     expect(status).toBe(200)
     const [container, codec] = [headers['x-audio-container'], headers['x-audio-codec']]
@@ -45,7 +45,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(correlation(loudness(samples), loudness(samplesOf(original)))).toBeGreaterThan(0.95)
   })
 
-  test.each(oddWaves(original))('a voice is decoded from %s', async (_, file) => {
+  test.each(oddWaves(original))('decodes speech from a wave file with %s', async (_, file) => {
     const { status, bytes } = await local.post('/audio/decode', file)
     expect(status).toBe(200)
     const samples = samplesOf(bytes)
@@ -53,7 +53,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(Math.max(...loudness(samples))).toBeGreaterThan(0.1 * Math.max(...loudness(samplesOf(original))))
   })
 
-  test('samples above full scale reduce the volume of the file, including earlier samples', async () => {
+  test('reduces the volume of the whole file if samples exceed full scale', async () => {
     const tone = (factor: number) => Float32Array.from({ length: 4 * RATE }, (_, at) => factor * Math.sin(at))
     const whole = new Float32Array(8 * RATE)
     whole.set(tone(0.5))
@@ -63,13 +63,13 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(loud / quiet).toBeCloseTo(80, -1)
   })
 
-  test('a file of samples that are not numbers is refused by name', async () => {
+  test('refuses a file whose samples are mostly NaN with invalid_audio', async () => {
     const file = floatWaveOf([Float32Array.from({ length: RATE }, (_, at) => (at % 3 === 0 ? 0.1 : Number.NaN))])
     const message = 'Most samples of the file are not numbers, or are far too large.'
     expect(await refusal(file)).toEqual({ status: 400, code: 'invalid_audio', message })
   })
 
-  test('other rates can be requested, within bounds', async () => {
+  test('decodes to a requested sample rate, and refuses a rate of 1 MHz with invalid_value', async () => {
     const { bytes } = await local.post('/audio/decode?rate=8000', original)
     expect(bytes.readUInt32LE(24)).toBe(8_000)
     expect(samplesOf(bytes).length / 8_000).toBeCloseTo(9.963, 2)
@@ -85,29 +85,29 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
   test.each<[string, () => Buffer]>([
     ['an empty file', () => Buffer.alloc(0)],
     ['random bytes', () => noise(100_000)],
-    ['a text', () => Buffer.from('RIFF is what this text begins with, and nothing more')],
+    ['a text file', () => Buffer.from('RIFF is what this text begins with, and nothing more')],
     ['a gzip bomb', bomb],
     ['a zip bomb', () => zipOf(Buffer.alloc(50_000_000))],
-    ['a gzip bomb behind the head of an mp3', () => Buffer.concat([kind('mp3.mp3').subarray(0, 4), bomb()])],
+    ['a gzip bomb after the header of an mp3', () => Buffer.concat([kind('mp3.mp3').subarray(0, 4), bomb()])],
     ...playlists.map((text) => [`a playlist, ${text.slice(0, 11)}`, () => Buffer.from(text)] as [string, () => Buffer]),
-    ['a picture', () => Buffer.from('89504e470d0a1a0a0000000d4948445200000001', 'hex')],
+    ['an image', () => Buffer.from('89504e470d0a1a0a0000000d4948445200000001', 'hex')],
     ['an mp4 cut off before its index', () => kind('aac.mp4').subarray(0, 60_000)],
-    ['an m4a cut off in its sound', () => kind('aac-faststart.m4a').subarray(0, 30_000)],
-    ['a flac cut off', () => kind('flac.flac').subarray(0, 50_000)],
-    ['a wav cut off', () => kind('wav-s16.wav').subarray(0, 100_000)],
-    ['a webm cut off in its head', () => kind('opus.webm').subarray(0, 200)],
+    ['an m4a cut off in its audio data', () => kind('aac-faststart.m4a').subarray(0, 30_000)],
+    ['a truncated flac', () => kind('flac.flac').subarray(0, 50_000)],
+    ['a truncated wav', () => kind('wav-s16.wav').subarray(0, 100_000)],
+    ['a webm cut off in its header', () => kind('opus.webm').subarray(0, 200)],
     ['a wav without samples', () => waveOf(new Int16Array(0))],
-  ])('%s is refused as not audio', async (_, make) => {
+  ])('refuses %s with status 400 and invalid_audio', async (_, make) => {
     const refused = { status: 400, code: 'invalid_audio', message: expect.stringMatching(/^The file .*\.$/) }
     expect(await refusal(make())).toEqual(refused)
   })
 
-  test('0.05 s is too short, and 0.1 s is enough', async () => {
+  test('refuses 0.05 s with audio_too_short, and accepts 0.1 s', async () => {
     expect(await refusal(waveOf(silence(0.05)))).toMatchObject({ status: 400, code: 'audio_too_short' })
     expect((await local.post('/audio/probe', waveOf(silence(0.1)))).json.duration).toBeCloseTo(0.1, 5)
   })
 
-  test('audio over the maximum duration is refused, however small its file', async () => {
+  test('refuses audio above the maximum duration with audio_too_long, however small the file', async () => {
     await using short = openServer({ audioSecondsMax: 9 })
     const refused = [original, kind('flac.flac'), waveOf(silence(60))].map((file) => short.post('/audio/probe', file))
     for (const { status, json } of await Promise.all(refused)) {
@@ -120,7 +120,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     ['3,999 Hz', () => waveOf(silence(1), 3_999), '3999 Hz'],
     ['a million Hz', () => waveOf(silence(1), 1_000_000), '1000000 Hz'],
     ['sixteen channels', () => withChannels(waveOf(silence(1)), 16), '16 channels'],
-  ])('a file of %s is refused by name before it is decoded', async (_, make, named) => {
+  ])('refuses a file with %s by its header, with the value in the message', async (_, make, named) => {
     expect(await refusal(make())).toMatchObject({
       status: 400,
       code: 'invalid_audio',
@@ -131,12 +131,12 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
   test.each([
     ['a flac', () => withFlacSamples(kind('flac.flac'), 5 * 3_600 * RATE)],
     ['an ogg', () => withLastGranule(kind('opus.ogg'), 48_000n * 3_600n * 1_000n)],
-  ])('%s that declares more than the maximum is refused before it is decoded', async (_, make) => {
+  ])('refuses %s whose header declares more than four hours with audio_too_long', async (_, make) => {
     const message = 'The audio is longer than 4 hours.'
     expect(await refusal(make())).toEqual({ status: 400, code: 'audio_too_long', message })
   })
 
-  test("a call may request a lower maximum than the server's", async () => {
+  test('applies a lower maximum duration that a call requests', async () => {
     const message = 'The audio is longer than 5 seconds.'
     const refused = { status: 400, code: 'audio_too_long', message }
     expect(await refusal(original, '/audio/probe?seconds_max=5')).toEqual(refused)
@@ -145,19 +145,19 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect(await refusal(original, '/audio/probe?seconds_max=-1')).toMatchObject({ code: 'invalid_value' })
   })
 
-  test('an mp4 with a wrong header of half a day has its real duration', async () => {
+  test('returns the real duration of an mp4 whose header declares half a day', async () => {
     const { json } = await local.post('/audio/probe', withDuration(kind('aac.mp4'), 0x7fff_ffff))
     expect(json.duration).toBeCloseTo(9.98, 2)
   })
 
-  test('a streamed wav without a length has its real duration', async () => {
+  test('returns the real duration of a streamed wav without a length in its header', async () => {
     const file = waveOf(silence(1))
     file.writeUInt32LE(0xffff_ffff, 4)
     file.writeUInt32LE(0xffff_ffff, 40)
     expect((await local.post('/audio/probe', file)).json.duration).toBeCloseTo(1, 2)
   })
 
-  test('hundreds of damaged files each get a response, and the server survives', async () => {
+  test('responds with status 200 or 400 to hundreds of damaged files, and continues to run', async () => {
     const random = generator(7)
     const damaged = Object.values(kinds).flatMap((file) =>
       Array.from({ length: 15 }, () => damage(file.subarray(0, 60_000), random)),
@@ -171,7 +171,7 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     expect((await local.post('/audio/probe', original)).status).toBe(200)
   })
 
-  test('an upload over the limit is refused and the next one is not', async () => {
+  test('refuses an upload of 65 MiB with status 413, and accepts the next upload', async () => {
     const { status, json } = await local.post('/audio/probe', Buffer.alloc(65 * 1024 * 1024))
     expect([status, json.error.code]).toEqual([413, 'request_too_large'])
     expect((await local.post('/audio/probe', original)).status).toBe(200)

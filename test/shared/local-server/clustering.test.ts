@@ -26,37 +26,37 @@ async function cluster(pieces: readonly Piece[], known: Readonly<Record<string, 
   return labels.map((label) => 'ABCDEF'[order.indexOf(label)]).join('')
 }
 
-describe.skipIf(!environment)('pieces of speech', () => {
-  test('of one voice are one speaker, and of a distant voice another', async () => {
+describe.skipIf(!environment)('the speaker clustering of speech segments', () => {
+  test('assigns segments with similar voices to one speaker, and a distant voice to another', async () => {
     expect(await cluster([...say(6, 0), ...say(5, 60, { track: 1 }), ...say(6, 0)])).toBe('A'.repeat(17))
     expect(await cluster([...say(6, 0), ...say(5, 70, { track: 1 }), ...say(6, 0)])).toBe('AAAAAABBBBBAAAAAA')
   })
 
-  test('of two voices in one track are two speakers: the segmentation misses changes', async () => {
+  test('assigns two different voices in one track to two speakers', async () => {
     expect(await cluster([...say(3, 0), ...say(3, 90)])).toBe('AAABBB')
   })
 
-  test('that differ for a moment stay with the speaker of their track', async () => {
+  test('assigns a short deviating segment to the speaker of its track', async () => {
     const stray = say(1, 50, { seconds: 0.5 })
     expect(await cluster([...say(6, 0), ...stray, ...say(6, 0), ...say(6, 90, { track: 1 })])).toBe(
       `${'A'.repeat(13)}${'B'.repeat(6)}`,
     )
   })
 
-  test('of less than three seconds are a speaker only if their voice is unlike all others', async () => {
+  test('assigns less than three seconds to a new speaker only if the voice is unlike all others', async () => {
     const between = (degrees: number) => [...say(6, 0), ...say(1, degrees, { track: 1 }), ...say(6, 170, { track: 2 })]
     expect(await cluster(between(65))).toBe('AAAAAAABBBBBB')
     expect(await cluster(between(85))).toBe('AAAAAABCCCCCC')
   })
 
-  test('of two known people are never joined, however similar', async () => {
+  test('keeps two known speakers separate, however similar their voices', async () => {
     const talk = [...say(6, 0), ...say(6, 51, { track: 1 }), ...say(6, 0)]
     expect(await cluster(talk)).toBe('A'.repeat(18))
     expect(await cluster(talk, { ann: 0, bob: 51 })).toBe('AAAAAABBBBBBAAAAAA')
     expect(await cluster(talk, { ann: 0 })).toBe('A'.repeat(18))
   })
 
-  test('that are few are speakers as well', async () => {
+  test('creates a speaker even from one or two segments', async () => {
     expect(await cluster(say(1, 0))).toBe('A')
     expect(await cluster([...say(2, 0), ...say(2, 80, { track: 1 })])).toBe('AABB')
   })

@@ -29,7 +29,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     return (json.data as { embedding: number[] }[]).map(({ embedding }) => embedding)
   }
 
-  test('the document that answers a question is the most similar, for all twelve', async () => {
+  test('rank the document that answers a question first, for all twelve questions', async () => {
     const questions = await embed(PAIRS.map(([question]) => question))
     const documents = await embed(PAIRS.map(([, document]) => document))
     const nearest = questions.map((question) => {
@@ -39,14 +39,14 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     expect(nearest).toEqual(PAIRS.map((_, index) => index))
   })
 
-  test('vectors have 384 dimensions and length 1, in the order of the inputs', async () => {
+  test('have 384 dimensions and length 1, in the order of the inputs', async () => {
     const vectors = await embed(['one', 'a rather longer text about two things', 'three'])
     expect(vectors.map((vector) => vector.length)).toEqual([384, 384, 384])
     for (const vector of vectors) expect(Math.sqrt(dot(vector, vector))).toBeCloseTo(1, 6)
     expect(vectors[2]).toEqual((await embed('three'))[0])
   })
 
-  test('a text has the identical vector alone, in any batch, and among concurrent calls', async () => {
+  test('of a text are identical alone, in any batch, and among concurrent calls', async () => {
     const texts = PAIRS.flat().concat(Array.from({ length: 8 }, (_, n) => `${'word '.repeat(n * 12)}${n}`))
     const alone = new Map<string, number[]>()
     for (const text of texts) alone.set(text, (await embed(text))[0] ?? [])
@@ -55,7 +55,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     for (const [batch, vectors] of together) expect(vectors).toEqual(batch.map((text) => alone.get(text)))
   })
 
-  test('base64 has the float32 values of the list of numbers', async () => {
+  test('have equal float32 values in base64 and as numbers', async () => {
     const body = { model, input: 'the same' }
     const [plain, packed] = await Promise.all([
       local.post('/v1/embeddings', body),
@@ -66,13 +66,13 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     expect(values).toEqual(plain.json.data[0].embedding)
   })
 
-  test('usage counts the tokens of its own tokenizer', async () => {
+  test("report the token count of the model's tokenizer as usage", async () => {
     const { json } = await local.post('/v1/embeddings', { model, input: ['hello world', 'hello'] })
     // Each text has a start and an end token.
     expect(json.usage).toEqual({ prompt_tokens: 7, total_tokens: 7 })
   })
 
-  test('512 tokens are accepted, and one more is refused with the index of the input', async () => {
+  test('are returned for 512 tokens, and refused for 513 tokens with the index of the input', async () => {
     const words = (count: number) => 'word '.repeat(count - 2)
     const body = (input: string[]) => ({ model, input })
     expect((await local.post('/v1/embeddings', body([words(512)]))).json.usage.prompt_tokens).toBe(512)
@@ -83,20 +83,20 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
 
   test.each([
     ['without a model', { input: 'x' }, 404, 'model_not_found'],
-    ['without input', { model }, 400, 'invalid_type'],
-    ['with no input', { model, input: [] }, 400, 'invalid_type'],
-    ['of tokens', { model, input: [1, 2] }, 400, 'invalid_type'],
+    ['without the field input', { model }, 400, 'invalid_type'],
+    ['with an empty list of inputs', { model, input: [] }, 400, 'invalid_type'],
+    ['with token ids', { model, input: [1, 2] }, 400, 'invalid_type'],
     ['with an empty text', { model, input: ['x', ''] }, 400, 'empty_string'],
-    ['for fewer dimensions', { model, input: 'x', dimensions: 12 }, 400, 'unsupported_value'],
-    ['in another encoding', { model, input: 'x', encoding_format: 'hex' }, 400, 'invalid_value'],
-    ['of 2,049 texts', { model, input: Array(2049).fill('x') }, 400, 'array_above_max_length'],
-    ['of one endless text', { model, input: 'x'.repeat(70_000) }, 400, 'context_length_exceeded'],
-  ])('a call $0 is refused', async (_, body, status, code) => {
+    ['with the field dimensions', { model, input: 'x', dimensions: 12 }, 400, 'unsupported_value'],
+    ['with an unknown encoding_format', { model, input: 'x', encoding_format: 'hex' }, 400, 'invalid_value'],
+    ['with 2,049 texts', { model, input: Array(2049).fill('x') }, 400, 'array_above_max_length'],
+    ['with a text of 70,000 characters', { model, input: 'x'.repeat(70_000) }, 400, 'context_length_exceeded'],
+  ])('are refused for a call $0', async (_, body, status, code) => {
     const answer = await local.post('/v1/embeddings', body)
     expect([answer.status, answer.json.error.code]).toEqual([status, code])
   })
 
-  test('half of a surrogate pair and a body that is not JSON do no harm', async () => {
+  test('are returned for a lone surrogate, and refused with status 400 for invalid JSON', async () => {
     expect(await embed('a \ud800 b')).toHaveLength(1)
     const { status, json } = await local.post('/v1/embeddings', Buffer.from('{"model":'))
     expect([status, json.error.code]).toEqual([400, 'invalid_request'])

@@ -27,27 +27,27 @@ const SPELLED_SPANISH: Window = [-0.63, 0, 0.79, 20]
 const SHORT: Window = [-1.2, 1, 0.1, 1.5]
 const RUSSIAN: Window = [-0.96, 0, 0.02, 20]
 
-describe.skipIf(!environment)('speech for a model that supports English only', () => {
-  test('is accepted as English if the model is sure of one window', async () => {
+describe.skipIf(!environment)('the language check of a speech model that supports English only', () => {
+  test('accepts speech if the model is confident for at least one window', async () => {
     expect(await check([ENGLISH])).toBe('sure')
     expect(await check([NOISY_ENGLISH])).toBe('sure')
     expect(await check([RUSSIAN, ENGLISH])).toBe('sure')
   })
 
-  test('is another language if the model is unsure of all', async () => {
+  test('reports an unknown language if the model is not confident for any window', async () => {
     expect(await check([FRENCH])).toBe('""')
     expect(await check([RUSSIAN, FRENCH, RUSSIAN, ENGLISH])).toBe('""')
     expect(await check([[-0.92, 0, 0.55, 20]])).toBe('""')
   })
 
-  test('is the language that a multilingual model detects, if there is one', async () => {
+  test('reports the language that a multilingual model detects, if one is available', async () => {
     expect(await check([FRENCH], 'fr')).toBe('"fr"')
     expect(await check([SPELLED_SPANISH], 'es')).toBe('"es"')
     expect(await check([FRENCH], 'en')).toBe('sure')
     expect(await check([SHORT], 'fr')).toBe('sure')
   })
 
-  test('is not refused for noise, and not for a word or two', async () => {
+  test('accepts noise, one or two words, and silence', async () => {
     expect(await check([[-1.2, 1, 0.8, 20]])).toBe('sure')
     expect(await check([SHORT])).toBe('sure')
     expect(await check([])).toBe('sure')

@@ -28,7 +28,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
   }
   const health = async (local: TestServer) => (await local.post('/v1/embeddings', {})).status
 
-  test('the server starts with the first call and is shared by concurrent calls', async () => {
+  test('starts at the first call, and serves concurrent calls', async () => {
     await using local = openServer()
     expect(local.server.pid).toBeUndefined()
     const signal = AbortSignal.timeout(60_000)
@@ -37,7 +37,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(isAlive(local.server.pid)).toBe(true)
   })
 
-  test('the server stops when idle, and starts again', async () => {
+  test('stops when it is idle, and starts again at the next call', async () => {
     await using local = openServer({ idleMs: 100 })
     await health(local)
     const first = local.server.pid
@@ -46,14 +46,14 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(local.server.pid).not.toBe(first)
   })
 
-  test('a call that takes longer than the idle time is not cut', async () => {
+  test('does not stop during a call that takes longer than the idle timeout', async () => {
     await using local = openServer({ idleMs: 40 })
     const file = clips?.['two-cities']?.bytes ?? Buffer.alloc(0)
     const { json } = await local.post('/v1/audio/transcriptions', form({ model, file }))
     expect(json.text).toContain('season of light')
   })
 
-  test('after a crash the next call gets a new server', async () => {
+  test('is replaced at the next call after a crash', async () => {
     await using local = openServer()
     await health(local)
     const first = local.server.pid
@@ -63,7 +63,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(local.server.pid).not.toBe(first)
   })
 
-  test('a server that crashes repeatedly is not restarted for a while, and its calls get the reason', async () => {
+  test('is not restarted for a while after repeated crashes; calls fail with model_loading and the reason', async () => {
     await using local = openServer()
     const crash = async () => {
       await health(local)
@@ -79,7 +79,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect((refusal as ServiceError).retryAfterMs).toBeGreaterThan(1_000)
   })
 
-  test('Ctrl-C, which reaches the server as well, does not end it: its parent may still need it', async () => {
+  test('continues to run after SIGINT, because its parent process may still need it', async () => {
     await using local = openServer()
     await health(local)
     const { pid } = local.server
@@ -88,7 +88,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(local.server.pid).toBe(pid)
   })
 
-  test('closing ends the server, and nothing starts afterwards', async () => {
+  test('ends when it is closed, and later calls fail with overloaded', async () => {
     const local = openServer()
     await health(local)
     const { pid } = local.server
@@ -98,7 +98,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     await local.server.close()
   })
 
-  test.runIf(isLinux)('a caller that disconnects cancels the work at once', async () => {
+  test.runIf(isLinux)('stops the work of a call whose caller disconnects', async () => {
     await using local = openServer()
     const file = await longSpeech(local)
     const leaving = new AbortController()
@@ -110,7 +110,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(await health(local)).toBe(404)
   })
 
-  test.runIf(isLinux)('the server ends when its parent is killed', async () => {
+  test.runIf(isLinux)('ends with its child processes when its parent process is killed', async () => {
     await using local = openServer()
     const directory = await mkdtemp(join(tmpdir(), 'holder-'))
     const file = join(directory, 'speech.wav')
@@ -131,7 +131,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     await rm(directory, { recursive: true })
   })
 
-  test.runIf(isLinux)('the server reports its isolation, and gets no secret in its environment', async () => {
+  test.runIf(isLinux)('logs its isolation, and has no secrets in its environment', async () => {
     const lines: string[] = []
     await using local = openServer({ log: pino({ level: 'info' }, { write: (line) => lines.push(line) }) })
     process.env.SLUICE_TEST_SECRET = 'not for the server'
@@ -144,7 +144,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(environ).not.toContain('not for the server')
   })
 
-  test.runIf(isLinux)('a confined process reaches no network, no other file and no other process', async () => {
+  test.runIf(isLinux)('is confined: it has no access to the network, other files or other processes', async () => {
     const home = await mkdtemp(join(tmpdir(), 'confined-'))
     const scratch = join(home, 'scratch')
     await mkdir(scratch)
@@ -162,8 +162,8 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
   })
 })
 
-describe('the environment of the local model server', () => {
-  test('without Python the error names the package to install', async () => {
+describe('the Python environment of the local model server', () => {
+  test('fails with the package to install if Python is missing', async () => {
     await using place = await temporary()
     const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
     await expect(server.prepare()).rejects.toThrow(/need Python 3\.10 or newer with pip: install python3/)
@@ -176,7 +176,7 @@ describe('the environment of the local model server', () => {
     await server.close()
   })
 
-  test('a call during the preparation gets its progress, and starts it if necessary', async () => {
+  test('is prepared by the first call; calls fail with the progress until it is ready', async () => {
     await using place = await temporary()
     const python = join(place.path, 'slow-python')
     await writeFile(python, '#!/bin/sh\nexec sleep 60\n')
@@ -192,7 +192,7 @@ describe('the environment of the local model server', () => {
     expect((await server.state()).state).toBe('absent')
   })
 
-  test('a package index without the packages is a failure with a reason', async () => {
+  test('fails with advice to check the network if the package index has no packages', async () => {
     await using place = await temporary()
     const python = join(place.path, 'python')
     const real = environment?.python.executable ?? 'python3'
@@ -205,7 +205,7 @@ describe('the environment of the local model server', () => {
     await server.close()
   })
 
-  test.skipIf(!environment)('an environment whose Python is gone is created again', async () => {
+  test.skipIf(!environment)('is created again if its Python interpreter no longer exists', async () => {
     await using place = await temporary()
     const name = (await readdir(join(environment?.directory ?? '', '..'))).find((each) => each.startsWith('local-'))
     const directory = join(place.path, name ?? '')

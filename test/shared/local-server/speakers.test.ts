@@ -32,7 +32,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
   }
   const reference = (wave: Buffer) => `data:audio/wav;base64,${wave.toString('base64')}`
 
-  test('two speakers are separated, with letters in order of appearance', async () => {
+  test('separates two speakers, and names them by letters in order of appearance', async () => {
     const { truth, file } = await conversation()
     const { json } = await local.post('/diarize', form({ file }))
     const turns = json.turns as Turn[]
@@ -43,7 +43,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(error).toBeLessThan(0.1)
   })
 
-  test('three speakers who answer each other without a pause are separated', async () => {
+  test('separates three speakers who answer each other without a pause', async () => {
     const cities = await samples('two-cities')
     const call = samplesOf((await local.post('/audio/decode', (await telephoneCall()).bytes)).bytes)
     const caller = call.slice(22 * RATE, 28 * RATE)
@@ -65,7 +65,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(error).toBeLessThan(0.05)
   })
 
-  test('a telephone call of two people who interrupt each other has two speakers', async () => {
+  test('finds two speakers in a telephone call in which they interrupt each other', async () => {
     const { bytes, truth } = await telephoneCall()
     const turns = (await local.post('/diarize', form({ file: bytes }))).json.turns as Turn[]
     expect(new Set(turns.map(({ speaker }) => speaker)).size).toBe(2)
@@ -74,13 +74,13 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(error).toBeLessThan(0.25)
   })
 
-  test('one person who reads for most of a minute is one speaker', async () => {
+  test('finds one speaker in a reading of 44 s', async () => {
     const turns = (await local.post('/diarize', form({ file: waveOf(await samples('two-cities')) }))).json
       .turns as Turn[]
     expect(new Set(turns.map(({ speaker }) => speaker)).size).toBe(1)
   })
 
-  test('a speaker with a known sample has that name, and the other a letter', async () => {
+  test('gives a speaker with a known sample the name of the sample, and the other one a letter', async () => {
     const { truth, file } = await conversation()
     const sample = waveOf(join([await samples('austen-0880'), await samples('austen-0930')]))
     const answer = await local.post(
@@ -93,7 +93,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(speakerError(named, turns)).toBeLessThan(0.1)
   })
 
-  test('a sample of an absent speaker labels no turn', async () => {
+  test('uses no name of a sample whose speaker is absent', async () => {
     const { bytes } = await local.post('/audio/decode', clips?.['two-cities']?.bytes ?? Buffer.alloc(0))
     const sample = waveOf(samplesOf(bytes).slice(30 * RATE, 36 * RATE))
     const file = waveOf(await samples('austen-0870'))
@@ -102,7 +102,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(new Set(json.turns.map(({ speaker }: Turn) => speaker))).toEqual(new Set(['A']))
   })
 
-  test('an absent man labels no turn of a telephone call', async () => {
+  test('uses no names of two samples whose speakers are absent from a telephone call', async () => {
     const reader = waveOf((await samples('two-cities')).slice(30 * RATE, 36 * RATE))
     const other = waveOf(await samples('austen-0870'))
     const fields = {
@@ -113,12 +113,12 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(new Set(json.turns.map(({ speaker }: Turn) => speaker))).toEqual(new Set(['A', 'B']))
   })
 
-  test('silence has no turns', async () => {
+  test('returns no turns for silence', async () => {
     const { json } = await local.post('/diarize', form({ file: waveOf(silence(5)) }))
     expect(json).toEqual({ duration: 5, turns: [] })
   })
 
-  test('turns do not overlap and lie within the recording', async () => {
+  test('returns turns that do not overlap and lie within the recording', async () => {
     const { file } = await conversation()
     const { json } = await local.post('/diarize', form({ file }))
     const times = (json.turns as Turn[]).flatMap(({ start, end }) => [start, end])
@@ -131,8 +131,8 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     ['11 s', () => reference(waveOf(silence(11)))],
     ['not audio', () => `data:audio/wav;base64,${Buffer.from('hello').toString('base64')}`],
     ['not base64', () => 'data:audio/wav;base64,%%%'],
-    ['an address', () => 'https://example.com/voice.wav'],
-  ])('a reference of %s is refused by its index', async (_, make) => {
+    ['a URL', () => 'https://example.com/voice.wav'],
+  ])('refuses a reference sample of %s with status 400 and its index', async (_, make) => {
     const good = reference(waveOf(silence(3)))
     const answer = await local.post(
       '/diarize',
@@ -146,7 +146,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(answer.json.error).toMatchObject({ code: 'invalid_reference', index: 1 })
   })
 
-  test('a name without a reference, and a fifth speaker, are refused', async () => {
+  test('refuses a name without a reference sample, and more than four speakers, with invalid_value', async () => {
     const sample = reference(waveOf(silence(3)))
     const refused = async (names: string[], references: string[]) => {
       const fields = { 'known_speaker_names[]': names, 'known_speaker_references[]': references }

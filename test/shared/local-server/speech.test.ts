@@ -28,7 +28,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     return events
   }
 
-  test('of 205 words of human speech at most one in twenty is wrong', async () => {
+  test('has a word error rate below 5 % for 205 words of human speech', async () => {
     const all = Object.values(clips ?? {})
     const texts: string[] = []
     for (const { bytes } of all) texts.push((await transcribe(bytes)).text)
@@ -38,7 +38,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
   })
 
   test.each(['opposite phase', 'some samples that are not numbers'])(
-    'a file of %s is transcribed correctly',
+    'transcribes a file with %s correctly',
     async (kind) => {
       const [, file = Buffer.alloc(0)] = oddWaves(clip('beckett').bytes).find(([name]) => name === kind) ?? []
       expect(wordErrorRate([clip('beckett')], [(await transcribe(file)).text])).toBeLessThan(0.1)
@@ -49,7 +49,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     ['one word', 'word '.repeat(100)],
     ['words without a blank', 'word,'.repeat(300)],
     ['a phrase', 'one two three four five six seven eight nine '.repeat(40)],
-  ])('a prompt that repeats %s is not repeated, nor retried at other temperatures', async (_, prompt) => {
+  ])('neither repeats a prompt of repeated text (%s) nor retries at other temperatures', async (_, prompt) => {
     for (const name of ['austen-0870', 'austen-0890']) {
       const { text, segments } = await transcribe(clip(name).bytes, { prompt, response_format: 'verbose_json' })
       expect(wordErrorRate([clip(name)], [text])).toBeLessThan(0.2)
@@ -57,7 +57,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     }
   })
 
-  test('words have times in order, within the recording, and make up the text', async () => {
+  test('returns words with times in order, which join to the text', async () => {
     const answer = await transcribe(clip('beckett').bytes, {
       response_format: 'verbose_json',
       'timestamp_granularities[]': ['word', 'segment'],
@@ -72,14 +72,14 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     )
   })
 
-  test('without granularities a verbose answer has segments and no words', async () => {
+  test('returns segments and no words for verbose_json without granularities', async () => {
     const answer = await transcribe(clip('austen-0880').bytes, { response_format: 'verbose_json' })
     expect(answer.segments).toHaveLength(1)
     expect(answer.segments[0].end).toBeLessThanOrEqual(answer.duration)
     expect(answer).not.toHaveProperty('words')
   })
 
-  test('a stream has progress, deltas that concatenate to the text, and segments, then its end', async () => {
+  test('streams progress, text deltas and segments, and then the end event', async () => {
     const events = await collect({
       file: clip('two-cities').bytes,
       'timestamp_granularities[]': 'word',
@@ -101,7 +101,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(Buffer.from(bytes).toString().trim()).toBe(done?.text)
   })
 
-  test('half an hour of speech has times of the whole file and is streamed before all of it is done', async () => {
+  test('returns times relative to the whole file, and streams text before all audio is processed', async () => {
     const speech = await local.post('/audio/decode', clip('beckett').bytes)
     const samples = samplesOf(speech.bytes)
     // Two clips with twelve minutes of silence between them, then one more: over several blocks of two minutes.
@@ -118,7 +118,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(later.length).toBeGreaterThan(3)
   })
 
-  test('silence, noise and a tone give an empty text', async () => {
+  test('returns an empty text for silence, noise and a tone', async () => {
     const noise = Int16Array.from({ length: 80_000 }, (_, n) => ((n * 7_919 * 104_729) % 4_001) - 2_000)
     const tone = Int16Array.from({ length: 80_000 }, (_, n) => 8_000 * Math.sin(n / 6))
     for (const samples of [silence(20), noise, tone]) {
@@ -128,7 +128,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     }
   })
 
-  test('a prompt influences the spelling of names', async () => {
+  test('spells names as in the prompt', async () => {
     const { bytes } = clip('austen-0870')
     expect((await transcribe(bytes)).text).toContain('Dashwood')
     const { text, usage } = await transcribe(bytes, { prompt: 'A talk about Jon Dashwoode and his family.' })
@@ -136,21 +136,21 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(usage.input_token_details.text_tokens).toBeGreaterThan(5)
   })
 
-  test('a prompt of any length and content is accepted', async () => {
+  test('accepts a prompt of 500 names with control tokens, and truncates it', async () => {
     const names = Array.from({ length: 500 }, (_, index) => `young man ${index}`)
     const prompt = `<|endoftext|><|notimestamps|> ${names.join(', ')}`
     const answer = await transcribe(clip('austen-0880').bytes, { prompt })
     expect(answer.usage.input_token_details.text_tokens).toBe(216)
   })
 
-  test('a fixed temperature is used, and 0 starts the fallback temperatures at 0', async () => {
+  test('uses the requested temperature, and starts at 0 by default', async () => {
     const fields = { response_format: 'verbose_json' }
     const at = async (temperature: string) =>
       (await transcribe(clip('austen-0880').bytes, { ...fields, temperature })).segments[0].temperature
     expect([await at('0.4'), await at('0')]).toEqual([0.4, 0])
   })
 
-  test('speech is split by the chunking strategy of the request', async () => {
+  test('splits speech by the voice detection settings of the request', async () => {
     const { bytes } = clip('beckett')
     const deaf = await transcribe(bytes, { vad: '{"threshold":1}' })
     expect(deaf.text).toBe('')
@@ -167,13 +167,13 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     [{ temperature: 'nan' }, 'invalid_value', 'temperature'],
     [{ vad: '[]' }, 'invalid_value', 'vad'],
     [{ vad: '{"threshold":"high"}' }, 'invalid_value', 'vad.threshold'],
-  ])('%j is refused', async (fields, code, param) => {
+  ])('refuses %j with status 400', async (fields, code, param) => {
     const answer = await local.post(path, form({ ...fields, model, file: clip('austen-0880').bytes }))
     expect(answer.status).toBe(400)
     expect(answer.json.error).toMatchObject({ code, param })
   })
 
-  test('another model, a missing file and a body that is not a form are refused', async () => {
+  test('refuses an unknown model with status 404, a missing file with 400 and a non-form body with 415', async () => {
     const other = await local.post(path, form({ model: 'whisper-1', file: clip('beckett').bytes }))
     expect([other.status, other.json.error.code]).toEqual([404, 'model_not_found'])
     const none = await local.post(path, form({ model }))

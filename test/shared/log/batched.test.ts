@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { BatchedLines } from '#shared/log/log.ts'
 
-it('log lines of one tick are written together, in order', async () => {
+it('log lines of one tick are written together in order', async () => {
   const written: string[] = []
   const lines = new BatchedLines({ write: (text) => written.push(text) })
   lines.write('a\n')
@@ -14,7 +14,7 @@ it('log lines of one tick are written together, in order', async () => {
   expect(written).toEqual(['a\nb\n', 'c\n'])
 })
 
-it('only a few log lines are buffered until the end of a tick', () => {
+it('at most 70,000 characters of log lines are buffered until the end of a tick', () => {
   const written: string[] = []
   const lines = new BatchedLines({ write: (text) => written.push(text) })
   for (let i = 0; i < 100; i++) lines.write(`${'x'.repeat(1_000)}\n`)

@@ -15,32 +15,29 @@ function thrownBy(run: () => unknown): unknown {
 }
 
 test.each<[string, () => unknown]>([
-  ['JSON that cannot be read', () => thrownBy(() => JSON.parse(`${SECRET}`))],
+  ['invalid JSON', () => thrownBy(() => JSON.parse(`${SECRET}`))],
   ["a TypeError, such as that of the operator 'in'", () => thrownBy(() => 'x' in (SECRET as unknown as object))],
   ['a URL with its credentials', () => thrownBy(() => new URL(`//${SECRET}`))],
-  ['what a schema refuses', () => thrownBy(() => z.strictObject({}).parse({ [SECRET]: 1 }))],
+  ['a value that a schema refuses', () => thrownBy(() => z.strictObject({}).parse({ [SECRET]: 1 }))],
   [
     'the row that a database refused',
     () => Object.assign(new Error('null value'), { code: '23502', detail: `Failing row contains (${SECRET})` }),
   ],
   ["the message about a caller's request", () => new ServiceError('invalid_value', `'${SECRET}' is no version`)],
   [
-    'the causes of a refusal',
+    'the causes of an error for a caller',
     () => new ServiceError('invalid_value', 'No.', { cause: new Error('x', { cause: new Error(SECRET) }) }),
   ],
-  ['the message of a bug inside a call', () => ServiceError.from(new Error(SECRET))],
-  [
-    'a message with lines that look like places',
-    () => ServiceError.from(new Error(`x\n    at ${SECRET}:1:1\n    at y`)),
-  ],
-  ['a thrown text', () => SECRET],
-])('the log of an error omits %s', (_what, make) => {
+  ['the message of an unexpected error inside a call', () => ServiceError.from(new Error(SECRET))],
+  ['a message with lines like stack frames', () => ServiceError.from(new Error(`x\n    at ${SECRET}:1:1\n    at y`))],
+  ['a thrown string', () => SECRET],
+])('the log entry of an error omits the secret in %s', (_what, make) => {
   const error = make()
   expect(JSON.stringify(errorFields(error))).not.toContain(SECRET)
   expect(logText(JSON.stringify({ level: 50, time: 0, msg: 'x', err: errorFields(error) }))).not.toContain(SECRET)
 })
 
-test('the log of an error has the message of a broker, a store or a disk, with code, causes and stack frames', () => {
+test('the log entry of a broker, store or disk error has its message, code, causes and stack frames', () => {
   const cause = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:9092'), { code: 'ECONNREFUSED' })
   const fields = errorFields(new ServiceError('overloaded', 'Kafka is not reachable.', { cause }))
   expect(fields).toMatchObject({
@@ -54,7 +51,7 @@ test('the log of an error has the message of a broker, a store or a disk, with c
   expect(line).toContain('cannot start yet: Kafka is not reachable.: connect ECONNREFUSED 127.0.0.1:9092')
 })
 
-test('the log of a bug has its class and its position', () => {
+test('the log entry of an unexpected error has its class and its stack position', () => {
   const fields = errorFields(ServiceError.from(thrownBy(() => (undefined as unknown as { x: number }).x)))
   expect(fields).toMatchObject({ code: 'internal_error', cause: { type: 'TypeError' } })
   expect(JSON.stringify(fields)).toMatch(/log\.test\.ts:\d+/)

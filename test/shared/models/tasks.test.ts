@@ -13,7 +13,7 @@ it.each([
   [{ ...guard, engine: { type: 'echo' } }, 'task requires an engine of type openai'],
   [{ ...guard, fallbacks: ['echo-1'] }, 'task requires an engine of type openai'],
   [{ ...guard, task: 'dance' }, 'Invalid '],
-])('a model with a mismatching task is refused: %.80j', (model, message) => {
+])('a model whose task does not match its pool or engine is refused: %.80j', (model, message) => {
   expect(ModelConfig.safeParse(model).error?.issues[0]?.message).toContain(message)
 })
 
@@ -26,6 +26,6 @@ it.each([
     { id: 'r', pool: 'research', engine: { type: 'research', writer: 'guard' } },
     'r has the writer guard, which is not a model that generates text',
   ],
-])('a model cannot refer to one with another task: %.80j', (model, message) => {
+])('a model that refers to a model with an unsuitable task is refused: %.80j', (model, message) => {
   expect(() => new ModelCatalogue([guard, model].map((each) => ModelConfig.parse(each)))).toThrow(message)
 })

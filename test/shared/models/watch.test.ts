@@ -57,7 +57,7 @@ async function metric(stack: Stack, name: string): Promise<number> {
   )
 }
 
-test('an added model is served, and a removed one is refused while its calls end', async () => {
+test('a model added to models.yaml is served, and a removed one is refused with 404 while its calls end', async () => {
   let finish = () => {}
   const waiting: Script = (received, answer) =>
     new Promise((resolve) => {
@@ -78,7 +78,7 @@ test('an added model is served, and a removed one is refused while its calls end
   await until(() => old.connections === 0)
 })
 
-test('changes of a model apply to later calls', async () => {
+test('changes of a model in models.yaml apply to later calls', async () => {
   await using first = await startUpstream(answering('first'))
   await using second = await startUpstream(() => {})
   await using stack = await startStack({ models: [modelOn('m', first)] })
@@ -93,7 +93,7 @@ test('changes of a model apply to later calls', async () => {
   void Promise.allSettled(calls)
 })
 
-test('an invalid file changes nothing, is logged, and is loaded when fixed', async () => {
+test('an invalid models.yaml is reported by a metric and keeps the old models, until it is corrected', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   await writeFile(file, 'models: [{id: echo-1, engine: {type: eco}}]')
@@ -105,7 +105,7 @@ test('an invalid file changes nothing, is logged, and is loaded when fixed', asy
   expect((await call(stack, 'echo-2')).status).toBe(200)
 })
 
-test('a file that is slow to read, half written, or missing blocks no call, and changes nothing', async () => {
+test('a large, incomplete or missing models.yaml neither blocks calls nor changes the models', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   const isWrong = async () => (await metric(stack, 'sluice_model_config_invalid')) === 1
@@ -129,7 +129,7 @@ test('a file that is slow to read, half written, or missing blocks no call, and 
   await until(async () => !(await isWrong()))
 })
 
-test('a file behind symbolic links, as a ConfigMap mounts it, is reloaded when a link above it changes', async () => {
+test('a models.yaml mounted through symbolic links is reloaded if one of the links changes', async () => {
   for (const [version, models] of [[ECHO_MODEL], [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }]].entries()) {
     await mkdir(join(dir, `v${version}`))
     await write(join(dir, `v${version}`, 'models.yaml'), models)
@@ -142,7 +142,7 @@ test('a file behind symbolic links, as a ConfigMap mounts it, is reloaded when a
   await until(async () => (await namesOf(stack)).length === 2)
 })
 
-test('a worker serves its configured models, under all of their names, and calls of others get an error', async () => {
+test('a worker serves only the models in MODELS, by any alias; calls of others fail with status 503', async () => {
   const models = [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2', aliases: ['second'] }]
   await using stack = await startStack({ models, settings: { MODELS: 'second', START_TIMEOUT_MS: '1500' } })
   expect((await call(stack, 'echo-2')).status).toBe(200)
@@ -153,14 +153,14 @@ test('a worker serves its configured models, under all of their names, and calls
   ])
 })
 
-test('an unknown name in MODELS stops the start, with suggestions', async () => {
+test('an unknown model name in MODELS fails the start with the known names', async () => {
   const path = await write(join(dir, 'models.yaml'), [ECHO_MODEL, { ...ECHO_MODEL, id: 'qwen3-8b' }])
   expect(loadModels(path, ['echo-1']).served.models.map(({ id }) => id)).toEqual(['echo-1'])
   expect(() => loadModels(path, ['qwen3'])).toThrow(ConfigError)
   expect(() => loadModels(path, ['qwen3'])).toThrow(/MODELS: there is no model 'qwen3' in .*There are qwen3-8b, echo-1/)
 })
 
-test('a models file that is a device, a folder or very large is refused before it is read', async () => {
+test('a models.yaml that is a device, a directory or above 4 MiB is refused before it is read', async () => {
   expect(() => loadModels('/dev/zero')).toThrow(/\/dev\/zero: expected a regular file/)
   expect(() => loadModels(dir)).toThrow(/expected a regular file/)
   const path = join(dir, 'models.yaml')

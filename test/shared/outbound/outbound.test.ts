@@ -9,13 +9,13 @@ import { until } from '../../support/stack.ts'
 const PUBLIC = { allowPrivate: false }
 const PRIVATE = { allowPrivate: true }
 
-describe('the scope of an address', () => {
+describe('the scope of an IP address', () => {
   it.each([
     ...['8.8.8.8', '1.1.1.1', '9.255.255.255', '11.0.0.0', '100.63.255.255', '100.128.0.0', '126.255.255.255'],
     ...['128.0.0.0', '172.15.255.255', '172.32.0.0', '192.167.255.255', '192.169.0.0', '198.17.255.255'],
     ...['198.20.0.0', '223.255.255.255', '168.63.129.15'],
     ...['2606:4700:4700::1111', '2001:4860:4860::8888', '2001:200::1', '2a00:1450:4001:82b::200e', '2003::1'],
-  ])('%s is public', (address) => {
+  ])('is public for %s', (address) => {
     expect(reachOf(address)).toBe('public')
   })
 
@@ -23,7 +23,7 @@ describe('the scope of an address', () => {
     ...['10.0.0.0', '10.255.255.255', '127.0.0.1', '127.255.255.254', '172.16.0.0', '172.31.255.255'],
     ...['192.168.0.1', '192.168.255.255', '100.64.0.0', '100.127.255.255'],
     ...['::1', '0:0:0:0:0:0:0:1', 'fc00::1', 'fdff:ffff::1'],
-  ])('%s is private', (address) => {
+  ])('is private for %s', (address) => {
     expect(reachOf(address)).toBe('private')
   })
 
@@ -36,7 +36,7 @@ describe('the scope of an address', () => {
     ...['2001::1', '2001:0:4136:e378:8000:63bf:3fff:fdd2', '2001:db8::1', '2001:10::1', '2001:20::1', '3fff::1'],
     ...['fe80::1', 'fe80::1%eth0', 'febf::1', 'fec0::1', 'ff02::1', 'ff0e::1', '100::1', '5f00::1', '4000::1'],
     ...['fd00:ec2::254', 'fd20:ce::254', '', 'localhost', '127.1', '0x7f.0.0.1', '1.2.3.4.5', '::g'],
-  ])('%s is forbidden', (address) => {
+  ])('is forbidden for %s', (address) => {
     expect(reachOf(address)).toBe('forbidden')
   })
 })
@@ -109,7 +109,7 @@ const INSIDE = [
   ],
 ]
 
-describe('the check of a URL', () => {
+describe('the URL check for outbound requests', () => {
   it.each([...LOOPBACKS, ...INSIDE])('refuses the host %s', (host) => {
     expect(() => checkUrl(`https://${host}/hook`, PUBLIC)).toThrow(
       expect.objectContaining({ name: 'ServiceError', code: 'invalid_value' }),
@@ -117,32 +117,32 @@ describe('the check of a URL', () => {
   })
 
   it.each([
-    ['http', 'http://example.com/'],
-    ['ftp', 'ftp://example.com/'],
-    ['file', 'file:///etc/passwd'],
-    ['gopher', 'gopher://example.com/'],
-    ['javascript', 'javascript:alert(1)'],
-    ['data', 'data:text/plain,hello'],
-    ['websocket', 'wss://example.com/'],
-    ['no scheme', 'example.com/hook'],
+    ['the scheme http', 'http://example.com/'],
+    ['the scheme ftp', 'ftp://example.com/'],
+    ['the scheme file', 'file:///etc/passwd'],
+    ['the scheme gopher', 'gopher://example.com/'],
+    ['the scheme javascript', 'javascript:alert(1)'],
+    ['the scheme data', 'data:text/plain,hello'],
+    ['the scheme wss', 'wss://example.com/'],
+    ['a URL without a scheme', 'example.com/hook'],
     ['a scheme-relative URL', '//example.com/hook'],
     ['an empty text', ''],
-    ['no host', 'https://'],
-    ['a zone', 'https://[fe80::1%25eth0]/'],
-    ['a malformed address', 'https://1.2.3.4.5.6/'],
-    ['an address out of range', 'https://256.256.256.256/'],
+    ['a URL without a host', 'https://'],
+    ['an IPv6 address with a zone', 'https://[fe80::1%25eth0]/'],
+    ['a malformed IP address', 'https://1.2.3.4.5.6/'],
+    ['an IP address out of range', 'https://256.256.256.256/'],
     ['a user name', 'https://user@example.com/'],
     ['a password', 'https://user:secret@example.com/'],
-    ['an address as user name', 'https://example.com@127.0.0.1/'],
-    ['an address behind a backslash', 'https://127.0.0.1\\@example.com/'],
+    ['an IP address after a host name as user name', 'https://example.com@127.0.0.1/'],
+    ['an IP address before a backslash', 'https://127.0.0.1\\@example.com/'],
     ['backslashes', 'https:\\\\127.0.0.1/'],
-    ['an address broken by a line feed', 'https://127.0\n.0.1/'],
-    ['an address before a fragment', 'https://127.0.0.1#@example.com/'],
+    ['an IP address with a line feed', 'https://127.0\n.0.1/'],
+    ['an IP address before a fragment', 'https://127.0.0.1#@example.com/'],
     ['the port of SSH', 'https://example.com:22/'],
     ['the port of SMTP', 'https://example.com:25/'],
     ['port 0', 'https://example.com:0/'],
     ['port 65536', 'https://example.com:65536/'],
-    ['too many characters', `https://example.com/${'a'.repeat(2_048)}`],
+    ['a URL above 2,048 characters', `https://example.com/${'a'.repeat(2_048)}`],
   ])('refuses %s', (_what, url) => {
     expect(() => checkUrl(url, PUBLIC)).toThrow(expect.objectContaining({ code: 'invalid_value' }))
   })
@@ -157,7 +157,7 @@ describe('the check of a URL', () => {
       'https://localhost.example.com',
     ],
     ...['https://10.0.0.1.nip.io/', 'https://127.0.0.1.example.com/'],
-  ])('allows %s', (url) => {
+  ])('accepts %s', (url) => {
     expect(checkUrl(url, PUBLIC).protocol).toBe('https:')
   })
 
@@ -169,7 +169,7 @@ describe('the check of a URL', () => {
       'http://10.1.2.3/',
       'http://receiver:9000/',
     ],
-  ])('allows %s if private addresses are allowed', (url) => {
+  ])('accepts %s if private addresses are allowed', (url) => {
     expect(checkUrl(url, PRIVATE).href).toBe(url)
   })
 
@@ -182,11 +182,11 @@ describe('the check of a URL', () => {
       'http://localhost:25/',
       'ftp://localhost/',
     ],
-  ])('refuses %s even then', (url) => {
+  ])('refuses %s even if private addresses are allowed', (url) => {
     expect(() => checkUrl(url, PRIVATE)).toThrow(expect.objectContaining({ code: 'invalid_value' }))
   })
 
-  it('names the field of a webhook', () => {
+  it('reports a refused webhook URL with the field webhook.url', () => {
     expect(() => checkWebhookUrl('https://localhost/', PUBLIC)).toThrow(
       expect.objectContaining({ code: 'invalid_value', param: 'webhook.url' }),
     )
@@ -194,7 +194,7 @@ describe('the check of a URL', () => {
   })
 })
 
-describe('the resolution of a host', () => {
+describe('the name resolution for outbound requests', () => {
   const answering =
     (...addresses: string[]) =>
     async () =>
@@ -208,19 +208,19 @@ describe('the resolution of a host', () => {
     await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
   })
 
-  it('returns an equal error for an unknown name, so that internal names are not revealed', async () => {
+  it('returns one error for unknown names and private addresses, so that internal names are not revealed', async () => {
     const unknown = () => Promise.reject(Object.assign(new Error('getaddrinfo ENOTFOUND'), { code: 'ENOTFOUND' }))
     const resolving = resolveAllowed('a.example', PUBLIC, unknown)
     await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
   })
 
-  it('keeps only the public ones of several addresses', async () => {
+  it('keeps only the public addresses of several', async () => {
     const resolve = answering('10.0.0.1', '8.8.8.8', '::1', '2606:4700::1111', '169.254.169.254')
     const allowed = await resolveAllowed('a.example', PUBLIC, resolve)
     expect(allowed.map(({ address }) => address)).toEqual(['8.8.8.8', '2606:4700::1111'])
   })
 
-  it('does not resolve a literal address', async () => {
+  it('does not resolve a literal IP address', async () => {
     const resolve = () => Promise.reject(new Error('resolved'))
     expect(await resolveAllowed('8.8.8.8', PUBLIC, resolve)).toEqual([{ address: '8.8.8.8', family: 4 }])
   })
@@ -261,8 +261,8 @@ function post(url: string, changes: Partial<OutboundRequest> = {}) {
   })
 }
 
-describe('a guarded request', () => {
-  it('connects to the checked address, with the requested host name', async () => {
+describe('an outbound request', () => {
+  it('connects to the address that was checked, and sends the original host name', async () => {
     await using receiver = await receiveHttp((req, res) => res.setHeader('x-host', req.headers.host ?? '').end())
     let asked = 0
     const resolve = async () => {
@@ -275,7 +275,7 @@ describe('a guarded request', () => {
     expect(asked).toBe(1)
   })
 
-  it('never connects to a private address whose name resolved to a public one before', async () => {
+  it('is refused if a name that resolved to a public address now resolves to a private one', async () => {
     let requests = 0
     await using receiver = await receiveHttp((_req, res) => {
       requests++
@@ -297,7 +297,7 @@ describe('a guarded request', () => {
     expect(await post(`http://[::1]:${receiver.port}/`)).toMatchObject({ status: 200 })
   })
 
-  it('uses the name, not the address, in TLS', async () => {
+  it('sends the host name, not the address, in the TLS handshake', async () => {
     const hello = Promise.withResolvers<Buffer>()
     const server = createSocketServer((socket) => {
       socket
@@ -314,7 +314,7 @@ describe('a guarded request', () => {
     expect((await hello.promise).includes('hook.example')).toBe(true)
   })
 
-  it('returns a redirect as a response and does not follow it', async () => {
+  it('returns a redirect as a response without following it', async () => {
     const paths: string[] = []
     await using receiver = await receiveHttp((req, res) => {
       paths.push(req.url ?? '')
@@ -333,7 +333,7 @@ describe('a guarded request', () => {
     ['102 Processing', 'x-progress: 1\r\n'],
     ['103 Early Hints', 'link: </a.css>; rel=preload\r\n'],
     ['199 Anything', ''],
-  ])('skips %s, also several times, with any method', async (status, lines) => {
+  ])('skips repeated %s responses before the final response, with any method', async (status, lines) => {
     const interim = `HTTP/1.1 ${status}\r\n${lines}\r\n`.repeat(3)
     await using receiver = await receiveRaw(`${interim}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok`)
     const url = `http://127.0.0.1:${receiver.port}/`
@@ -354,12 +354,12 @@ describe('a guarded request', () => {
     'HTTP/1.1 100 Continue\r\n\r\n',
     'not HTTP\r\n\r\n',
     '',
-  ])('fails if the host has no final response: %j', async (answer) => {
+  ])('fails with upstream_error if the host sends no final response: %j', async (answer) => {
     await using receiver = await receiveRaw(answer)
     await expect(post(`http://127.0.0.1:${receiver.port}/`)).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  it('cuts an endless response at its bound', async () => {
+  it('stops reading an endless response at its maximum size', async () => {
     const cut = Promise.withResolvers<void>()
     await using receiver = await receiveHttp((_req, res) => {
       const timer = setInterval(() => res.write('x'.repeat(500)), 1)
@@ -372,18 +372,18 @@ describe('a guarded request', () => {
     await cut.promise
   })
 
-  it('times out on a host that accepts the connection without a response', async () => {
+  it('fails with upstream_timeout if the host accepts the connection and never responds', async () => {
     await using receiver = await receiveHttp(() => {})
     const posting = post(`http://127.0.0.1:${receiver.port}/`, { timeoutMs: 50 })
     await expect(posting).rejects.toMatchObject({ code: 'upstream_timeout' })
   })
 
-  it('times out on a silent name server', async () => {
+  it('fails with upstream_timeout if the name server does not respond', async () => {
     const posting = post('http://silent.example/', { timeoutMs: 50, resolve: () => new Promise(() => {}) })
     await expect(posting).rejects.toMatchObject({ code: 'upstream_timeout' })
   })
 
-  it('ends at once when its caller aborts', async () => {
+  it('ends when the signal of its caller is aborted', async () => {
     let requests = 0
     await using receiver = await receiveHttp(() => {
       requests++
@@ -396,7 +396,7 @@ describe('a guarded request', () => {
     await ended
   })
 
-  it('reports why a connection failed', async () => {
+  it('reports the system error code if the connection fails', async () => {
     const receiver = await receiveHttp((_req, res) => void res.end())
     await receiver[Symbol.asyncDispose]()
     const posting = post(`http://127.0.0.1:${receiver.port}/`)

@@ -22,19 +22,19 @@ afterEach(async () => {
   await rm(directory, { recursive: true })
 })
 
-test("without settings the project's own pages are searched", async () => {
+test('the search opens the local documentation if no backend is configured', async () => {
   expect(open({})).toEqual(['local'])
   const hits = await opened[0]?.search('How are webhooks signed?', options)
   expect(hits?.map(({ url }) => url)).toContain('docs/guides/webhooks.md')
 })
 
-test('each configured backend is opened, and a folder only if it is set', async () => {
+test('the search opens each configured backend, and no folder unless one is configured', async () => {
   const keys = { BRAVE_API_KEY: 'b', TAVILY_API_KEY: 't', EXA_API_KEY: 'e', SERPER_API_KEY: 's' }
   const urls = { SEARXNG_URL: 'http://127.0.0.1:1', MCP_SEARCH_URL: 'http://127.0.0.1:1/mcp' }
   expect(open({ ...urls, ...keys })).toEqual(['searxng', 'brave', 'tavily', 'exa', 'serper', 'mcp'])
 })
 
-test('a configured folder is searched next to them', async () => {
+test('the search opens a configured folder in addition to other backends', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'sluice-folder-'))
   await writeFile(join(folder, 'a.md'), 'The aardvark arrives.')
   expect(open({ RESEARCH_CORPUS: folder, BRAVE_API_KEY: 'b' })).toEqual(['local', 'brave'])
@@ -42,6 +42,6 @@ test('a configured folder is searched next to them', async () => {
   await rm(folder, { recursive: true })
 })
 
-test('an invalid URL is reported at the start', () => {
+test('the search fails to open with ConfigError if a backend URL is invalid', () => {
   expect(() => open({ SEARXNG_URL: 'searx' })).toThrow(ConfigError)
 })

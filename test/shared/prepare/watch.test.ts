@@ -11,7 +11,7 @@ const [DIRECTORIES, FILES, BYTES] = [100, 150, 10]
 /** Duration of the measurement of the event loop, idle and while files are counted. */
 const SPAN_MS = 1_500
 
-describe('the bytes of a preparation', { timeout: 60_000 }, () => {
+describe('the progress of a preparation in bytes', { timeout: 60_000 }, () => {
   let directory: string
   beforeAll(async () => {
     directory = await mkdtemp(join(tmpdir(), 'sluice-watch-'))
@@ -23,7 +23,7 @@ describe('the bytes of a preparation', { timeout: 60_000 }, () => {
   }, 60_000)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  test('are counted without blocking the process, however many files there are', async () => {
+  test('is counted in the background without blocking the process, however many files exist', async () => {
     const idleMs = await longestDelayMs(() => sleep(SPAN_MS))
     const counted: number[] = []
     const watchingMs = await longestDelayMs(async () => {
@@ -36,7 +36,7 @@ describe('the bytes of a preparation', { timeout: 60_000 }, () => {
     expect(watchingMs).toBeLessThan(Math.max(250, 5 * idleMs))
   })
 
-  test('of a missing directory are zero, and are not counted after the end', async () => {
+  test('is zero for a missing directory, and is not counted after the end', async () => {
     const counted: number[] = []
     const watch = watchBytes(join(directory, 'none'), (bytes) => counted.push(bytes))
     await until(() => counted.length > 0)

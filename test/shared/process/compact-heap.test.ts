@@ -40,14 +40,14 @@ function startScript(): string {
   return (JSON.parse(readFileSync('package.json', 'utf8')) as { scripts: { start: string } }).scripts.start
 }
 
-it('returns the memory of a burst once the process is idle', () => {
+it('heap compaction returns the memory of a burst once the process is idle', () => {
   const without = residentAfterBurst('')
   const compacted = residentAfterBurst('compactWhenIdle(50)')
   expect(without).toBeGreaterThan(400)
   expect(compacted).toBeLessThan(250)
 })
 
-it('has no effect in a process without the flag', () => {
+it('heap compaction has no effect in a process without --expose-gc', () => {
   expect(globalThis).not.toHaveProperty('gc')
   expect(() => compactHeap()).not.toThrow()
 })

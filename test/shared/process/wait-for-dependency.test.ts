@@ -10,7 +10,7 @@ const away = (isPermanent: boolean) => {
   return new ServiceError('overloaded', 'The job store cannot be reached now.', { cause })
 }
 
-describe('a start whose Postgres or Kafka fails', () => {
+describe('a start with an unavailable dependency', () => {
   beforeEach(() => void vi.useFakeTimers({ toFake: ['performance'] }))
   afterEach(() => void vi.useRealTimers())
 
@@ -24,21 +24,24 @@ describe('a start whose Postgres or Kafka fails', () => {
     return { message: ((await opening) as Error).message, lines: lines.map((line) => JSON.parse(line)) }
   }
 
-  it.each([true, false])('reports the cause and the remedy in one sentence (permanent: %s)', async (isPermanent) => {
-    const { message, lines } = await start(away(isPermanent))
-    expect(message).toBe(`${WORDS}. Correct the password.`)
-    const wait_ms = isPermanent ? 5_000 : 120_000
-    expect(lines).toMatchObject([
-      {
-        msg: 'dependency unavailable; waiting to start',
-        problem: WORDS,
-        remediation: 'Correct the password.',
-        wait_ms,
-      },
-    ])
-  })
+  it.each([true, false])(
+    'logs the problem, the remedy and the maximum wait (permanent failure: %s)',
+    async (isPermanent) => {
+      const { message, lines } = await start(away(isPermanent))
+      expect(message).toBe(`${WORDS}. Correct the password.`)
+      const wait_ms = isPermanent ? 5_000 : 120_000
+      expect(lines).toMatchObject([
+        {
+          msg: 'dependency unavailable; waiting to start',
+          problem: WORDS,
+          remediation: 'Correct the password.',
+          wait_ms,
+        },
+      ])
+    },
+  )
 
-  it('waits two minutes for a transient failure, and five seconds for a permanent one', async () => {
+  it('waits at most two minutes for a transient failure, and five seconds for a permanent one', async () => {
     const log = pino({ level: 'silent' })
     const over: boolean[] = []
     const openings = [true, false].map((isPermanent) =>

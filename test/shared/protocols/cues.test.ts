@@ -42,8 +42,8 @@ const LONG =
   'It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, ' +
   'it was the epoch of belief and it was the epoch of incredulity because we had everything before us.'
 
-describe('subtitles', () => {
-  test('of a long segment have at most two lines of 42 columns and lose no word', async () => {
+describe('the subtitles of a transcript', () => {
+  test('have at most two lines of 42 columns, and contain every word', async () => {
     const cues = await cuesOf([segment(LONG)])
     expect(cues.length).toBeGreaterThan(2)
     for (const { lines } of cues) {
@@ -53,11 +53,11 @@ describe('subtitles', () => {
     expect(cues.flatMap(({ lines }) => lines).join(' ')).toBe(LONG)
   })
 
-  test('end at phrases', async () => {
+  test('end at phrase boundaries', async () => {
     for (const { lines } of await cuesOf([segment(LONG)])) expect(lines.at(-1)).toMatch(/([,.]|belief|incredulity)$/)
   })
 
-  test('begin and end with their words, after seven seconds at the latest', async () => {
+  test('begin and end with the times of their words, and last at most seven seconds', async () => {
     const cues = await cuesOf([segment(LONG, 10, 0.9)])
     const words = LONG.split(' ')
     let said = 0
@@ -69,7 +69,7 @@ describe('subtitles', () => {
     expect(said).toBe(words.length)
   })
 
-  test('stay long enough to be read if no other follows at once', async () => {
+  test('stay visible long enough to be read, unless another subtitle follows', async () => {
     const [short, fast, next] = await cuesOf([
       segment('No.', 0, 0.2),
       segment('This was spoken in one breath, and quickly.', 5, 0.1),
@@ -79,7 +79,7 @@ describe('subtitles', () => {
     expect(fast?.end).toBeCloseTo(next?.start ?? 0, 2)
   })
 
-  test('are never split inside a number or after an article, but before a conjunction', async () => {
+  test('are split before a conjunction, and never inside a number or after an article', async () => {
     const text =
       'The company reported a total profit of some 12 500 000 euros in the last quarter of the year and its shares rose by 5 % within the first 3 hours'
     const edges = (await cuesOf([segment(text)])).flatMap(({ lines }) => lines)
@@ -90,7 +90,7 @@ describe('subtitles', () => {
     }
   })
 
-  test('respect the articles of their language', async () => {
+  test('are not split after an article of their language', async () => {
     const text =
       'Wir haben gestern im Garten unter dem alten Baum einen kleinen Hund gefunden der sehr laut gebellt hat und die Nachbarn kamen'
     for (const line of (await cuesOf([segment(text)], 'de')).flatMap(({ lines }) => lines)) {
@@ -109,7 +109,7 @@ describe('subtitles', () => {
     ])
   })
 
-  test('of a segment without words are split in proportion to the text', async () => {
+  test('are split in proportion to the text if the segment has no word times', async () => {
     const cues = await cuesOf([withoutWords(LONG, 0, 20)])
     for (const { lines } of cues) for (const line of lines) expect(line.length).toBeLessThanOrEqual(42)
     expect(cues[0]?.start).toBe(0)
@@ -118,7 +118,7 @@ describe('subtitles', () => {
     for (const share of shares) expect(share).toBeCloseTo(20 / LONG.length, 1)
   })
 
-  test('of Chinese and Japanese text count two columns per character', async () => {
+  test('count two columns per character of Chinese and Japanese text', async () => {
     const text =
       '今天的天气非常好，我们决定一起去公园散步，顺便买一些水果和面包，然后回家做晚饭。明天我们还要去学校参加一个重要的会议，会议的内容是关于新的课程。'
     const cues = await cuesOf([withoutWords(text, 0, 15)], 'zh')
@@ -134,17 +134,17 @@ describe('subtitles', () => {
     expect(cue?.lines).toEqual(['x'.repeat(42), 'x'.repeat(18)])
   })
 
-  test('of a text that differs from its words keep the text', async () => {
+  test('contain the text of a segment if its words differ from the text', async () => {
     const odd = { ...segment('one two three'), text: '1, 2, three and four' }
     expect((await cuesOf([odd])).map(({ lines }) => lines.join(' '))).toEqual([odd.text])
     expect(await encodeVtt([{ ...odd, words: [] }])).toContain(odd.text)
   })
 
-  test('of a segment of more than an hour are one cue', async () => {
+  test('contain a segment of more than an hour in one piece', async () => {
     expect(await cuesOf([withoutWords(LONG.repeat(400), 0, 5_000)])).toHaveLength(1)
   })
 
-  test('of five hours do not hold the event loop', async () => {
+  test('of five hours are encoded without blocking the event loop for 50 ms', async () => {
     const many = Array.from({ length: 2_000 }, (_, index) => segment(LONG.slice(0, 120), index * 6, 0.25))
     let text = ''
     const longestMs = await longestHold(async () => {

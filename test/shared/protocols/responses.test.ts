@@ -9,7 +9,7 @@ const CONTEXT = EncodeContext.parse({
 })
 const PARTS = 20_000
 
-test('reasoning with a summary of 20,000 parts takes linear time', () => {
+test('the Responses API encoder takes linear time for a reasoning summary with 20,000 parts', () => {
   const events: GenerateEvent[] = Array.from({ length: PARTS }, (_, summary) => {
     return { type: 'reasoning', choice: 0, text: '\n\nHm.', summary }
   })

@@ -26,8 +26,8 @@ function openChannel() {
 const said = (events: readonly SandboxEvent[]) =>
   events.map((event) => (event.type === 'output' ? `${event.stream}: ${event.text}` : `plot of ${event.png.length}`))
 
-describe('the channel of a supervisor', () => {
-  test('frames are received in order, however they are split', () => {
+describe('the channel from the sandbox to its supervisor', () => {
+  test('receives frames in order, however they are split', () => {
     const { channel, events, ends } = openChannel()
     const frames = [frame('O', 'ä'), frame('P', PNG), frame('E', 'b'), frame('X', { type: 'exit', exit_code: 3 })]
     for (const byte of Buffer.concat(frames)) channel.take(Buffer.from([byte]))
@@ -35,7 +35,7 @@ describe('the channel of a supervisor', () => {
     expect(ends).toEqual([{ type: 'exit', exitCode: 3 }])
   })
 
-  test('a character split between two frames is restored, and an incomplete one at the end is marked', () => {
+  test('joins a character split between two frames, and replaces an incomplete one at the end by U+FFFD', () => {
     const { channel, events } = openChannel()
     const [first, second] = Buffer.from('ä')
     channel.take(frame('O', Buffer.from([first as number])))
@@ -44,7 +44,7 @@ describe('the channel of a supervisor', () => {
     expect(said(events)).toEqual(['stdout: ä', 'stdout: \uFFFD'])
   })
 
-  test('nothing is received after the end', () => {
+  test('ignores everything after the end frame', () => {
     const { channel, events, ends } = openChannel()
     channel.take(Buffer.concat([frame('X', { type: 'timeout' }), frame('O', 'late'), frame('X', { type: 'timeout' })]))
     expect(events).toEqual([])
@@ -52,26 +52,26 @@ describe('the channel of a supervisor', () => {
   })
 
   test.each([
-    ['a type that there is not', frame('Z', '')],
-    ['a frame longer than any', Buffer.from([0x4f, 0xff, 0xff, 0xff, 0xff])],
-    ['a picture that is none', frame('P', '<script>')],
-    ['more pictures than there may be', Buffer.concat(Array(PLOTS_MAX + 1).fill(frame('P', PNG)))],
+    ['a frame of unknown type', frame('Z', '')],
+    ['a frame above the maximum length', Buffer.from([0x4f, 0xff, 0xff, 0xff, 0xff])],
+    ['an image frame that is no PNG', frame('P', '<script>')],
+    ['more images than the maximum', Buffer.concat(Array(PLOTS_MAX + 1).fill(frame('P', PNG)))],
     [
-      'pictures that are too large together',
+      'images above the maximum total size',
       Buffer.concat(Array(5).fill(frame('P', Buffer.concat([PNG, Buffer.alloc(PLOT_BYTES_MAX - PNG.length)])))),
     ],
-    ['more output than there may be', Buffer.concat(Array(17).fill(frame('O', Buffer.alloc(OUTPUT_BYTES_MAX / 16))))],
-    ['an end that there is not', frame('X', { type: 'exit', exit_code: 256 })],
-    ['an end that is no JSON', frame('X', '{')],
-    ['violations that are none', frame('X', { type: 'violations', violations: [] })],
-  ])('%s means that the sandbox is lost', (_, bytes) => {
+    ['output above the maximum size', Buffer.concat(Array(17).fill(frame('O', Buffer.alloc(OUTPUT_BYTES_MAX / 16))))],
+    ['an end frame with an invalid exit code', frame('X', { type: 'exit', exit_code: 256 })],
+    ['an end frame with invalid JSON', frame('X', '{')],
+    ['an end frame with an empty list of violations', frame('X', { type: 'violations', violations: [] })],
+  ])('fails with sandbox_lost at %s', (_, bytes) => {
     const { channel, ends } = openChannel()
     expect(() => channel.take(bytes)).toThrow(expect.objectContaining({ code: 'sandbox_lost' }))
     channel.take(frame('X', { type: 'timeout' }))
     expect(ends).toEqual([])
   })
 
-  test('a job has its limits after a tag for the supervisor', () => {
+  test('sends a job with its limits after a header and the length', () => {
     const bytes = runToEnd(encodeJob({ code: 'print(1)', timeoutMs: 2_000, scan: true }))
     expect(bytes.subarray(0, 8).toString('latin1')).toBe('\0SANDBOX')
     expect(bytes.readUInt32BE(8)).toBe(bytes.length - 12)

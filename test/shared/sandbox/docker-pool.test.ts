@@ -36,8 +36,8 @@ function openPool(
   return { pool, failures, [Symbol.asyncDispose]: () => pool.close() }
 }
 
-describe('the pool of warm containers', () => {
-  it('starts one in advance, and more when callers find none', async () => {
+describe('the pool of ready containers', () => {
+  it('starts one container in advance, and more after callers found none ready', async () => {
     const { all, make } = members()
     await using opened = openPool(async () => make())
     const { pool } = opened
@@ -49,7 +49,7 @@ describe('the pool of warm containers', () => {
     expect(all).toHaveLength(6)
   })
 
-  it('keeps no more ready than the maximum', async () => {
+  it('keeps at most the maximum of containers ready', async () => {
     const { make } = members()
     await using opened = openPool(async () => make(), 2)
     const { pool } = opened
@@ -57,7 +57,7 @@ describe('the pool of warm containers', () => {
     await until(() => pool.idle === 2)
   })
 
-  it('keeps fewer ready after a long time without callers', async () => {
+  it('keeps fewer containers ready after ten minutes without callers', async () => {
     vi.useFakeTimers()
     const { all, make } = members()
     const { pool } = openPool(async () => make())
@@ -71,7 +71,7 @@ describe('the pool of warm containers', () => {
     vi.useRealTimers()
   })
 
-  it('replaces one that ends while it is ready', async () => {
+  it('replaces a ready container that ends', async () => {
     const { all, make } = members()
     await using opened = openPool(async () => make())
     await until(() => opened.pool.idle === 1)
@@ -80,7 +80,7 @@ describe('the pool of warm containers', () => {
     expect((await opened.pool.take(never)).id).toBe(1)
   })
 
-  it('when starts keep failing, fails waiting and later callers, then recovers', async () => {
+  it('fails callers while container starts fail, and recovers when a start succeeds', async () => {
     const { make } = members()
     let works = false
     await using opened = openPool(async () => {
@@ -96,7 +96,7 @@ describe('the pool of warm containers', () => {
     await expect(pool.take(never)).resolves.toBeDefined()
   })
 
-  it('removes a caller that disconnects from the queue, and gives its container to the next', async () => {
+  it('removes a disconnected caller from its queue, and gives the container to the next caller', async () => {
     const { make } = members()
     const gate = Promise.withResolvers<void>()
     await using opened = openPool(async () => {
@@ -111,7 +111,7 @@ describe('the pool of warm containers', () => {
     await expect(stayed).resolves.toBeDefined()
   })
 
-  it('ends all ready containers and every start when closed', async () => {
+  it('ends all ready containers and all starts when it is closed', async () => {
     const { all, make } = members()
     const aborted: boolean[] = []
     let starts = 0
@@ -134,7 +134,7 @@ describe('the pool of warm containers', () => {
   })
 })
 
-describe('the streams of an attached container', () => {
+describe('the output streams of an attached container', () => {
   const frame = (type: number, text: string) => {
     const head = Buffer.alloc(8)
     head.writeUInt8(type)
@@ -142,7 +142,7 @@ describe('the streams of an attached container', () => {
     return Buffer.concat([head, Buffer.from(text)])
   }
 
-  it.each([1, 3, 7, 8, 9, 1000])('are separated in pieces of %i bytes', (size) => {
+  it.each([1, 3, 7, 8, 9, 1000])('are separated if they arrive in chunks of %i bytes', (size) => {
     const texts = { stdout: '', stderr: '' }
     const streams = new AttachedStreams((stream, bytes) => {
       texts[stream] += bytes.toString()
@@ -152,7 +152,7 @@ describe('the streams of an attached container', () => {
     expect(texts).toEqual({ stdout: 'out more', stderr: 'err' })
   })
 
-  it('are restored from single bytes', () => {
+  it('are separated from 100,000 frames of one byte', () => {
     let count = 0
     const streams = new AttachedStreams(() => {
       count += 1
@@ -162,9 +162,9 @@ describe('the streams of an attached container', () => {
   })
 
   it.each([
-    ['another type', Buffer.from([9, 0, 0, 0, 0, 0, 0, 1, 65])],
-    ['an absurd length', Buffer.from([1, 0, 0, 0, 255, 255, 255, 255])],
-  ])('are abandoned at %s', (_what, bytes) => {
+    ['an unknown stream type', Buffer.from([9, 0, 0, 0, 0, 0, 0, 1, 65])],
+    ['a frame length of 4 GiB', Buffer.from([1, 0, 0, 0, 255, 255, 255, 255])],
+  ])('fail with an error at %s', (_what, bytes) => {
     expect(() => new AttachedStreams(() => {}).take(bytes)).toThrow('no stream headers')
   })
 })

@@ -18,7 +18,7 @@ const WITHIN_MS = 120_000
 const adapter = (options: { runtime?: string; image?: string; socketPath?: string } = {}) =>
   dockerAdapter({ directory: SANDBOX_DIRECTORY, log, ...(socketPath === undefined ? {} : { socketPath }), ...options })
 
-describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
+describe.skipIf(socketPath === undefined)('the Docker sandbox', () => {
   const docker = new Docker(socketPath === undefined ? {} : { socketPath })
   /** Containers of one service; other tests have their own. */
   const containersOf = async (pid = 0, all = false) => {
@@ -30,7 +30,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     await adapter().prepare(() => {}, AbortSignal.timeout(PREPARE_MS))
   }, PREPARE_MS)
 
-  it('leaves no running container when its service is killed in the middle of runs', {
+  it('leaves no running container if its service is killed during runs', {
     timeout: WITHIN_MS,
   }, async () => {
     await using service = await startService(socketPath as string)
@@ -39,7 +39,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     await until(async () => (await containersOf(service.pid)).length === 0, { withinMs: 15_000 })
   })
 
-  it('removes containers that a killed service created and never started', { timeout: WITHIN_MS }, async () => {
+  it('removes containers that a killed service created but never started', { timeout: WITHIN_MS }, async () => {
     const [{ RepoTags } = { RepoTags: undefined }] = await docker.listImages({
       filters: { reference: ['sluice-sandbox'] },
     })
@@ -50,7 +50,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     expect(await containersOf(0, true)).not.toContain(left.id)
   })
 
-  it('hides the machine from a run', { timeout: WITHIN_MS }, async () => {
+  it('hides network, host name, capabilities and user of the machine from a run', { timeout: WITHIN_MS }, async () => {
     const sandbox = await adapter().open(AbortSignal.timeout(WITHIN_MS))
     const code = [
       'import os',
@@ -65,7 +65,7 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     expect(stdout).toMatch(/Uid:\s+65534\s+65534/)
   })
 
-  it('returns figures whether its libraries were loaded before the job, for the job, or by the program', {
+  it('returns plots, whether matplotlib was loaded before the job, for the job, or by the program', {
     timeout: WITHIN_MS,
   }, async () => {
     const sandbox = await adapter().open(AbortSignal.timeout(WITHIN_MS))
@@ -84,7 +84,7 @@ print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing
     expect(results.map(({ plots }) => plots.length)).toEqual(results.map(() => 2))
   })
 
-  it('refuses an unknown runtime, and lists those of the daemon', async () => {
+  it('refuses an unknown runtime with sandbox_unavailable, and lists the runtimes of the daemon', async () => {
     const refused = adapter({ runtime: 'nothing' }).prepare(() => {}, AbortSignal.timeout(10_000))
     await expect(refused).rejects.toMatchObject({
       code: 'sandbox_unavailable',
@@ -93,7 +93,7 @@ print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing
   })
 })
 
-it('reports that no daemon responds', async () => {
+it('fails with sandbox_unavailable if no Docker daemon responds', async () => {
   const refused = adapter({ socketPath: '/nonexistent/docker.sock' }).prepare(() => {}, AbortSignal.timeout(10_000))
   await expect(refused).rejects.toMatchObject({
     code: 'sandbox_unavailable',

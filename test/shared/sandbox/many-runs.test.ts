@@ -55,7 +55,9 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     if (typeof sandbox !== 'string') await sandbox.close()
   })
 
-  it(`leaves no resources after ${runs} runs, ${AT_ONCE} at once`, { timeout: WITHIN_MS }, async (context) => {
+  it(`leaves no processes, files or containers after ${runs} runs, ${AT_ONCE} at once`, {
+    timeout: WITHIN_MS,
+  }, async (context) => {
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const opened = sandbox
     await runCode(opened, 'print(1)')

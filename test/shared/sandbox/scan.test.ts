@@ -27,7 +27,7 @@ async function scan(...programs: string[]): Promise<(string[] | null)[]> {
   return JSON.parse((await child).stdout)
 }
 
-describe.each(['attacks', 'legit', 'figures'] as const)('the scan of the corpus %s', (corpus) => {
+describe.each(['attacks', 'legit', 'figures'] as const)('the code scan of the corpus %s', (corpus) => {
   const all = snippets(corpus)
   const verdicts = new Map<string, string[] | null>()
 
@@ -39,7 +39,7 @@ describe.each(['attacks', 'legit', 'figures'] as const)('the scan of the corpus 
   })
 
   it.each(all.map((snippet): [string, Snippet] => [snippet.id, snippet]))(
-    '%s: the verdict is correct',
+    'returns the expected verdict for %s',
     (id, snippet) => {
       const found = verdicts.get(id)
       if (UNFLAGGED.has(id)) expect(found).toEqual([])
@@ -49,8 +49,8 @@ describe.each(['attacks', 'legit', 'figures'] as const)('the scan of the corpus 
   )
 })
 
-describe('the scan', () => {
-  it('reports line and problem, in the order of the lines', async () => {
+describe('the code scan', () => {
+  it('reports findings with line and problem, in the order of the lines', async () => {
     const [found] = await scan(
       [
         'import numpy as np',
@@ -135,22 +135,22 @@ describe('the scan', () => {
     expect((await scan(program))[0]).toEqual([])
   })
 
-  it('reports fifty findings at most', async () => {
+  it('reports at most 50 findings', async () => {
     const [found] = await scan('import os\n'.repeat(1000))
     expect(found).toHaveLength(50)
   })
 
   it.each([
-    ['brackets', `x = ${'['.repeat(150)}${']'.repeat(150)}`],
-    ['operators', `x = ${'-'.repeat(2000)}1`],
-    ['attributes', `import numpy as np\nnp${'.lib'.repeat(2000)}`],
-    ['a sum of strings', `getattr(x, ${"'a' + ".repeat(2000)}'b')`],
-    ['a string as long as memory', "getattr(x, 'a' * 10**12)\ngetattr(x, '%999999999s' % 'a')\n'a' * -(10**12)"],
+    ['150 nested brackets', `x = ${'['.repeat(150)}${']'.repeat(150)}`],
+    ['2,000 operators', `x = ${'-'.repeat(2000)}1`],
+    ['2,000 attributes', `import numpy as np\nnp${'.lib'.repeat(2000)}`],
+    ['a sum of 2,000 strings', `getattr(x, ${"'a' + ".repeat(2000)}'b')`],
+    ['strings of a terabyte', "getattr(x, 'a' * 10**12)\ngetattr(x, '%999999999s' % 'a')\n'a' * -(10**12)"],
     ['a chain of replacements', `getattr(x, 'a'${".replace('a', 'aaaaaaaaaa')".repeat(40)})`],
-    ['calls in calls', `${'f('.repeat(90)}x${')'.repeat(90)}`],
-    ['indices that are not there', `x['a'[9]]\nx['a'[::0]]\nopen(chr(-1))\nopen(''.join([1]))\nopen(chr())`],
-    ['a function in a function', Array.from({ length: 60 }, (_, i) => `${' '.repeat(i)}def f(open):`).join('\n')],
-  ])('terminates on %s', async (_name, program) => {
+    ['90 nested calls', `${'f('.repeat(90)}x${')'.repeat(90)}`],
+    ['invalid indices', `x['a'[9]]\nx['a'[::0]]\nopen(chr(-1))\nopen(''.join([1]))\nopen(chr())`],
+    ['60 nested functions', Array.from({ length: 60 }, (_, i) => `${' '.repeat(i)}def f(open):`).join('\n')],
+  ])('terminates and scans the next program after one with %s', async (_name, program) => {
     const [, found] = await scan(program, 'import os')
     expect(found).toEqual(["line 1: import of 'os' is not allowed"])
   })

@@ -59,7 +59,7 @@ async function answersFor(machine: string, calls: readonly Call[]): Promise<stri
   return JSON.parse((await child).stdout)
 }
 
-describe.each(['x86_64', 'aarch64'])('system call filters on %s', (machine) => {
+describe.each(['x86_64', 'aarch64'])('the system call filter on %s', (machine) => {
   const cases: readonly (readonly [Call, string])[] = [
     [['read'], 'allowed'],
     [['openat'], 'allowed'],
@@ -94,7 +94,7 @@ describe.each(['x86_64', 'aarch64'])('system call filters on %s', (machine) => {
     [[0x4000_0000], ENOSYS],
   ]
 
-  test('each call has its result, and calls of another processor kill the process', async () => {
+  test('returns the specified result for each call, and kills the process at a call of another processor', async () => {
     const answers = await answersFor(
       machine,
       cases.map(([call]) => call),

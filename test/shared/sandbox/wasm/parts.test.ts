@@ -11,20 +11,20 @@ import { Restarts } from '#shared/sandbox/wasm/wasm.ts'
 const verdict = (...violations: string[]) => encodeFrame('V', Buffer.from(JSON.stringify({ violations })))
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 1, 2, 3])
 
-describe('the channel of the guest', () => {
+describe('the channel from the WebAssembly guest', () => {
   const channel = () => {
     const plots: Buffer[] = []
     return { plots, channel: new GuestChannel((png) => plots.push(png)) }
   }
 
-  it('accepts the first verdict only', () => {
+  it('accepts only the first verdict', () => {
     const { channel: guest } = channel()
     guest.write(verdict('line 1: no'))
     guest.write(verdict())
     expect(guest.violations).toEqual(['line 1: no'])
   })
 
-  it('accepts plots in any pieces, after the verdict and only if they are PNG', () => {
+  it('accepts PNG plots in chunks of any size after the verdict, and drops other plots', () => {
     const { channel: guest, plots } = channel()
     const bytes = Buffer.concat([
       verdict(),
@@ -36,7 +36,7 @@ describe('the channel of the guest', () => {
     expect(plots).toEqual([PNG, PNG])
   })
 
-  it('accepts no more plots than the maximum', () => {
+  it('accepts at most the maximum number of plots', () => {
     const { channel: guest, plots } = channel()
     guest.write(verdict())
     for (let i = 0; i < PLOTS_MAX + 5; i++) guest.write(encodeFrame('P', PNG))
@@ -44,9 +44,9 @@ describe('the channel of the guest', () => {
   })
 
   it.each([
-    ['a type that is not known', encodeFrame('X', Buffer.from('{"type":"exit","exit_code":0}'))],
-    ['bytes that are no frame', Buffer.from('print this, please')],
-    ['a length above the cap', Buffer.concat([Buffer.from('P'), Buffer.from([0xff, 0xff, 0xff, 0xff])])],
+    ['a frame of unknown type', encodeFrame('X', Buffer.from('{"type":"exit","exit_code":0}'))],
+    ['bytes without a frame header', Buffer.from('print this, please')],
+    ['a frame above the maximum length', Buffer.concat([Buffer.from('P'), Buffer.from([0xff, 0xff, 0xff, 0xff])])],
     ['a plot before the verdict', encodeFrame('P', PNG)],
   ])('ignores everything after %s', (_what, bytes) => {
     const { channel: guest, plots } = channel()
@@ -56,15 +56,15 @@ describe('the channel of the guest', () => {
   })
 })
 
-it('a reader of frames buffers no more than one frame of the maximum length', () => {
+it('the frame reader refuses a frame above the maximum length at its header', () => {
   const reader = new FrameReader(PLOT_BYTES_MAX)
   const header = encodeFrame('P', Buffer.alloc(0))
   header.writeUInt32BE(PLOT_BYTES_MAX + 1, 1)
   expect(() => [...reader.push(header)]).toThrow(RangeError)
 })
 
-describe('pending output', () => {
-  it('is announced once until it is read, and is readable without an announcement', () => {
+describe('the shared output buffer of a run', () => {
+  it('is announced once until it is read, and can be read without an announcement', () => {
     const writer = new SharedOutput(makeOutputBuffer(16))
     const reader = new SharedOutput(writer.buffer)
     expect([writer.write(Buffer.from('ab')), writer.write(Buffer.from('c'))]).toEqual([true, false])
@@ -73,7 +73,7 @@ describe('pending output', () => {
     expect(reader.take().toString()).toBe('d')
   })
 
-  it('ends at its maximum, and counts the excess', () => {
+  it('is truncated at its maximum, and counts all written bytes', () => {
     const writer = new SharedOutput(makeOutputBuffer(4))
     writer.write(Buffer.from('abc'))
     writer.write(Buffer.from('defgh'))
@@ -81,7 +81,7 @@ describe('pending output', () => {
   })
 })
 
-it('a reused output buffer contains nothing of the previous run', () => {
+it('a reused output buffer contains no data of the previous run', () => {
   const buffers = new OutputBuffers(4)
   const first = new SharedOutput(buffers.take())
   first.write(Buffer.from('abcdef'))
@@ -92,14 +92,14 @@ it('a reused output buffer contains nothing of the previous run', () => {
   expect(Buffer.from(second.buffer).includes('bcd')).toBe(false)
 })
 
-describe('a rewritten module', () => {
+describe('a WebAssembly module with rewritten memory limits', () => {
   /** One memory of 1 page without a maximum, exported as `m`, with `hi` in it, and a custom section. */
   const module = Buffer.from(
     '0061736d01000000' + '0503010001' + '07050101' + '6d0200' + '0b08010041000b026869' + '00050161626364',
     'hex',
   )
 
-  it('cannot grow beyond its maximum', async () => {
+  it('cannot grow its memory beyond the maximum', async () => {
     const instance = new Instance(await compile(limitModule(module, 3, false)), {})
     const { m } = instance.exports as { m: Memory }
     expect(m.grow(2)).toBe(1)
@@ -107,14 +107,14 @@ describe('a rewritten module', () => {
     expect(Buffer.from(m.buffer, 0, 2).toString()).toBe('hi')
   })
 
-  it('has no data of its own when restored from an image', async () => {
+  it('has no initial data if it is restored from a memory image', async () => {
     const instance = new Instance(await compile(limitModule(module, 3, true)), {})
     const { m } = instance.exports as { m: Memory }
     expect(Buffer.from(m.buffer).every((byte) => byte === 0)).toBe(true)
   })
 })
 
-it('an image omits long runs of zeros and no other byte', () => {
+it('a memory image omits long runs of zeros and no other byte', () => {
   const memory = new Uint8Array(1 << 20)
   memory[5] = 1
   memory[200_000] = 2
@@ -126,8 +126,8 @@ it('an image omits long runs of zeros and no other byte', () => {
   expect(segments.reduce((sum, [, length]) => sum + length, 0)).toBeLessThan(100_000)
 })
 
-describe('restarts of an interpreter', () => {
-  it('follow after a growing delay, until there were too many, and again when the oldest has expired', () => {
+describe('the restarts of an interpreter', () => {
+  it('have a growing delay, and are refused with sandbox_unavailable after too many in five minutes', () => {
     let nowMs = 0
     const restarts = new Restarts(() => nowMs)
     expect(restarts.delayMs(1)).toBe(0)

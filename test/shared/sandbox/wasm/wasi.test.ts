@@ -4,7 +4,7 @@ import { CREATE, EXCLUSIVE, TRUNCATE, wasiGuest } from '../../../support/sandbox
 
 const NEW = { how: CREATE, write: true }
 
-it('file contents are read back from the start, the middle and the end', () => {
+it('the WASI file system reads a written file from the start, the middle and the end', () => {
   const guest = wasiGuest()
   const fd = guest.open('tmp/a', NEW)
   guest.write(fd, 'hello world')
@@ -15,7 +15,7 @@ it('file contents are read back from the start, the middle and the end', () => {
   expect(guest.size('tmp/a')).toBe(11)
 })
 
-it('no path leads above the root', () => {
+it('the WASI file system resolves no path above its root', () => {
   const guest = wasiGuest()
   for (const path of [
     '../../lib/stored.txt',
@@ -31,7 +31,7 @@ it('no path leads above the root', () => {
   expect(guest.open('lib/stored.txt/..')).toBe(-ERRNO.notdir)
 })
 
-it('prepared files cannot be changed, replaced or removed', () => {
+it('the WASI file system refuses to change, replace or remove prepared files', () => {
   const guest = wasiGuest()
   expect(guest.open('lib/stored.txt', { write: true })).toBe(-ERRNO.rofs)
   expect(guest.open('lib/new', NEW)).toBe(-ERRNO.rofs)
@@ -48,7 +48,7 @@ it('prepared files cannot be changed, replaced or removed', () => {
   expect(guest.read(fd)).toBe('stored')
 })
 
-it('all files share one quota, and a removed file is freed when it is closed', () => {
+it('the WASI file system has one quota for all files, and frees a removed file when it is closed', () => {
   const guest = wasiGuest({ bytes: 1_000 })
   const fd = guest.open('tmp/a', NEW)
   expect(guest.write(fd, 'x'.repeat(900))).toBe(0)
@@ -60,7 +60,7 @@ it('all files share one quota, and a removed file is freed when it is closed', (
   expect(guest.write(other, 'x'.repeat(1_000))).toBe(0)
 })
 
-it('one file has a limit, also when extended without writing', () => {
+it('the WASI file system limits the size of a file, also if the file is extended without a write', () => {
   const guest = wasiGuest({ bytes: 10_000, fileBytes: 2_048 })
   const fd = guest.open('tmp/a', NEW)
   expect(guest.write(fd, 'x'.repeat(2_049))).toBe(ERRNO.fbig)
@@ -72,7 +72,7 @@ it('one file has a limit, also when extended without writing', () => {
   expect(guest.size('tmp/a')).toBe(2_048)
 })
 
-it('truncated content is zero when the file grows again', () => {
+it('the WASI file system returns zeros for truncated content if the file grows again', () => {
   const guest = wasiGuest()
   const fd = guest.open('tmp/a', NEW)
   guest.write(fd, 'secret')
@@ -82,7 +82,7 @@ it('truncated content is zero when the file grows again', () => {
   expect(guest.read(fd)).toBe('s\0\0')
 })
 
-it('files and directories are bounded in number', () => {
+it('the WASI file system limits the number of files and directories', () => {
   const guest = wasiGuest({ nodes: 4 })
   // One is /tmp itself.
   expect(guest.onPath('path_create_directory', 'tmp/d')).toBe(0)
@@ -93,7 +93,7 @@ it('files and directories are bounded in number', () => {
   expect(guest.open(`tmp/${'x'.repeat(256)}`, NEW)).toBe(-ERRNO.nametoolong)
 })
 
-it('descriptors are bounded, and a closed one is reused', () => {
+it('the WASI file system limits the number of open descriptors, and reuses closed ones', () => {
   const guest = wasiGuest({ openMax: 6 })
   const first = guest.open('lib/stored.txt')
   expect([first, guest.open('lib/stored.txt'), guest.open('lib/stored.txt')]).toEqual([4, 5, -ERRNO.mfile])
@@ -104,7 +104,7 @@ it('descriptors are bounded, and a closed one is reused', () => {
   expect(guest.call('fd_tell', -1, 8_192)).toBe(ERRNO.badf)
 })
 
-it('opening respects its flags', () => {
+it('the WASI file system respects the flags of open: create, exclusive, append and truncate', () => {
   const guest = wasiGuest()
   expect(guest.open('tmp/a')).toBe(-ERRNO.noent)
   guest.write(guest.open('tmp/a', NEW), 'one')
@@ -116,7 +116,7 @@ it('opening respects its flags', () => {
   expect(guest.open('tmp', { write: true })).toBe(-ERRNO.isdir)
 })
 
-it('a rename replaces allowed targets, and never moves a directory into itself', () => {
+it('the WASI file system replaces files by rename, and refuses to move a directory into itself', () => {
   const guest = wasiGuest()
   guest.write(guest.open('tmp/a', NEW), 'a')
   guest.write(guest.open('tmp/b', NEW), 'bb')
@@ -133,14 +133,14 @@ it('a rename replaces allowed targets, and never moves a directory into itself',
   expect(guest.onPath('path_remove_directory', 'tmp/g')).toBe(ERRNO.notempty)
 })
 
-it('a directory listed in small pieces has every name once', () => {
+it('the WASI file system lists each name of a directory once, even in small chunks', () => {
   const guest = wasiGuest({ nodes: 40 })
   const names = Array.from({ length: 30 }, (_, i) => `file-${i}`)
   for (const name of names) guest.call('fd_close', guest.open(`tmp/${name}`, NEW))
   expect(guest.list('tmp', 100)).toEqual(['.', '..', ...names])
 })
 
-it('there are no links and no sockets', () => {
+it('the WASI file system supports neither links nor sockets', () => {
   const guest = wasiGuest()
   expect(guest.call('path_symlink', 0, 1, 3, 0, 1)).toBe(ERRNO.notsup)
   expect(guest.call('path_link', 3, 0, 0, 1, 3, 0, 1)).toBe(ERRNO.notsup)
@@ -150,7 +150,7 @@ it('there are no links and no sockets', () => {
   }
 })
 
-it('addresses outside the memory are an error of the guest', () => {
+it('the WASI calls return an error for addresses outside the memory of the guest', () => {
   const guest = wasiGuest()
   const fd = guest.open('lib/stored.txt')
   for (const address of [1 << 20, (1 << 20) - 4, -1, -(2 ** 31)]) {
@@ -164,7 +164,7 @@ it('addresses outside the memory are an error of the guest', () => {
   expect(guest.onPath('path_unlink_file', 'x'.repeat(5_000))).toBe(ERRNO.nametoolong)
 })
 
-it('a poll blocks for the requested time, and the clocks advance meanwhile', () => {
+it('a WASI poll blocks for the requested time, and the clocks advance during that time', () => {
   const guest = wasiGuest()
   const clock = (id: number) => {
     guest.call('clock_time_get', id, 0n, 8_192)
@@ -177,7 +177,7 @@ it('a poll blocks for the requested time, and the clocks advance meanwhile', () 
   expect(Math.abs(Number(clock(0) / 1_000_000n) - Date.now())).toBeLessThan(60_000)
 })
 
-it('the guest has its own variables only, and its own random bytes', () => {
+it('a WASI guest has only its own environment variables, and different random bytes at each call', () => {
   const guest = wasiGuest()
   guest.call('environ_sizes_get', 100, 104)
   expect([guest.memory.getU32(100), guest.memory.getU32(104)]).toEqual([1, 'HOME=/tmp\0'.length])
@@ -188,7 +188,7 @@ it('the guest has its own variables only, and its own random bytes', () => {
   expect(Buffer.from(guest.memory.bytes(400, 32))).not.toEqual(Buffer.from(guest.memory.bytes(432, 32)))
 })
 
-it('output goes to the stream, and the end has its status', () => {
+it('a WASI guest writes to the output stream, and ends with its exit status', () => {
   const guest = wasiGuest()
   guest.write(1, 'printed')
   expect(guest.written).toEqual(['printed'])

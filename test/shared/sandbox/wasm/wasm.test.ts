@@ -45,14 +45,14 @@ const problem = await prepareWasmFiles(SANDBOX_DIRECTORY).then(
   },
 )
 
-describe.skipIf(problem !== undefined)('code in the WebAssembly sandbox', { timeout: RUN_MS }, () => {
+describe.skipIf(problem !== undefined)('a program in the WebAssembly sandbox', { timeout: RUN_MS }, () => {
   let sandbox: Sandbox
   beforeAll(async () => {
     sandbox = await wasmAdapter({ directory: SANDBOX_DIRECTORY, log }).open(AbortSignal.timeout(PREPARE_MS))
   }, PREPARE_MS)
   afterAll(() => sandbox?.close())
 
-  it('sees its own variables, files and process number, and none of the host', async () => {
+  it('sees its own variables, files and process id, and none of the host', async () => {
     const code = `
 import os
 print(os.getpid() == ${process.pid}, sorted(os.environ), sorted(os.listdir('/')), os.getcwd(), os.listdir())
@@ -65,7 +65,7 @@ for path in ('/etc/passwd', '/proc/self/environ', ${JSON.stringify(fileURLToPath
     })
   })
 
-  it('has no network and starts no process or thread', async () => {
+  it('has no network, and starts no process or thread', async () => {
     const code = `
 import os, threading
 tries = {
@@ -107,7 +107,7 @@ raise SystemExit(3)
     })
   })
 
-  it('changes nothing for the next run, in the interpreter or its files', async () => {
+  it('leaves no changes in the interpreter or its files for the next run', async () => {
     const spoil = `
 import builtins, json, math, sys, os
 builtins.print = None
@@ -123,7 +123,7 @@ os.chdir('/')
     expect(await runCode(sandbox, look)).toMatchObject({ stdout: '[] True 1 False\n' })
   })
 
-  it('gets a MemoryError at its limit, and may allocate up to it', async () => {
+  it('receives a MemoryError at its memory limit, and may allocate up to the limit', async () => {
     const code = `
 big = bytearray(400 << 20)
 try: more = bytearray(400 << 20)
@@ -132,7 +132,7 @@ except MemoryError: print('no more')
     expect(await runCode(sandbox, code)).toMatchObject({ exit_code: 0, stdout: 'no more\n' })
   })
 
-  it('fills its scratch space without using the memory of the service', async () => {
+  it('receives "No space left on device" at 64 MiB of files', async () => {
     const code = `
 wrote = 0
 try:
@@ -144,13 +144,13 @@ except OSError as error: print(error.strerror, wrote <= 64 << 20)
     expect(await runCode(sandbox, code)).toMatchObject({ exit_code: 0, stdout: 'No space left on device True\n' })
   })
 
-  it('that crashes its interpreter is reported like a signal', async () => {
+  it('that crashes its interpreter ends with exit code 139', async () => {
     const result = await runCode(sandbox, "print('before', flush=True)\nimport os; os.abort()")
     expect(result).toMatchObject({ success: true, exit_code: 139, stdout: 'before\n' })
     expect(result.stderr).toMatch(/interpreter crashed/)
   })
 
-  it('runs asyncio and long sleeps without a thread', async () => {
+  it('can use asyncio and sleep without threads', async () => {
     const code = `
 import asyncio, time
 async def work(n):
@@ -164,7 +164,7 @@ asyncio.run(main())
     expect(await runCode(sandbox, code)).toMatchObject({ exit_code: 0, stdout: '[2, 1] True\n' })
   })
 
-  it('is stopped in a loop and in a sleep at its timeout', async () => {
+  it('is stopped at its timeout in a loop and in a sleep', async () => {
     for (const code of ['while True: pass', 'import time; time.sleep(60)', 'sum(x for x in iter(int, 1))']) {
       expect(await runCode(sandbox, `print('began')\n${code}`, { timeoutMs: 1_500 })).toMatchObject({
         success: false,
@@ -174,7 +174,7 @@ asyncio.run(main())
     }
   })
 
-  it('does not use up its time while it waits in the queue', async () => {
+  it('does not use up its timeout while it waits for an interpreter', async () => {
     const runs = Array.from({ length: 3 * availableParallelism() }, () =>
       runCode(sandbox, 'import time; time.sleep(2)', { timeoutMs: 5_500 }),
     )
@@ -182,7 +182,7 @@ asyncio.run(main())
   })
 })
 
-describe.skipIf(problem !== undefined)('the process of the interpreters', { timeout: RUN_MS }, () => {
+describe.skipIf(problem !== undefined)('the process with the WebAssembly interpreters', { timeout: RUN_MS }, () => {
   let files: WasmFiles
   beforeAll(async () => {
     files = await prepareWasmFiles(SANDBOX_DIRECTORY)
@@ -190,7 +190,7 @@ describe.skipIf(problem !== undefined)('the process of the interpreters', { time
 
   const job = (code: string) => ({ code, timeoutMs: 30_000, scan: false })
 
-  it('reads its requests and nothing else, writes no file, starts no process and has no eval', async () => {
+  it('can read only its own files, write no file, start no process and evaluate no code', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-wasm-'))
     const probe = join(directory, 'probe.mjs')
     await writeFile(probe, PROBE)
@@ -205,7 +205,7 @@ describe.skipIf(problem !== undefined)('the process of the interpreters', { time
     await rm(directory, { recursive: true })
   })
 
-  it('loses its runs when killed, and accepts no more', async () => {
+  it('fails its runs with sandbox_lost when it is killed, and accepts no more', async () => {
     const wasm = await WasmProcess.start(files, 1, log, never)
     const began = Promise.withResolvers<void>()
     const run = wasm.run(job("print('began')\nwhile True: pass"), () => began.resolve(), never)
@@ -216,7 +216,7 @@ describe.skipIf(problem !== undefined)('the process of the interpreters', { time
     await wasm.stop()
   })
 
-  it('ends with all of its runs when stopped', async () => {
+  it('fails its runs with sandbox_lost when it is stopped', async () => {
     const wasm = await WasmProcess.start(files, 1, log, never)
     const began = Promise.withResolvers<void>()
     const run = wasm.run(job("print('began')\nwhile True: pass"), () => began.resolve(), never)
@@ -227,7 +227,7 @@ describe.skipIf(problem !== undefined)('the process of the interpreters', { time
     expect(isAlive(wasm.pid as number)).toBe(false)
   })
 
-  it('ends when the service is killed, also while every thread is busy', async () => {
+  it('ends when the service is killed, even if all of its threads are busy', async () => {
     const host = spawn(process.execPath, [HOST, SANDBOX_DIRECTORY], { stdio: ['ignore', 'pipe', 'inherit'] })
     const pid = Number(await firstLine(host))
     expect(isAlive(pid)).toBe(true)
@@ -256,7 +256,7 @@ describe.skipIf(problem !== undefined)('the process of the interpreters', { time
   })
 })
 
-it('a machine without Python gets the package to install, and no partial files remain', async () => {
+it('the WebAssembly sandbox fails with the package to install if Python is missing, and leaves no partial files', async () => {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-wasm-'))
   const adapter = wasmAdapter({ directory, log, python: join(directory, 'no-python') })
   await expect(adapter.prepare(() => {}, never)).rejects.toMatchObject({
