@@ -81,7 +81,6 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     'obscenity',
     'ws',
     '@fastify/busboy',
-    'rate-limiter-flexible',
     'pino',
     'prom-client',
     '@modelcontextprotocol/client',

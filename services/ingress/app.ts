@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type NextFunction, type Request, type Response } from 'express'
-import type { RemainingLimit } from '#shared/capacity/rate-limits.ts'
+import { enterCall } from '#shared/capacity/capacity.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
@@ -123,9 +123,7 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
   let end: (() => void) | undefined
   try {
     if (route.isCall) {
-      const show = (left: readonly RemainingLimit[]) => setLimitHeaders(reply, format, left)
-      end = await context.limits.enter(key, show, isJobSubmission(call))
-      await context.budgets.require(key)
+      end = await enterCall(context, key, isJobSubmission(call), (left) => setLimitHeaders(reply, format, left))
     } else setLimitHeaders(reply, format, context.limits.remaining(key))
     // The promise is chained instead of awaited: a suspended async function would keep the body in memory, and a call
     // may take minutes.

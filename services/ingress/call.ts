@@ -4,7 +4,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import type { Budgets } from '#shared/capacity/budgets.ts'
 import type { ByteBudget, HeldBytes, Holding, StoredQuota } from '#shared/capacity/byte-budgets.ts'
 import type { Pauses } from '#shared/capacity/pauses.ts'
-import type { ConcurrencyLimits, RateLimits } from '#shared/capacity/rate-limits.ts'
+import type { RateLimits } from '#shared/capacity/rate-limits.ts'
 import type { SubmitQueue } from '#shared/capacity/semaphore.ts'
 import type { Config } from '#shared/config/config.ts'
 import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
@@ -35,7 +35,6 @@ export interface IngressContext {
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
-  readonly concurrency: ConcurrencyLimits
   readonly budgets: Budgets
   /** Writes usage to the ledger in batches; undefined in a deployment without a store. */
   readonly usage: UsageBatches | undefined

@@ -6,7 +6,7 @@ import { Budgets } from '#shared/capacity/budgets.ts'
 import { ByteBudget, DiskFloor, StoredQuota } from '#shared/capacity/byte-budgets.ts'
 import { type AdmittingJobs, admitJob } from '#shared/capacity/capacity.ts'
 import { Fleet } from '#shared/capacity/fleet-counts.ts'
-import { ConcurrencyLimits, RateLimits } from '#shared/capacity/rate-limits.ts'
+import { RateLimits } from '#shared/capacity/rate-limits.ts'
 import { SubmitQueue } from '#shared/capacity/semaphore.ts'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
@@ -209,20 +209,19 @@ function portError(error: unknown, { host, port }: Config): unknown {
   ])
 }
 
-/** Creates rate limits, concurrency limits and budgets. The caller must close `fleet`. */
+/** Creates rate limits and budgets. The caller must close `fleet`. */
 function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const { config, log, store } = ports
   const counts = ports.openFleetCounts()
   const clock = () => performance.now()
   const fleet = counts && new Fleet({ counts, boot: jobs.boot, log, clock })
   const limitsOf = (project: string) => keys.limitsOf(project)
-  const limits = new RateLimits(config, { limitsOf, fleet, ingresses: () => jobs.presence.ingresses() })
-  const mostOf = (project: string) => keys.limitsOfTenant(project).running
-  const places = new ConcurrencyLimits({ mostOf, tenants: store?.tenants, fleet, clock })
-  store?.tenants.limitRunning(places)
+  const runningMaxOf = (project: string) => keys.limitsOfTenant(project).running
   const ingresses = () => jobs.presence.ingresses()
+  const limits = new RateLimits(config, { limitsOf, runningMaxOf, tenants: store?.tenants, fleet, ingresses })
+  store?.tenants.limitRunning(limits)
   const budgets = new Budgets({ ledger: store?.usage, log, limitsOf, fleet, ingresses })
-  return { fleet, limits, concurrency: places, budgets }
+  return { fleet, limits, budgets }
 }
 
 function openStorage({ config, store }: Ports, boot: string): StoredQuota {

@@ -6,7 +6,45 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
 import type { Budgets } from './budgets.ts'
-import type { RateLimits } from './rate-limits.ts'
+import type { RateLimits, RemainingLimit } from './rate-limits.ts'
+
+/*
+ * The gates that a call passes, in this order. A gate delays the call, or refuses it with an error that states when to try again.
+ *
+ *     gate                             protects                refused caller gets          setting                           class
+ *  1. requests per minute, concurrent  other keys              429                          RATE_LIMIT_REQUESTS, limits of    RateLimits
+ *     calls of a key                                                                        keys and projects
+ *  2. spent budget                     money of the project    429 insufficient_quota       budget_usd_per_month of a key     Budgets
+ *  3. bytes of request bodies          memory of the ingress   503                          BODY_BUDGET_BYTES                 ByteBudget
+ *  4. code runs of an end user         other end users         429                          CODE_RUNS_PER_USER                RateLimits
+ *  5. reserved tokens and budget       both limits, in bursts  429                          RATE_LIMIT_TOKENS, the budget     RateLimits, Budgets
+ *  6. concurrent calls and jobs of a   other projects          429                          running of a project              RateLimits
+ *     project
+ *  7. attached jobs in total           memory of the ingress   503                          JOBS_MAX                          AttachedJobs
+ *  8. paused pool or model             the operator's decision 503                          admin API                         Pauses
+ *  9. estimated wait                   callers, from waiting   503 with Retry-After         START_TIMEOUT_MS                  AdmissionControl
+ *                                      for a certain timeout
+ * 10. fair queue of tenants            other tenants           waits                        -                                 TenantDispatcher
+ * 11. free slot of a worker            the worker              waits                        INFERENCE_SLOTS and others        Poller
+ * 12. permit of the model              other models            waits, or another worker     concurrency of a model            ModelBulkheads,
+ *                                                                                                                             ParkedCalls
+ * 13. bytes of bodies from blobs       memory of the worker    waits                        BODY_BUDGET_BYTES                 Semaphore
+ * 14. adaptive limit and circuit       the upstream server     another server, or 503       concurrency of a model            AdaptiveLimit,
+ *     breaker of a server                                                                                                     Breaker
+ *
+ * A durable job passes gates 1 to 5, and then:
+ *  6. disk space, bytes of a project   the disk                503, 429 insufficient_quota  DISK_FREE_BYTES_MIN,              StoredQuota
+ *                                                                                           FILES_BYTES_MAX_PER_PROJECT
+ *  7. permit of its project while      calls of others         waits; after 30 s 429        -                                 SubmitQueue
+ *     others make calls
+ *  8. number of jobs                   other projects, the     429, 503                     DURABLE_JOBS_MAX and others       JobQuota
+ *                                      store
+ *  9. claim in turn of tenants, if the pool is not paused and the project is below its concurrency limit: the job stays queued
+ * Gates 11 to 14 follow. A line of a batch passes gates 1, 5 and 6 to 8 when it becomes a job.
+ *
+ * A document, an embedding, a WebAssembly run and an embedded model wait for a Semaphore, and an audio file is refused by the
+ * AudioQuota of its tenant. `shared/lib/yielding.ts` bounds how long work may hold the event loop.
+ */
 
 /**
  * Interval at which a job is read until it has ended. Kept long, because a notification nearly always arrives first,
@@ -34,6 +72,14 @@ export interface Admission {
   release(): void
 }
 
+/** An attached call within the limits of its key and project. */
+export interface AdmittedSlot {
+  /** Undefined if neither tokens nor budget are limited. */
+  readonly admission?: Admission
+  /** Must be called once, when the call has ended. */
+  leave(): void
+}
+
 export interface AdmittedCall {
   readonly pool: PoolName
   readonly model: string
@@ -49,11 +95,48 @@ interface Limiting {
 type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
 /**
- * Reserves tokens and budget for a call. Returns undefined if no limit applies.
+ * Gates 1 and 2: counts a call before its body is read.
  *
- * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`
+ * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the store
+ * @returns function to call when the call has ended
+ * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded`, `insufficient_quota`, `permission_denied`
  */
-export function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
+export async function enterCall(
+  { budgets, limits }: Pick<Limiting, 'budgets' | 'limits'>,
+  key: KeyOf,
+  isJob: boolean,
+  show: (left: readonly RemainingLimit[]) => void,
+): Promise<() => void> {
+  const leave = await limits.enter(key, show, isJob)
+  try {
+    await budgets.require(key)
+    return leave
+  } catch (refused) {
+    leave()
+    throw refused
+  }
+}
+
+/**
+ * Gates 5 and 6, for an attached call. Returns undefined if no limit applies.
+ *
+ * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`, `permission_denied`
+ */
+export function admitCall(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<AdmittedSlot> | undefined {
+  const reserving = admit(context, key, call)
+  if (!reserving) return context.limits.enterProject(key)?.then((leave) => ({ leave }))
+  return reserving.then(async (admission) => {
+    try {
+      return { admission, leave: (await context.limits.enterProject(key)) ?? (() => {}) }
+    } catch (refused) {
+      admission.release()
+      throw refused
+    }
+  })
+}
+
+/** Reserves tokens and budget for a call. Returns undefined if no limit applies. */
+function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
   // Each request of a batch has its own reservation, so the batch needs none.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
@@ -107,7 +190,10 @@ interface EndOfJobs {
   waitForEnd(tenant: string, id: string, signal: AbortSignal, pollMs: number): Promise<{ readonly usage: unknown }>
 }
 
-/** {@link admit} for a durable job. The tokens used are counted only if this process still runs when the job ends. */
+/**
+ * Gate 5, for a durable job. Returns undefined if no limit applies. The tokens used are counted only if this process still runs when
+ * the job ends.
+ */
 export function admitJob(
   context: AdmittingJobs,
   jobs: () => EndOfJobs,

@@ -1,7 +1,6 @@
-import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible'
 import type { ErrorCode } from '#schemas/error.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
-import { type LimitSettings, limitsOfKey, type Owner } from '#shared/keys/limits.ts'
+import { type LimitSettings, limitsOfKey, type OwnedLimits, type Owner } from '#shared/keys/limits.ts'
 import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RunningLimits, TenantReads } from '#shared/store/tenants.ts'
@@ -14,6 +13,9 @@ import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet
  */
 const UNASKED_SHARE = 1 / 4
 
+/** Maximum counters of each sort, which exceeds the number of keys with limits. At the maximum, all of them are dropped. */
+const COUNTERS_MAX = 50_000
+
 /** Default limits of every key without limits of its own or of its project. 0 means no limit. */
 export interface RateLimitConfig extends LimitSettings {
   readonly followsMaxPerKey: number
@@ -23,6 +25,10 @@ export interface RateLimitConfig extends LimitSettings {
 
 export interface RateLimitOptions {
   limitsOf?(project: string): Limits | undefined
+  /** Maximum concurrent calls and durable jobs of a project; undefined: no limit. */
+  runningMaxOf?(project: string): number | undefined
+  /** Undefined if the deployment has no durable jobs. */
+  readonly tenants?: Pick<TenantReads, 'running'> | undefined
   /** Undefined if this ingress is the only one, or has no store to share counts. */
   readonly fleet?: Fleet | undefined
   /** Number of ingresses, including this one. */
@@ -49,6 +55,13 @@ interface Use {
   readonly window: MinuteWindow
 }
 
+/** Running calls and jobs of a project, and their limit. */
+export interface ConcurrencyUse {
+  readonly most: number
+  readonly calls: number
+  readonly jobs: number
+}
+
 interface SlotUse {
   readonly owner: Owner
   readonly limit: number
@@ -57,41 +70,42 @@ interface SlotUse {
 }
 
 /**
- * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md,
- * Limits).
+ * Limits per key and project: requests and tokens per minute, concurrent calls, and concurrent calls and durable jobs
+ * of a project (docs/internals/protocol.md, Limits).
  *
  * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a
  * synchronization only if the call might exceed a limit (docs/operate/reliability.md, How exact limits are).
  *
  * Only requests that create work are counted. Reads, polls, event streams and cancels are never refused because of
  * running calls. Long polls and event streams have a limit of their own, because they stay open.
+ *
+ * Calls and durable jobs of a project share a concurrency limit over the whole fleet (docs/operate/keys.md, What runs
+ * at once). A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable
+ * job reads both under a lock of the tenant. The last slot is therefore never taken twice. If a call and a claim compete
+ * for it, then both may fail. A durable job that exceeds the limit waits in the store.
  */
-export class RateLimits {
+export class RateLimits implements RunningLimits {
   readonly #config: RateLimitConfig
-  readonly #limitsOf: (project: string) => Limits | undefined
+  readonly #options: RateLimitOptions
   readonly #fleet: Fleet | undefined
-  readonly #ingresses: () => number
   readonly #clock: () => number
-  readonly #counts = new Counts()
+  readonly #windows = new Map<string, MinuteWindow>()
+  readonly #windowsOfUsers = new Map<string, MinuteWindow>()
+  readonly #running = new Map<string, Running>()
   readonly #following = new Map<string, number>()
-  readonly #users: RateLimiterMemory | undefined
 
   constructor(config: RateLimitConfig, options: RateLimitOptions = {}) {
     this.#config = config
-    this.#limitsOf = (project) => options.limitsOf?.(project)
+    this.#options = options
     this.#fleet = options.fleet
-    this.#ingresses = () => Math.max(1, options.ingresses?.() ?? 1)
     this.#clock = options.clock ?? (() => performance.now())
-    const { codeRunsPerUser: points } = config
-    this.#users = points > 0 ? new RateLimiterMemory({ points, duration: WINDOW_MS / 1_000 }) : undefined
   }
 
   /**
    * Counts a call of a key, or refuses it. No await separates check and count: otherwise concurrent calls could all
    * take the last slot. `show` is called in both cases.
    *
-   * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the
-   * store ({@link ConcurrencyLimits})
+   * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the store
    * @returns function to call when the call has ended
    * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
    * `permission_denied` if the limit is 0
@@ -149,15 +163,68 @@ export class RateLimits {
    *
    * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
    */
-  async countUser({ id }: Pick<ApiKey, 'id'>, userId: string | undefined): Promise<void> {
-    if (!this.#users || userId === undefined) return
-    const { points } = this.#users
-    await this.#users.consume(`${id} ${userId}`).catch((refused: RateLimiterRes) => {
-      throw refusal(
-        `Rate limit reached: at most ${points} code runs per minute for one end user.`,
-        refused.msBeforeNext,
-      )
-    })
+  countUser({ id }: Pick<ApiKey, 'id'>, userId: string | undefined): void {
+    const { codeRunsPerUser: most } = this.#config
+    if (most === 0 || userId === undefined) return
+    const now = this.#clock()
+    const window = countOf(this.#windowsOfUsers, `${id} ${userId}`, MinuteWindow)
+    if (window.used(now) < most) return window.add(1, now)
+    throw refusal(`Rate limit reached: at most ${most} code runs per minute for one end user.`, window.remainingMs(now))
+  }
+
+  /** Maximum concurrent calls and jobs of a project; undefined: no limit. */
+  mostOf(project: string): number | undefined {
+    return this.#options.runningMaxOf?.(project)
+  }
+
+  /** Running attached calls of a project in this ingress. */
+  callsOf(project: string): number {
+    return this.#running.get(callsName(project))?.local ?? 0
+  }
+
+  /** Running calls and jobs of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
+  async useOf(project: string): Promise<ConcurrencyUse | undefined> {
+    const most = this.mostOf(project)
+    return most === undefined ? undefined : { most, ...(await this.#readUse(project)) }
+  }
+
+  /**
+   * Counts an attached call in the concurrency limit of its project. Returns undefined if no limit applies.
+   *
+   * @returns function to call when the call has ended
+   * @throws ServiceError `rate_limit_exceeded` if the limit is reached; `permission_denied` if the limit is 0
+   */
+  enterProject(key: Pick<ApiKey, 'id' | 'project'>): Promise<() => void> | undefined {
+    const project = projectIdOf(key)
+    const most = this.mostOf(project)
+    return most === undefined ? undefined : this.#enterProject(project, most)
+  }
+
+  async #enterProject(project: string, most: number): Promise<() => void> {
+    if (most === 0) throw limitIsZero('project', 'concurrent calls and jobs')
+    const running = this.#runningOf(callsName(project))
+    running.local++
+    const leave = () => {
+      running.local--
+      this.#fleet?.markChanged(running)
+    }
+    try {
+      const { calls, jobs } = await this.#readUse(project)
+      if (calls + jobs <= most) return leave
+      const used = `${calls - 1} calls and ${jobs} jobs are running.`
+      throw refusal(`This project is at its limit of ${most} concurrent calls and jobs: ${used}`, 1_000)
+    } catch (error) {
+      leave()
+      throw error
+    }
+  }
+
+  async #readUse(project: string): Promise<{ calls: number; jobs: number }> {
+    const running = this.#runningOf(callsName(project))
+    if (!this.#fleet) return { jobs: (await this.#options.tenants?.running(project)) ?? 0, calls: running.local }
+    if (this.#fleet.isReachable) await this.#fleet.synchronize([running])
+    else this.#fleet.markChanged(running)
+    return { calls: running.all(this.#clock()), jobs: running.jobs(this.#clock()) }
   }
 
   /**
@@ -228,7 +295,7 @@ export class RateLimits {
    */
   #refuse(uses: readonly Use[], slots: readonly SlotUse[], more: number): void {
     const now = this.#clock()
-    const full = slots.find(({ running, limit }) => this.#runningOf(running, now) + more > limit)
+    const full = slots.find(({ running, limit }) => this.#countedIn(running, now) + more > limit)
     if (full?.limit === 0) throw limitIsZero(full.owner, 'calls at once')
     if (full) {
       this.#fleet?.refresh(full.running, now)
@@ -285,17 +352,29 @@ export class RateLimits {
    * Number of running calls. Stale counts of other ingresses are ignored while the store is reachable, because current
    * ones will be read.
    */
-  #runningOf(running: Running, nowMs: number): number {
+  #countedIn(running: Running, nowMs: number): number {
     return this.#fleet?.isReachable && !running.isFresh(nowMs) ? running.local : running.all(nowMs)
   }
 
   #unsynced(left: number): number {
-    return Math.floor((left * UNASKED_SHARE) / this.#ingresses())
+    return Math.floor((left * UNASKED_SHARE) / Math.max(1, this.#options.ingresses?.() ?? 1))
+  }
+
+  #limitsOf(key: KeyOf): OwnedLimits[] {
+    return limitsOfKey(key, this.#config, (project) => this.#options.limitsOf?.(project))
+  }
+
+  #windowOf(name: string): MinuteWindow {
+    return countOf(this.#windows, name, MinuteWindow)
+  }
+
+  #runningOf(name: string): Running {
+    return countOf(this.#running, name, Running)
   }
 
   #usesOf(key: KeyOf): Use[] {
     const uses: Use[] = []
-    for (const { owner, id, tokens, requests } of limitsOfKey(key, this.#config, this.#limitsOf)) {
+    for (const { owner, id, tokens, requests } of this.#limitsOf(key)) {
       if (tokens !== undefined) uses.push(this.#use('tokens', owner, id, tokens))
       if (requests !== undefined) uses.push(this.#use('requests', owner, id, requests))
     }
@@ -303,12 +382,12 @@ export class RateLimits {
   }
 
   #use(kind: Use['kind'], owner: Owner, id: string, limit: number): Use {
-    return { kind, owner, limit, window: this.#counts.window(`${kind} ${owner} ${id}`) }
+    return { kind, owner, limit, window: this.#windowOf(`${kind} ${owner} ${id}`) }
   }
 
   #slotsOf(key: KeyOf): SlotUse[] {
-    return limitsOfKey(key, this.#config, this.#limitsOf).flatMap(({ owner, id, running: limit, countsJobs }) =>
-      limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#counts.running(`${owner} ${id}`) }],
+    return this.#limitsOf(key).flatMap(({ owner, id, running: limit, countsJobs }) =>
+      limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#runningOf(`${owner} ${id}`) }],
     )
   }
 
@@ -321,136 +400,14 @@ export class RateLimits {
   }
 }
 
-export interface ConcurrencyOptions {
-  /** Maximum concurrent calls and durable jobs of a project; undefined: no limit. */
-  mostOf(project: string): number | undefined
-  /** Undefined if the deployment has no durable jobs. */
-  readonly tenants: Pick<TenantReads, 'running'> | undefined
-  /** Undefined if this ingress is the only one. */
-  readonly fleet: Fleet | undefined
-  readonly clock: () => number
-}
-
-export interface ConcurrencyUse {
-  readonly most: number
-  readonly calls: number
-  readonly jobs: number
-}
-
-/**
- * Concurrency limit per project, for attached calls and durable jobs together, over the whole fleet
- * (docs/operate/keys.md, What runs at once).
- *
- * A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable job reads
- * both under a lock of the tenant. The last slot is therefore never taken twice. If a call and a claim compete for it,
- * then both may fail.
- *
- * Only attached calls are counted here. A durable job that exceeds the limit waits in the store.
- */
-export class ConcurrencyLimits implements RunningLimits {
-  readonly #options: ConcurrencyOptions
-  readonly #running = new Map<string, Running>()
-
-  constructor(options: ConcurrencyOptions) {
-    this.#options = options
-  }
-
-  /**
-   * Counts an attached call. Returns undefined if no limit applies.
-   *
-   * @returns function to call when the call has ended
-   * @throws ServiceError `rate_limit_exceeded` if the limit is reached; `permission_denied` if the limit is 0
-   */
-  enter(key: Pick<ApiKey, 'id' | 'project'>): Promise<() => void> | undefined {
-    const project = projectIdOf(key)
-    const most = this.#options.mostOf(project)
-    return most === undefined ? undefined : this.#enter(project, most)
-  }
-
-  mostOf(project: string): number | undefined {
-    return this.#options.mostOf(project)
-  }
-
-  callsOf(project: string): number {
-    return this.#running.get(project)?.local ?? 0
-  }
-
-  /** Running calls and jobs of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
-  async useOf(project: string): Promise<ConcurrencyUse | undefined> {
-    const most = this.#options.mostOf(project)
-    return most === undefined ? undefined : { most, ...(await this.#synchronize(this.#runningOf(project), project)) }
-  }
-
-  async #enter(project: string, most: number): Promise<() => void> {
-    if (most === 0) throw limitIsZero('project', 'concurrent calls and jobs')
-    const running = this.#runningOf(project)
-    running.local++
-    const leave = () => {
-      running.local--
-      this.#options.fleet?.markChanged(running)
-    }
-    try {
-      const { calls, jobs } = await this.#synchronize(running, project)
-      if (calls + jobs > most) throw full({ most, calls: calls - 1, jobs })
-      return leave
-    } catch (error) {
-      leave()
-      throw error
-    }
-  }
-
-  async #synchronize(running: Running, project: string): Promise<{ calls: number; jobs: number }> {
-    const { clock, fleet, tenants } = this.#options
-    if (!fleet) return { jobs: (await tenants?.running(project)) ?? 0, calls: running.local }
-    if (fleet.isReachable) await fleet.synchronize([running])
-    else fleet.markChanged(running)
-    return { calls: running.all(clock()), jobs: running.jobs(clock()) }
-  }
-
-  #runningOf(project: string): Running {
-    let running = this.#running.get(project)
-    if (!running) {
-      running = new Running(callsName(project))
-      this.#running.set(project, running)
-    }
-    return running
-  }
-}
-
-function full({ most, calls, jobs }: ConcurrencyUse) {
-  return refusal(
-    `This project is at its limit of ${most} concurrent calls and jobs: ${calls} calls and ${jobs} jobs are running.`,
-    1_000,
-  )
-}
-
-/** Maximum counters, which exceeds the number of keys with limits. At the maximum, all counters are dropped. */
-const KEPT_MAX = 50_000
-
-export class Counts {
-  readonly #windows = new Map<string, MinuteWindow>()
-  readonly #running = new Map<string, Running>()
-
-  window(name: string): MinuteWindow {
-    let window = this.#windows.get(name)
-    if (!window) {
-      if (this.#windows.size >= KEPT_MAX) this.#windows.clear()
-      window = new MinuteWindow(name)
-      this.#windows.set(name, window)
-    }
-    return window
-  }
-
-  running(name: string): Running {
-    let running = this.#running.get(name)
-    if (!running) {
-      // Running calls stay counted: each has a reference to its counter.
-      if (this.#running.size >= KEPT_MAX) this.#running.clear()
-      running = new Running(name)
-      this.#running.set(name, running)
-    }
-    return running
-  }
+function countOf<Count>(counts: Map<string, Count>, name: string, Type: new (name: string) => Count): Count {
+  const known = counts.get(name)
+  if (known) return known
+  // Running calls stay counted: each has a reference to its counter.
+  if (counts.size >= COUNTERS_MAX) counts.clear()
+  const count = new Type(name)
+  counts.set(name, count)
+  return count
 }
 
 export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owner, leftMs: number): ServiceError {

@@ -140,10 +140,10 @@ async function findAnyJob(context: IngressContext, call: Call): Promise<DurableJ
 }
 
 async function sendJob(context: IngressContext, call: Call, job: DurableJob): Promise<void> {
-  const { broker, jobs, pauses, concurrency: places } = context
+  const { broker, jobs, pauses, limits } = context
   const isQueued = job.state === 'queued'
   const ahead = isQueued ? await requireOperator(context).countAhead(job) : 0
-  const taken = isQueued ? await places.useOf(job.tenant) : undefined
+  const taken = isQueued ? await limits.useOf(job.tenant) : undefined
   const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
   await call.reply.whole(operatorJob(job, pendingReason(job, fleet, ahead, taken), await childCountsOf(context, job)))
 }

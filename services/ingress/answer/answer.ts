@@ -5,7 +5,7 @@ import { JobOptions } from '#services/ingress/jobs/job-options.ts'
 import { refusalOf, sendBytes, sendStream } from '#services/ingress/reply/reply.ts'
 import { retryMsMaxOf } from '#services/ingress/reply/retry.ts'
 import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
-import { type Admission, admit } from '#shared/capacity/capacity.ts'
+import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { type EndedCall, entryOf } from '#shared/usage/cost.ts'
@@ -38,33 +38,15 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   return preparing.then((prepared) => {
     facts.model = prepared.model
     facts.user_id = prepared.userId
-    return context.limits.countUser(key, prepared.userId).then(() => {
-      if (isDurable) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
-      const { pool } = endpoint.kind
-      const admitting = admit(context, key, { pool, model: prepared.model, body: prepared.body })
-      if (!admitting) return answerInPlace(context, call, endpoint, prepared)
-      return admitting.then((admission) => answerInPlace(context, call, endpoint, prepared, admission))
-    })
+    context.limits.countUser(key, prepared.userId)
+    if (isDurable) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
+    const { pool } = endpoint.kind
+    const admitting = admitCall(context, key, { pool, model: prepared.model, body: prepared.body })
+    if (!admitting) return answerAttached(context, call, endpoint, prepared, undefined)
+    return admitting.then(({ admission, leave }) =>
+      answerAttached(context, call, endpoint, prepared, admission).finally(leave),
+    )
   })
-}
-
-/** Runs an attached call within the concurrency limit of its project. */
-function answerInPlace(
-  context: IngressContext,
-  call: Call,
-  endpoint: JobEndpoint,
-  prepared: PreparedCall,
-  admission?: Admission,
-): Promise<void> {
-  const entering = context.concurrency.enter(call.key)
-  if (!entering) return answerAttached(context, call, endpoint, prepared, admission)
-  return entering.then(
-    (leave) => answerAttached(context, call, endpoint, prepared, admission).finally(leave),
-    (error: unknown) => {
-      admission?.release()
-      throw error
-    },
-  )
 }
 
 async function answerAttached(

@@ -28,7 +28,7 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   })
   call.facts.model = prepared.model
   call.facts.user_id = prepared.userId
-  await context.limits.countUser(key, prepared.userId)
+  context.limits.countUser(key, prepared.userId)
   const options = {
     idempotencyKey: readIdempotencyKey(call.headers['idempotency-key']),
     isAsync: true,

@@ -11,7 +11,7 @@ import { jobFieldsOf } from '#services/ingress/jobs/job-options.ts'
 import { isJobId, jobNotFound, requireJobs } from '#services/ingress/jobs/paths.ts'
 import type { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
-import type { RemainingLimit } from '#shared/capacity/rate-limits.ts'
+import { enterCall } from '#shared/capacity/capacity.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -43,10 +43,9 @@ export async function runRequest(
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
   }
-  const show = (left: readonly RemainingLimit[]) => setLimitHeaders(reply, endpoint.format, left)
-  const end = await context.limits.enter(key, show, frame.idempotency_key !== undefined)
+  const isJob = frame.idempotency_key !== undefined
+  const end = await enterCall(context, key, isJob, (left) => setLimitHeaders(reply, endpoint.format, left))
   try {
-    await context.budgets.require(key)
     const call = callOf(context, asking, reply, frame, endpoint)
     using _storage = call.storage
     await answerCall(context, call, endpoint, takeBodyOf(frame, endpoint))
