@@ -200,7 +200,8 @@ export class ChoiceState {
 
   #unknownFields(delta: Delta, out: GenerateEvent[]): void {
     let unknown: Record<string, unknown> | undefined
-    for (const [name, value] of Object.entries(delta)) {
+    for (const name in delta) {
+      const value = delta[name as keyof Delta]
       if (value === null || value === undefined || KNOWN_FIELDS.has(name)) continue
       if (Array.isArray(value) && value.length === 0) continue
       unknown ??= {}

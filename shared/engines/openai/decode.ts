@@ -113,8 +113,10 @@ export class OpenAiDecoder implements AnswerDecoder {
     const choices = choicesOf(chunk)
     this.#usage.read(chunk, choices)
     if (this.#isSame) this.#answerFields(chunk, out)
-    for (const [position, choice] of choices.entries()) {
+    let position = 0
+    for (const choice of choices) {
       this.#choice(choice.index ?? position)?.read(choice as WireChoice, this.#isWhole, out)
+      position++
     }
   }
 
@@ -131,7 +133,8 @@ export class OpenAiDecoder implements AnswerDecoder {
 
   #answerFields(chunk: Chunk, out: GenerateEvent[]): void {
     let changed: Record<string, unknown> | undefined
-    for (const [name, value] of Object.entries(chunk)) {
+    for (const name in chunk) {
+      const value = chunk[name]
       if (value === null || KNOWN_FIELDS.has(name) || name === '__proto__') continue
       const json = JSON.stringify(value)
       if (this.#answered.get(name) === json) continue

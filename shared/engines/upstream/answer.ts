@@ -92,11 +92,9 @@ function textOf(event: GenerateEvent): string {
 }
 
 /** Splits texts and log probabilities that do not fit into one record. */
-function* inPieces(events: readonly GenerateEvent[]): Generator<GenerateEvent> {
-  for (const event of events) {
-    if (isTooLarge(event)) yield* splitEvent(event)
-    else yield event
-  }
+function inPieces(events: readonly GenerateEvent[]): readonly GenerateEvent[] {
+  if (!events.some(isTooLarge)) return events
+  return events.flatMap((event) => (isTooLarge(event) ? [...splitEvent(event)] : [event]))
 }
 
 /**

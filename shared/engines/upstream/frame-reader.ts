@@ -7,6 +7,8 @@ import { answerError, type ErrorContext, errorInAnswer, hasError } from './error
 import { answerObject, isJson, isSmallFrame, isUnreadable, smallObject } from './json.ts'
 
 const FRAME_CHARS_MAX = 8 * 1024 * 1024
+/** Maximum bytes that are read without event-loop yields. */
+const SMALL_READ_BYTES = 4 * 1024
 /** Maximum characters of a line of JSON among the events of a stream. */
 export const BARE_LINE_CHARS_MAX = 64 * 1024
 /** Empty frames, which some servers send to keep the connection open. */
@@ -56,7 +58,17 @@ export class FrameReader<Event> implements AnswerReader<Event> {
   }
 
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
-    return runNowOrYielding(chunks.length === 0 ? this.endYielding(out) : this.readYielding(chunks, out))
+    const [chunk] = chunks
+    if (!chunk) return runNowOrYielding(this.endYielding(out))
+    if (chunks.length > 1 || chunk.length > SMALL_READ_BYTES) return runNowOrYielding(this.readYielding(chunks, out))
+    // Most reads are one small frame, which needs no generator.
+    this.#feed(this.#bytes.write(chunk))
+    const [frame] = this.#frames
+    if (!frame || this.#decoder.isDone) return this.#decoder.isDone
+    if (this.#frames.length > 1 || !isSmallFrame(frame.data)) return runNowOrYielding(this.#decode(out))
+    this.#frames.length = 0
+    this.#decodeSmall(frame, out)
+    return this.#decoder.isDone
   }
 
   async cut(out: Event[]): Promise<boolean> {
@@ -110,32 +122,54 @@ export class FrameReader<Event> implements AnswerReader<Event> {
     this.#bare = ''
   }
 
-  *#decode(out: Event[]): Generator<undefined, void> {
+  *#decode(out: Event[]): Generator<undefined, boolean> {
     for (const frame of this.#frames) {
       if (this.#decoder.isDone) break
-      yield* this.#frame(frame, out)
+      if (isSmallFrame(frame.data)) this.#decodeSmall(frame, out)
+      else yield* this.#decodeLarge(frame, out)
       yield
     }
     this.#frames.length = 0
+    return this.#decoder.isDone
   }
 
-  *#frame({ event, data, isLast }: Frame, out: Event[]): Generator<undefined, void> {
-    const text = isSmallFrame(data) ? data.trim() : data
-    if (event !== 'error' && (KEEPALIVE_FRAMES.has(text) || this.#decoder.isEnd(text))) return
-    let frame: Record<string, unknown>
+  #decodeSmall(frame: Frame, out: Event[]): void {
+    const text = frame.data.trim()
+    if (this.#isWithoutData(frame, text)) return
+    let data: Record<string, unknown>
     try {
-      frame = isSmallFrame(text)
-        ? smallObject(this.#errorContext, text)
-        : yield* answerObject(this.#errorContext, Buffer.from(text))
+      data = smallObject(this.#errorContext, text)
     } catch (error) {
-      if (!isUnreadable(error)) throw error
-      if (event === 'error') throw errorInAnswer(this.#errorContext, { message: text }, text.length)
-      // The frame is truncated, or follows the whole answer. The earlier frames decide whether the answer is complete.
-      if (isLast || this.#decoder.isComplete) return
-      throw error
+      return this.#onUndecoded(error, frame)
     }
-    if (event === 'error' && !hasError(frame)) throw errorInAnswer(this.#errorContext, frame, text.length)
-    decodeOrFail(this.#errorContext.model, () => this.#decoder.frame(frame, out))
+    this.#push(frame, data, out)
+  }
+
+  *#decodeLarge(frame: Frame, out: Event[]): Generator<undefined, void> {
+    if (this.#isWithoutData(frame, frame.data)) return
+    let data: Record<string, unknown>
+    try {
+      data = yield* answerObject(this.#errorContext, Buffer.from(frame.data))
+    } catch (error) {
+      return this.#onUndecoded(error, frame)
+    }
+    this.#push(frame, data, out)
+  }
+
+  #isWithoutData({ event }: Frame, text: string): boolean {
+    return event !== 'error' && (KEEPALIVE_FRAMES.has(text) || this.#decoder.isEnd(text))
+  }
+
+  #onUndecoded(error: unknown, { event, data, isLast }: Frame): void {
+    if (!isUnreadable(error)) throw error
+    if (event === 'error') throw errorInAnswer(this.#errorContext, { message: data.trim() }, data.length)
+    // The frame is truncated, or follows the whole answer. The earlier frames decide whether the answer is complete.
+    if (!isLast && !this.#decoder.isComplete) throw error
+  }
+
+  #push({ event, data: text }: Frame, data: Record<string, unknown>, out: Event[]): void {
+    if (event === 'error' && !hasError(data)) throw errorInAnswer(this.#errorContext, data, text.length)
+    decodeOrFail(this.#errorContext.model, () => this.#decoder.frame(data, out))
   }
 
   #tooLong(cause?: unknown): ServiceError {
