@@ -12,7 +12,6 @@ import { readMetrics } from './admin/metrics.ts'
 import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
 import { listPools } from './admin/pools.ts'
 import { drainWorker, listWorkers, undrainWorker } from './admin/workers.ts'
-import { answerCall } from './answer/answer.ts'
 import { cancelBatch, createBatch, listBatches, retrieveBatch } from './batches/batches.ts'
 import {
   cancelMessageBatch,
@@ -24,7 +23,11 @@ import {
   retrieveMessageBatch,
 } from './batches/messages/messages.ts'
 import { readRequests } from './batches/messages/upload.ts'
-import type { Call, IngressContext } from './call.ts'
+import type { WireFormat } from './body/errors.ts'
+import { answerCall } from './calls/answer.ts'
+import type { Call, IngressContext } from './calls/call.ts'
+import { deleteFile, fileContent, listFiles, retrieveFile } from './calls/files.ts'
+import { listJobs } from './calls/job-list.ts'
 import {
   createConversation,
   createItems,
@@ -47,16 +50,13 @@ import { listModels, retrieveModel } from './endpoints/models.ts'
 import { readOwnKey } from './endpoints/own-key.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
 import { readUsage } from './endpoints/usage.ts'
-import { deleteFile, fileContent, listFiles, retrieveFile } from './files/read.ts'
 import { createFile, readUpload } from './files/upload.ts'
 import { streamEvents } from './jobs/events.ts'
 import { getInput } from './jobs/input.ts'
-import { listJobs } from './jobs/list.ts'
 import { cancelJob, deleteJob, getJob, getResult, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
 import { submitJob } from './jobs/submit.ts'
 import { listWebhookSecrets } from './jobs/webhook-secrets.ts'
-import type { WireFormat } from './reply/errors.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
 export interface Route {

@@ -1,5 +1,5 @@
-import type { WireFormat } from '#services/ingress/reply/errors.ts'
-import { failureFrame, SSE_END, sseText } from '#services/ingress/reply/sse.ts'
+import type { WireFormat } from '#services/ingress/body/errors.ts'
+import { failureFrame, SSE_END, sseText } from '#services/ingress/http/reply.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 

@@ -1,4 +1,4 @@
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
 type Action =

@@ -1,8 +1,8 @@
 import { ListDeadLetters, RedriveDeadLetters } from '#schemas/admin/admin.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { firstPage } from '#services/ingress/jobs/list.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { firstPage } from '#services/ingress/calls/job-list.ts'
 import {
   type DeadLetter,
   type DeadLetterReason,

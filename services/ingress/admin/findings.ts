@@ -1,7 +1,7 @@
 import { ListFindings } from '#schemas/admin/admin.ts'
 import { PoolName } from '#schemas/job.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { type Finding, runCheck } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts } from '#shared/doctor/fleet.ts'

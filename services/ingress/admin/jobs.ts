@@ -1,16 +1,22 @@
 import { ListAdminJobs } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
-import { acceptedOf } from '#services/ingress/answer/durable.ts'
-import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/prefer-header.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
-import { type ChildCounts, childCountsOf, childCountsOfPage } from '#services/ingress/jobs/child-counts.ts'
-import { firstPage } from '#services/ingress/jobs/list.ts'
-import { jobObject, statusOf } from '#services/ingress/jobs/object.ts'
-import { isJobId, jobIdOf, requireJobs } from '#services/ingress/jobs/paths.ts'
-import { statesOfAll } from '#services/ingress/jobs/statuses.ts'
+import { projectIdNamed } from '#services/ingress/callers/keys.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { acceptedOf } from '#services/ingress/calls/durable.ts'
+import { firstPage, statesOfAll } from '#services/ingress/calls/job-list.ts'
+import {
+  type ChildCounts,
+  childCountsOf,
+  childCountsOfPage,
+  isJobId,
+  jobIdOf,
+  jobObject,
+  requireJobs,
+  statusOf,
+} from '#services/ingress/calls/job-object.ts'
+import { idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/prefer-header.ts'
 import { type Pauses, sentenceOf } from '#shared/capacity/pauses.ts'
 import type { Peers } from '#shared/jobs/peers.ts'
 import { ServiceError } from '#shared/lib/error.ts'

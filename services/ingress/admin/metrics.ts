@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 
 export const ADMIN_METRICS = '/v1/admin/metrics'
 

@@ -1,6 +1,6 @@
 import { PoolName } from '#schemas/job.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { modelNotFound } from '#services/ingress/endpoints/model.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { modelNotFound } from '#services/ingress/calls/endpoint.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { PauseTarget } from '#shared/store/operator.ts'
 import { audit } from './audit.ts'

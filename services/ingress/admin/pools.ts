@@ -1,6 +1,6 @@
 import { Priority } from '#schemas/durable-job.ts'
 import { PoolName } from '#schemas/job.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Depth } from '#shared/store/store.ts'
 

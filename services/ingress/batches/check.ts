@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer'
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { withoutByteOrderMark } from '#services/ingress/body/body-bytes.ts'
+import { withoutByteOrderMark } from '#services/ingress/body/body.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'

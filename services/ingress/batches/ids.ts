@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { isJobId, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 

@@ -1,5 +1,5 @@
-import type { IngressContext } from '#services/ingress/call.ts'
-import { requireFiles } from '#services/ingress/files/read.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { requireFiles } from '#services/ingress/calls/files.ts'
 import { FILES_MAX } from '#services/ingress/files/upload.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'

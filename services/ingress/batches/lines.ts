@@ -1,5 +1,5 @@
 import type { BatchPartRange } from '#schemas/batches/batch.ts'
-import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
+import { ByteBlocks } from '#services/ingress/body/body.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 
 const NEWLINE = 0x0a

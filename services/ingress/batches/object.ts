@@ -1,13 +1,12 @@
 import { BatchRequest, BatchResult } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
-import { requireJobs } from '#services/ingress/jobs/paths.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { countEnded, requireJobs, waitingFor } from '#services/ingress/calls/job-object.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { batchIdOf } from './ids.ts'
-import { countEnded, waitingFor } from './parts.ts'
 
 export interface BatchDetails {
   readonly request: BatchRequest

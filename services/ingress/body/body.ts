@@ -1,11 +1,13 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
+import type { Readable, Transform } from 'node:stream'
+import * as zlib from 'node:zlib'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
+import { concatBytes } from '#shared/lib/concat-bytes.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { runYielding } from '#shared/lib/yielding.ts'
-import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.ts'
+import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
 
 /**
  * Reads the JSON body of a request, in UTF-8 with any supported compression. A body is refused before parsing if its
@@ -65,4 +67,217 @@ function positionOf({ message, offset }: JsonSyntaxError): string {
 
 function invalid(message: string): ServiceError {
   return new ServiceError('invalid_request', message)
+}
+
+/** Minimum and maximum size of a block in which small pieces are collected. */
+const BLOCK_BYTES_MIN = 4 * 1024
+const BLOCK_BYTES_MAX = 1024 * 1024
+const CODINGS_MAX = 3
+/** Maximum zstd window: 2^23 bytes = 8 MiB, as RFC 9659 specifies. The default of the library is 128 MiB. */
+const ZSTD_WINDOW_LOG_MAX = 23
+/** Node.js before 22.15 has no zstd. */
+const { createZstdDecompress } = zlib as Partial<typeof zlib>
+
+const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Transform>([
+  ['gzip', () => zlib.createGunzip()],
+  ['x-gzip', () => zlib.createGunzip()],
+  ['deflate', () => zlib.createInflate()],
+  ['br', () => zlib.createBrotliDecompress()],
+  ...(createZstdDecompress ? [['zstd', () => openZstd(createZstdDecompress)] as const] : []),
+])
+
+interface BodyBounds {
+  /** Maximum bytes after decompression. */
+  readonly bytesMax: number
+  /** Interval at which progress is checked. A body is refused after one to two intervals without a received byte. */
+  readonly stallMs: number
+}
+
+/**
+ * Reads and decompresses the whole body of a request. The rest of a refused body is discarded while it arrives, so that
+ * the caller can answer at once. If the rest takes too long,
+ * then services/ingress/http/server.ts cuts the connection.
+ *
+ * @param onGrowth Called with the number of bytes so far, after each piece. If it throws, then the body is refused
+ * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`
+ */
+async function readBytes(req: IncomingMessage, bounds: BodyBounds, onGrowth: (bytes: number) => void): Promise<Buffer> {
+  if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
+  const inflaters = openInflaters(req.headers['content-encoding'])
+  // No await between pipe() and collect(): otherwise a decompressor would stay piped to a request that is no longer
+  // read.
+  const stages: Readable[] = [req]
+  for (const inflater of inflaters) stages.push((stages.at(-1) ?? req).pipe(inflater))
+  try {
+    const blocks = await collect(req, stages, bounds, onGrowth)
+    return await blocks.join()
+  } finally {
+    for (const [index, inflater] of inflaters.entries()) {
+      stages[index]?.unpipe(inflater)
+      inflater.destroy()
+    }
+    req.resume()
+  }
+}
+
+/**
+ * Removes the byte order mark that editors and PowerShell write before UTF-8 text. RFC 8259 §8.1 allows parsers to
+ * ignore it.
+ */
+export function withoutByteOrderMark(text: Buffer): Buffer {
+  return text[0] === 0xef && text[1] === 0xbb && text[2] === 0xbf ? text.subarray(3) : text
+}
+
+/** Opens the decompressors in order of use. The coding that was applied last is removed first (RFC 9110 §8.4). */
+function openInflaters(encoding = ''): Transform[] {
+  const codings = encoding
+    .toLowerCase()
+    .split(',')
+    .map((coding) => coding.trim())
+    .filter((coding) => coding !== '' && coding !== 'identity')
+  const opens = codings.map((coding) => INFLATERS.get(coding))
+  if (codings.length <= CODINGS_MAX && opens.every((open) => open !== undefined)) {
+    return opens.toReversed().map((open) => open())
+  }
+  const names = [...INFLATERS.keys()].filter((name) => name !== 'x-gzip').join(', ')
+  const message = `Content-Encoding must be ${names} or identity, or at most ${CODINGS_MAX} of these in a row.`
+  throw new ServiceError('unsupported_media_type', message)
+}
+
+function openZstd(create: typeof zlib.createZstdDecompress): Transform {
+  return create({ params: { [zlib.constants.ZSTD_d_windowLogMax]: ZSTD_WINDOW_LOG_MAX } })
+}
+
+function collect(
+  req: IncomingMessage,
+  stages: readonly Readable[],
+  { bytesMax, stallMs }: BodyBounds,
+  onGrowth: (bytes: number) => void,
+): Promise<ByteBlocks> {
+  return new Promise((resolve, reject) => {
+    const blocks = new ByteBlocks()
+    const { socket } = req
+    const source = stages.at(-1) ?? req
+    // Decompressed bytes count as progress, too, because decompression may take longer than the transfer.
+    const progress = () => socket.bytesRead + blocks.bytes
+    let seen = progress()
+    const stall = setInterval(() => {
+      const isStalled = progress() === seen && !req.complete
+      if (isStalled) fail(new ServiceError('request_timeout', 'The body stopped arriving.'))
+      seen = progress()
+    }, stallMs)
+    const onData = (chunk: Buffer) => {
+      const bytes = blocks.bytes + chunk.length
+      if (bytes > bytesMax) return fail(tooLarge(bytesMax))
+      try {
+        onGrowth(bytes)
+      } catch (error) {
+        return fail(error)
+      }
+      blocks.push(chunk)
+    }
+    // Limits the compressed bytes, too, because empty gzip members produce no output, however many there are.
+    const counters = stages.slice(0, -1).map(() => {
+      let bytes = 0
+      return (chunk: Buffer) => {
+        bytes += chunk.length
+        if (bytes > bytesMax) fail(tooLarge(bytesMax))
+      }
+    })
+    const onEnd = () => {
+      stop()
+      resolve(blocks)
+    }
+    // A cut connection closes the request without `end`, which a decompressor does not report. A request that was
+    // answered before does not close together with its connection, so the socket is watched, too.
+    const onClose = () => {
+      if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
+    }
+    const onError = (stage: Readable, cause: Error) => {
+      if (stage === req) onClose()
+      else
+        fail(
+          new ServiceError('invalid_request', 'Could not decompress the body as its Content-Encoding specifies.', {
+            cause,
+          }),
+        )
+    }
+    const fail = (error: unknown) => {
+      stop()
+      reject(error)
+    }
+    const stop = () => {
+      clearInterval(stall)
+      for (const [index, count] of counters.entries()) stages[index]?.off('data', count)
+      source.off('data', onData).off('end', onEnd)
+      req.off('close', onClose)
+      socket.off('close', onClose)
+    }
+    source.on('data', onData).on('end', onEnd)
+    for (const stage of stages) stage.on('error', (cause) => onError(stage, cause))
+    for (const [index, count] of counters.entries()) stages[index]?.on('data', count)
+    req.on('close', onClose)
+    // Several pipelined requests may have listeners on one socket.
+    socket.setMaxListeners(0).on('close', onClose)
+    if (socket.destroyed) onClose()
+  })
+}
+
+function tooLarge(bytesMax: number): ServiceError {
+  return new ServiceError('request_too_large', `The body is larger than the ${bytesMax} bytes the service accepts.`)
+}
+
+/**
+ * Collects bytes in at most about twice their size of memory. Small pieces are copied: a piece of one byte would
+ * otherwise need a hundred bytes. The piece would also keep the 64 KiB in memory that were read from the socket with
+ * it.
+ */
+export class ByteBlocks {
+  bytes = 0
+  #blocks: Buffer[] = []
+  #used = 0
+
+  push(piece: Buffer): void {
+    // Most bodies arrive in one piece, which is not copied.
+    if (this.bytes > 0) this.#copy(piece)
+    else {
+      this.#blocks = [piece]
+      this.#used = piece.length
+    }
+    this.bytes += piece.length
+  }
+
+  async join(): Promise<Buffer> {
+    return this.#only() ?? (await runYielding(concatBytes(this.#taken(), this.bytes)))
+  }
+
+  /**
+   * Joins all bytes and empties this object. Does not yield, because joining the largest body takes only a few
+   * milliseconds.
+   */
+  take(): Buffer {
+    return this.#only() ?? runToEnd(concatBytes(this.#taken(), this.bytes))
+  }
+
+  #only(): Buffer | undefined {
+    return this.#blocks.length === 1 ? this.#taken()[0]?.subarray(0, this.bytes) : undefined
+  }
+
+  #taken(): Buffer[] {
+    const blocks = this.#blocks
+    this.#blocks = []
+    return blocks
+  }
+
+  #copy(piece: Buffer): void {
+    const last = this.#blocks.at(-1)
+    const copied = last ? piece.copy(last, this.#used) : 0
+    this.#used += copied
+    if (copied === piece.length) return
+    const rest = piece.subarray(copied)
+    const size = Math.max(rest.length, Math.min(BLOCK_BYTES_MAX, Math.max(BLOCK_BYTES_MIN, this.bytes)))
+    const block = Buffer.allocUnsafeSlow(size)
+    this.#blocks.push(block)
+    this.#used = rest.copy(block)
+  }
 }

@@ -59,7 +59,7 @@ const NAMELESS_PARTS_MAX = 8
  *
  * When the promise settles, no file is being consumed. The rest of a refused form is discarded while it arrives, so
  * that the caller can answer at once. If the rest takes too long,
- * then services/ingress/server.ts cuts the connection.
+ * then services/ingress/http/server.ts cuts the connection.
  *
  * @returns the fields, in order
  * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`;

@@ -1,21 +1,20 @@
 import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
-import type { WireFormat } from '#services/ingress/reply/errors.ts'
+import type { WireFormat } from '#services/ingress/body/errors.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
-import type { Limits } from '#shared/keys/project.ts'
+import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { untilAligned } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 
 /** Maximum ids per kind of change in a log line; the rest are only counted. */
 const IDS_MAX = 20
-
-export type { ApiKey } from '#shared/keys/keys.ts'
 
 /** Called once when a key becomes invalid, with the error for its caller. */
 type OnEnd = (error: ServiceError) => void
@@ -274,7 +273,7 @@ export function authenticate(
   return key
 }
 
-export function requireScope(key: ApiKey, scope: KeyScope): void {
+function requireScope(key: ApiKey, scope: KeyScope): void {
   if (hasScope(key, scope)) return
   const how = `Create a key with it where the service runs: sluice keys create --scopes ${scope}`
   throw new ServiceError(
@@ -358,4 +357,46 @@ function fieldsOf(what: string, ids: string[]): [string, string[] | number][] {
     [what, ids.slice(0, IDS_MAX)],
     [`${what}_count`, ids.length],
   ]
+}
+
+/** Maximum projects that an error message lists, most similar first. */
+const SHOWN_MAX = 10
+
+/**
+ * Returns the id of a project that an operator gave by id or name. If a text is both, then the id takes precedence. A
+ * key without a project is its own project. An unknown id is accepted, because its jobs and usage may still be stored.
+ *
+ * @throws ServiceError `invalid_value` if no project, or more than one, has the name
+ */
+export function projectIdNamed(known: ValidKeys, text: string): string {
+  const names = namesById(known)
+  if (names.has(text)) return text
+  const ids = [...names].flatMap(([id, name]) => (name === text ? [id] : []))
+  const [id, second] = ids
+  if (id !== undefined && second === undefined) return id
+  if (second !== undefined) {
+    const all = ids.slice(0, SHOWN_MAX).join(', ')
+    throw refusal(`${ids.length} projects have the name '${text}': ${all}. Use the id of one.`)
+  }
+  if (/^(proj|key)_[-\w]+$/.test(text)) return text
+  throw refusal(`No project '${text}' exists. ${knownProjects(names, text)}`)
+}
+
+/** Names of all projects by id: created projects, projects that only keys mention, and keys without a project. */
+function namesById({ keys, projects }: ValidKeys): Map<string, string | undefined> {
+  const names = new Map<string, string | undefined>()
+  for (const key of keys) names.set(projectIdOf(key), key.project === undefined ? key.name : undefined)
+  for (const { id, name } of projects) names.set(id, name)
+  return names
+}
+
+function knownProjects(names: ReadonlyMap<string, string | undefined>, text: string): string {
+  const labels = new Map([...names].map(([id, name]) => (name === undefined ? [id, id] : [name, `${name} (${id})`])))
+  const shown = similarNameOf(text, [...labels.keys()]).slice(0, SHOWN_MAX)
+  const more = labels.size - shown.length
+  return `Known projects: ${shown.map(({ name }) => labels.get(name)).join(', ')}${more > 0 ? `, and ${more} more` : ''}.`
+}
+
+function refusal(message: string): ServiceError {
+  return new ServiceError('invalid_value', message, { param: 'project' })
 }

@@ -1,4 +1,4 @@
-import type { WireFormat } from '#services/ingress/reply/errors.ts'
+import type { WireFormat } from '#services/ingress/body/errors.ts'
 import type { RemainingLimit } from '#shared/capacity/rate-limits.ts'
 
 interface HeaderTarget {

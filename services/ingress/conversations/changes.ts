@@ -1,9 +1,9 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ConversationItem } from '#schemas/responses/conversation.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { requireJobs } from '#services/ingress/calls/job-object.ts'
 import { hasEnded, readStoredResponse } from '#services/ingress/endpoints/responses/stored-response.ts'
-import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import type { Holding } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import {

@@ -1,18 +1,23 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
+import type { DecodeContext } from '#services/ingress/body/decode.ts'
+import type { WireFormat } from '#services/ingress/body/errors.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
-import type { WireFormat } from '#services/ingress/reply/errors.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import {
+  type Caller,
+  getModel,
+  type JobEndpoint,
+  type PreparedCall,
+  requireNativeUrls,
+  upstreamFields,
+} from '#services/ingress/calls/endpoint.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { decodeChat } from './chat/decode.ts'
 import { decodeCompletions } from './completions/decode.ts'
-import type { DecodeContext } from './decode.ts'
-import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { decodeCount, decodeMessages, type MessagesContext } from './messages/decode.ts'
 import { parseUpstreamHeaders, parseVersion } from './messages/headers.ts'
 import { searchesHere, withSearch } from './messages/web-search.ts'
-import { getModel } from './model.ts'
-import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
 
 /** Deadline of a token count. Kept short, because counting is either fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000

@@ -9,9 +9,9 @@ import {
 } from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { isUsable, modelNotFound } from '#services/ingress/calls/endpoint.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { isUsable, modelNotFound } from './model.ts'
 
 const PREFIX = '/v1/models/'
 

@@ -5,14 +5,14 @@ import { type Line, LineSplitter } from '#services/ingress/batches/lines.ts'
 import { type FormBounds, type FormField, type FormFile, readForm } from '#services/ingress/body/multipart.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { fileObject, requireFiles } from '#services/ingress/calls/files.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { newFileId } from '#shared/store/files.ts'
-import { fileObject, requireFiles } from './read.ts'
 
 /** Maximum form fields: `purpose`, the members of `expires_after`, and some fields that are ignored. */
 const FIELDS_MAX = 32

@@ -1,12 +1,10 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { type Reply, sendFrames, throwIfRefused } from '#services/ingress/reply/reply.ts'
+import { type Call, type IngressContext, type Reply, sendFrames, throwIfRefused } from '#services/ingress/calls/call.ts'
+import { eventObject, findJob, jobNotFound, queryNumber, requireJobs } from '#services/ingress/calls/job-object.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { frameOf } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { eventObject } from './object.ts'
-import { findJob, jobNotFound, queryNumber, requireJobs } from './paths.ts'
 import { jobWithDetails } from './read.ts'
 
 /**

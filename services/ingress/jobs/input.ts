@@ -1,9 +1,9 @@
 import type { StoredRequest } from '#schemas/job.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { findJob, jobNotFound, requireJobs } from '#services/ingress/calls/job-object.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { bytesOfBody, fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
-import { findJob, jobNotFound, requireJobs } from './paths.ts'
 
 /** Maximum bytes of JSON in the answer. A longer input is cut to its beginning. */
 export const INPUT_BYTES_MAX = 256 * 1024

@@ -1,15 +1,23 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
-import { acceptedOf, RETRY_AFTER_SECONDS, sendAccepted, waitFor } from '#services/ingress/answer/durable.ts'
-import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/prefer-header.ts'
-import { resultOf } from '#services/ingress/answer/stored-output.ts'
 import { usageOf } from '#services/ingress/batches/pool/sums.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { formatOf } from '#services/ingress/body/errors.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { acceptedOf, RETRY_AFTER_SECONDS, resultOf, sendAccepted, waitFor } from '#services/ingress/calls/durable.ts'
+import {
+  childCountsOf,
+  findJob,
+  jobIdOf,
+  jobObject,
+  queryNumber,
+  requireJobs,
+} from '#services/ingress/calls/job-object.ts'
+import { refuseJobHeaders } from '#services/ingress/calls/job-options.ts'
+import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/calls/prefer-header.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { requireHosted } from '#services/ingress/endpoints/responses/hosted-tools.ts'
 import { RESPONSES_PATH, readStoredResponse } from '#services/ingress/endpoints/responses/stored-response.ts'
-import { formatOf } from '#services/ingress/reply/errors.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
@@ -18,10 +26,6 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { DoneStep } from '#shared/store/family.ts'
 import { callCost } from '#shared/usage/cost.ts'
-import { childCountsOf } from './child-counts.ts'
-import { refuseJobHeaders } from './job-options.ts'
-import { jobObject } from './object.ts'
-import { findJob, jobIdOf, queryNumber, requireJobs } from './paths.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 

@@ -1,9 +1,9 @@
 import { ListSteps } from '#schemas/jobs.ts'
 import { refuseUnknown } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { findJob, queryNumber, requireJobs } from '#services/ingress/calls/job-object.ts'
 import type { StepView } from '#shared/jobs/durable/steps.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { findJob, queryNumber, requireJobs } from './paths.ts'
 
 /** Maximum steps per page. Each step may have 64 KiB of input and 1 MiB of output. */
 const LIMIT_MAX = 20

@@ -1,14 +1,14 @@
 import { SubmitJob, Webhook } from '#schemas/jobs.ts'
-import { createJob, sendAccepted } from '#services/ingress/answer/durable.ts'
-import { readIdempotencyKey } from '#services/ingress/answer/prefer-header.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { createJob, sendAccepted } from '#services/ingress/calls/durable.ts'
+import { requireJobs } from '#services/ingress/calls/job-object.ts'
+import { boundMetadata, JobOptions } from '#services/ingress/calls/job-options.ts'
+import { readIdempotencyKey } from '#services/ingress/calls/prefer-header.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { boundMetadata, JobOptions } from './job-options.ts'
-import { requireJobs } from './paths.ts'
 
 /** POST /v1/jobs (docs/guides/jobs.md, Submit): validates a call to another endpoint and runs it as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {

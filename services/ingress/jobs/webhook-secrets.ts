@@ -1,7 +1,7 @@
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { requireJobs } from '#services/ingress/calls/job-object.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { DEFAULT_SECRET_ID, type WebhookSecret } from '#shared/keys/webhook-secrets.ts'
-import { requireJobs } from './paths.ts'
 
 /** GET /v1/webhook-secrets (docs/guides/webhooks.md, Verify it): secrets that sign the webhooks of the caller's project. */
 export async function listWebhookSecrets(context: IngressContext, call: Call): Promise<void> {

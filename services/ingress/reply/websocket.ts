@@ -1,5 +1,12 @@
 import type { Readable } from 'node:stream'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import {
+  type Call,
+  CallLog,
+  type IngressContext,
+  type Outcome,
+  type Reply,
+  type ReplyForm,
+} from '#services/ingress/calls/call.ts'
 import { completedText, failedFrame, frameText, jobEventText, requestEventText } from '#services/ingress/ws/frames.ts'
 import type { Outbox } from '#services/ingress/ws/outbox.ts'
 import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
@@ -7,8 +14,6 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { jsonTextOf, writeYielding } from '#shared/protocols/encode.ts'
-import { CallLog } from './call-log.ts'
-import type { Outcome, Reply, ReplyForm } from './reply.ts'
 
 export interface SocketReplyOptions {
   readonly id: string

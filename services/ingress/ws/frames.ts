@@ -1,7 +1,7 @@
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
+import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/body/errors.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/reply/retry.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'

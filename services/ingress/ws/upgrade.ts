@@ -1,9 +1,9 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import type { Cors } from '#services/ingress/cors.ts'
-import { sendError } from '#services/ingress/reply/errors.ts'
+import { sendError } from '#services/ingress/body/errors.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import type { Cors } from '#services/ingress/http/server.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { ServerResponse } from '#shared/process/node-http.ts'
 

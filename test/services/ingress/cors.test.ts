@@ -1,6 +1,6 @@
 import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { Cors } from '#services/ingress/cors.ts'
+import { Cors } from '#services/ingress/http/server.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 import { openWs, refusalOf } from '../../support/ws.ts'

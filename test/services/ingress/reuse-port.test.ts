@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { describe, expect, it } from 'vitest'
-import { listen } from '#services/ingress/server.ts'
+import { listen } from '#services/ingress/http/server.ts'
 
 /** Number of callers. The probability that all of their connections reach one server is one in a billion. */
 const CALLERS = 31

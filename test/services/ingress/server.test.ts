@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
-import { listen } from '#services/ingress/server.ts'
+import { listen } from '#services/ingress/http/server.ts'
 
 it('the HTTP server does not start a request whose caller disconnected while the request was queued', async () => {
   const begun: (string | undefined)[] = []

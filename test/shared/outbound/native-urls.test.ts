@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { GenerateRequest } from '#schemas/generate.ts'
-import { requireNativeUrls } from '#services/ingress/endpoints/upstream-fields.ts'
+import { requireNativeUrls } from '#services/ingress/calls/endpoint.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 
 /** A request with an item that only its upstream supports. */

@@ -7,10 +7,9 @@ import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.t
 import { audit } from '#services/ingress/admin/audit.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { FIXED_KEY_ID } from '#services/ingress/callers/keys.ts'
-import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
-import { modelNotFound } from '#services/ingress/endpoints/model.ts'
+import { FIXED_KEY_ID, projectIdNamed } from '#services/ingress/callers/keys.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { modelNotFound } from '#services/ingress/calls/endpoint.ts'
 import {
   createKey,
   GRACE_PERIOD_SECONDS,

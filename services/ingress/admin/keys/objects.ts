@@ -1,6 +1,6 @@
 import type { KeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
 import { FIXED_KEY_ID } from '#services/ingress/callers/keys.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { stateOf } from '#shared/keys/changes.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { type Project, projectIdOf } from '#shared/keys/project.ts'

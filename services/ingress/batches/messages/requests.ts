@@ -1,4 +1,4 @@
-import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
+import { ByteBlocks } from '#services/ingress/body/body.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /** Maximum bytes before and after the list: the field name and whitespace. */

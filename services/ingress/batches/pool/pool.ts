@@ -1,4 +1,4 @@
-import type { IngressContext } from '#services/ingress/call.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { batch, batchPart } from '#shared/kinds/batch.ts'
 import { handle } from '#shared/kinds/kind.ts'

@@ -1,6 +1,6 @@
 import type { BatchPartRequest, BatchRequest } from '#schemas/batches/batch.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
-import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import type { Caller } from '#services/ingress/calls/endpoint.ts'
 import type { FileStore } from '#shared/store/files.ts'
 
 export interface BatchTools {

@@ -1,8 +1,6 @@
 import { ChatRequest, type ChatTool, type ChatToolChoice, type NamedTool } from '#schemas/chat.ts'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
   outputTokens,
@@ -12,7 +10,9 @@ import {
   requireNamed,
   requireToolChoice,
   requireTools,
-} from '#services/ingress/endpoints/decode.ts'
+} from '#services/ingress/body/decode.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 import { decodeChatTurns } from './turns.ts'
 

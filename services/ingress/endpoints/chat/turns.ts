@@ -1,10 +1,9 @@
 import { type ChatMessage, type ChatPart, IMPLIED_CALL, type Unknown } from '#schemas/chat.ts'
 import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { requireBase64, requireDataUrl, requireImageUrl } from '#services/ingress/body/media.ts'
+import { refuse, requireBase64, requireDataUrl, requireImageUrl, requireMedia } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, mapInPieces, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
-import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 
 /** Matches addresses that a server would fetch or open: `scheme://…` and `file:…`. */
 const ADDRESS = /^\s*(?:[a-z][a-z0-9+.-]*:\/\/|file:)/i

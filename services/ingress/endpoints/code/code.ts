@@ -1,13 +1,12 @@
 import { CodeBody, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { type JobEndpoint, userIdOf } from '#services/ingress/calls/endpoint.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate, isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
-import { userIdOf } from './user.ts'
 
 /** Characters that are counted between two event-loop yields; counting them takes about 0.5 ms. */
 const PIECE_CHARS = 64 * 1024

@@ -2,10 +2,9 @@ import { CompletionsRequest } from '#schemas/completions.ts'
 import { type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { type DecodeContext, outputTokens, readInputs, refuse } from '#services/ingress/body/decode.ts'
 import { extraOf, type Pieces, parseBody } from '#services/ingress/body/validate.ts'
 import { exactSeed, requireSampling } from '#services/ingress/endpoints/chat/decode.ts'
-import { type DecodeContext, outputTokens, refuse } from '#services/ingress/endpoints/decode.ts'
-import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { choicesOf, requireCompletable } from '#shared/engines/completions.ts'
 
 /** Default of the API. Without `max_tokens`, an answer therefore ends after 16 tokens. */

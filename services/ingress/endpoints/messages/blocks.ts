@@ -1,10 +1,15 @@
 import type { Part } from '#schemas/generate.ts'
 import { type ReadableBlock, Unknown } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { requireBase64, requireImageUrl, requireRemoteUrl } from '#services/ingress/body/media.ts'
+import {
+  refuse,
+  requireBase64,
+  requireImageUrl,
+  requireMedia,
+  requireRemoteUrl,
+} from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf } from '#services/ingress/body/validate.ts'
-import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { isMessagesUpstream, nativePart, unknownPart } from './native.ts'
 
 export interface BlockContext {

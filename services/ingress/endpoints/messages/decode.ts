@@ -1,16 +1,16 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { CountTokensRequest, MessagesRequest, Unknown } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
   outputTokens,
   refuse,
   requireBoundedSchemas,
   requireJson,
-} from '#services/ingress/endpoints/decode.ts'
-import { NO_ACCESS } from '#services/ingress/endpoints/model.ts'
+} from '#services/ingress/body/decode.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
+import { NO_ACCESS } from '#services/ingress/calls/endpoint.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isMessagesUpstream } from './native.ts'
 import { choiceExtra, decodeTools, toolUse } from './tools.ts'

@@ -1,8 +1,8 @@
 import type { NativePart } from '#schemas/generate.ts'
 import { Unknown } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { refuse } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { resultText } from '#shared/protocols/messages/native.ts'
 
 /*

@@ -8,9 +8,9 @@ import {
   type UserBlock,
 } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { refuse } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, mapInPieces, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { decodeReadable } from './blocks.ts'
 import { isMessagesUpstream, textBetween, unknownPart } from './native.ts'
 

@@ -1,7 +1,6 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
-import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
-import { isUsable } from '#services/ingress/endpoints/model.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { type Caller, isUsable } from '#services/ingress/calls/endpoint.ts'
 import { coversPath } from '#shared/keys/scopes.ts'
 import { isMessagesUpstream } from './native.ts'
 

@@ -8,13 +8,10 @@ import {
   PARTS_MAX,
   WORD_LIST,
 } from '#schemas/moderations.ts'
-import { requireImageUrl } from '#services/ingress/body/media.ts'
+import { readInputs, refuse, requireImageUrl } from '#services/ingress/body/decode.ts'
 import { parseAt, parseBody } from '#services/ingress/body/validate.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
-import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
-import { readInputs } from '#services/ingress/endpoints/inputs.ts'
-import { getModel, isUsable } from '#services/ingress/endpoints/model.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { type Caller, getModel, isUsable, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 

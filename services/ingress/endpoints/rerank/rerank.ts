@@ -1,11 +1,9 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import { DOCUMENTS_MAX, RerankBody } from '#schemas/rerank.ts'
+import { readInputs, refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
+import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
 import { requireShort } from '#services/ingress/endpoints/embeddings/embeddings.ts'
-import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
-import { readInputs } from '#services/ingress/endpoints/inputs.ts'
-import { getModel } from '#services/ingress/endpoints/model.ts'
 import { rerank as kind } from '#shared/kinds/rerank.ts'
 import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 

@@ -6,10 +6,9 @@ import {
   type ResearchEffort,
   type ResearchRequest,
 } from '#schemas/research/research.ts'
+import { refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
-import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
-import { getModel } from '#services/ingress/endpoints/model.ts'
+import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
 import { research as kind } from '#shared/kinds/research.ts'
 
 /** Default maximum duration of a research, and the time for the report that is added to it, in milliseconds. */

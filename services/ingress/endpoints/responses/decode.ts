@@ -1,7 +1,6 @@
 import type { GenerateRequest, Tool, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { AnyItem, ResponsesRequest } from '#schemas/responses/request.ts'
-import { extraOf, type Pieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
   outputTokens,
@@ -9,7 +8,8 @@ import {
   requireBoundedSchemas,
   requireJson,
   requireTools,
-} from '#services/ingress/endpoints/decode.ts'
+} from '#services/ingress/body/decode.ts'
+import { extraOf, type Pieces } from '#services/ingress/body/validate.ts'
 import { ItemTurns } from './items.ts'
 import { decodeTools, toolNames, toolUse } from './tools.ts'
 

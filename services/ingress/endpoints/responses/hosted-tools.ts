@@ -6,12 +6,11 @@ import {
   type ResponsesTool,
   WebSearchTool,
 } from '#schemas/responses/request.ts'
+import { refuse } from '#services/ingress/body/decode.ts'
 import { parseAt } from '#services/ingress/body/validate.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
-import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
-import { isUsable } from '#services/ingress/endpoints/model.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { type Caller, isUsable } from '#services/ingress/calls/endpoint.ts'
 
 /* Hosted tools: tools of the Responses API that Sluice runs itself (docs/guides/responses.md, Hosted tools). */
 

@@ -1,9 +1,15 @@
 import type { Part } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { type InputPart, PARTS } from '#schemas/responses/request.ts'
-import { requireBase64, requireDataUrl, requireImageUrl, requireRemoteUrl } from '#services/ingress/body/media.ts'
+import {
+  refuse,
+  requireBase64,
+  requireDataUrl,
+  requireImageUrl,
+  requireMedia,
+  requireRemoteUrl,
+} from '#services/ingress/body/decode.ts'
 import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
-import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 
 export interface PartContext {

@@ -4,18 +4,22 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import type { SharedHistory } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { CodeInterpreterTool, InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
+import { refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import type { IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import {
+  type Caller,
+  getModel,
+  type JobEndpoint,
+  requireNativeUrls,
+  upstreamFields,
+  userIdOf,
+} from '#services/ingress/calls/endpoint.ts'
+import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
+import { boundMetadata } from '#services/ingress/calls/job-options.ts'
 import { beginResponse, requireCapacity, storeItems } from '#services/ingress/conversations/changes.ts'
 import { storedItems } from '#services/ingress/conversations/item-form.ts'
-import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
-import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
-import { getModel } from '#services/ingress/endpoints/model.ts'
-import { requireNativeUrls, upstreamFields } from '#services/ingress/endpoints/upstream-fields.ts'
-import { getFile, requireFiles } from '#services/ingress/files/read.ts'
-import { boundMetadata } from '#services/ingress/jobs/job-options.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'

@@ -7,8 +7,8 @@ import {
   ResponsesTool,
   type ResponsesToolChoice,
 } from '#schemas/responses/request.ts'
+import { refuse, requireNamed, requireToolChoice } from '#services/ingress/body/decode.ts'
 import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
-import { refuse, requireNamed, requireToolChoice } from '#services/ingress/endpoints/decode.ts'
 import { decodeHosted, hostedTool } from './hosted-tools.ts'
 
 /*

@@ -7,10 +7,9 @@ import {
   type TranscriptFormat,
   VoiceActivity,
 } from '#schemas/transcription/transcription.ts'
-import { requireBase64 } from '#services/ingress/body/media.ts'
+import { refuse, requireBase64 } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { findLanguage } from '#shared/protocols/transcript/languages.ts'
 import { AudioSniffer } from './sniff.ts'

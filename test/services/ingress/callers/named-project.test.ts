@@ -2,7 +2,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
+import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import { hashOf } from '#shared/keys/keys.ts'
 import { startStack, until } from '../../../support/stack.ts'
 

@@ -18,7 +18,7 @@ import {
   type MessagesContext,
 } from '#services/ingress/endpoints/messages/decode.ts'
 import { parseVersion } from '#services/ingress/endpoints/messages/headers.ts'
-import { SSE_KEEP_ALIVE } from '#services/ingress/reply/sse.ts'
+import { SSE_KEEP_ALIVE } from '#services/ingress/http/reply.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { messagesErrorBody } from '#shared/protocols/errors.ts'
 import { messagesAnswer } from '#shared/protocols/messages/stream.ts'

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { firstPage, pageOf } from '#services/ingress/jobs/list.ts'
+import { firstPage, pageOf } from '#services/ingress/calls/job-list.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { ListQuery } from '#shared/store/store.ts'
 

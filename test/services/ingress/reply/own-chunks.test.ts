@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { ownChunks } from '#services/ingress/reply/http.ts'
-import { closeServer, listen } from '#services/ingress/server.ts'
+import { ownChunks } from '#services/ingress/http/reply.ts'
+import { closeServer, listen } from '#services/ingress/http/server.ts'
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { until } from '../../../support/stack.ts'
 

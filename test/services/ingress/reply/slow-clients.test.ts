@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
-import { bytePieces, endWithin, framePieces, writePieces } from '#services/ingress/reply/slow-reader.ts'
-import { closeServer, listen, SERVER_BOUNDS, type ServerBounds } from '#services/ingress/server.ts'
+import { bytePieces, endWithin, framePieces, writePieces } from '#services/ingress/http/reply.ts'
+import { closeServer, listen, SERVER_BOUNDS, type ServerBounds } from '#services/ingress/http/server.ts'
 import { openRaw, type RawClient, rawRequest } from '../../../support/raw-http.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 

@@ -1,7 +1,7 @@
 /** Composed jobs over real workers, ingress and scheduler, on each store. */
 import { afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { jobObject, statusOf } from '#services/ingress/jobs/object.ts'
+import { jobObject, statusOf } from '#services/ingress/calls/job-object.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'

@@ -1,11 +1,11 @@
 import { ListFiles } from '#schemas/files.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type FileStore, HISTORY, isFileId, type StoredFile } from '#shared/store/files.ts'
+import type { Call, IngressContext } from './call.ts'
+import { requireJobs } from './job-object.ts'
 
 /**
  * File store of this deployment.

@@ -1,10 +1,10 @@
 import { createHash, type Hash } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
-import type { Call } from '#services/ingress/call.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { IdempotencyKey } from '#shared/store/store.ts'
+import type { Call } from './call.ts'
 
 export interface Preferences {
   /** True if the job must be durable. */

@@ -1,8 +1,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { DurableJob } from '#schemas/durable-job.ts'
+import type { DurableJob, DurableState } from '#schemas/durable-job.ts'
 import { ListJobs } from '#schemas/jobs.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { batchPart } from '#shared/kinds/batch.ts'
@@ -10,10 +9,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
 import { childJobId, firstJobId, jobIdTime } from '#shared/store/job-id.ts'
 import type { ListQuery } from '#shared/store/store.ts'
-import { childCountsOfPage } from './child-counts.ts'
-import { jobObject, statusOf } from './object.ts'
-import { isJobId, requireJobs } from './paths.ts'
-import { statesOfAll } from './statuses.ts'
+import type { Call, IngressContext } from './call.ts'
+import { childCountsOfPage, isJobId, jobObject, requireJobs, statusOf } from './job-object.ts'
 
 const PARTS_MAX = 500
 
@@ -226,4 +223,31 @@ class Group {
     if (after === undefined) return edge
     return (order === 'asc' ? after > edge : after < edge) ? after : edge
   }
+}
+
+const STATES: Readonly<Record<string, readonly DurableState[]>> = {
+  queued: ['queued', 'scheduled'],
+  in_progress: ['in_progress', 'waiting'],
+  cancelling: ['queued', 'scheduled', 'in_progress'],
+  completed: ['completed'],
+  failed: ['failed'],
+  cancelled: ['cancelled'],
+  expired: ['expired'],
+}
+
+/**
+ * States of the given statuses, without duplicates.
+ *
+ * @throws ServiceError `invalid_value`
+ */
+export function statesOfAll(statuses: readonly string[]): DurableState[] {
+  // Each number of states is a separate prepared statement, so duplicates are removed.
+  return [...new Set(statuses.flatMap(statesOf))]
+}
+
+function statesOf(status: string): readonly DurableState[] {
+  const states = Object.hasOwn(STATES, status) ? STATES[status] : undefined
+  if (states) return states
+  const known = Object.keys(STATES).join(', ')
+  throw new ServiceError('invalid_value', `Unknown status. Expected one of ${known}.`, { param: 'status' })
 }

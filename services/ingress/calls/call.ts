@@ -1,0 +1,341 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import { Readable } from 'node:stream'
+import type { WireFormat } from '#services/ingress/body/errors.ts'
+import type { ApiKeys } from '#services/ingress/callers/keys.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import type { Budgets } from '#shared/capacity/budgets.ts'
+import type { ByteBudget, HeldBytes, Holding, StoredQuota } from '#shared/capacity/byte-budgets.ts'
+import type { Pauses } from '#shared/capacity/pauses.ts'
+import type { RateLimits } from '#shared/capacity/rate-limits.ts'
+import type { SubmitQueue } from '#shared/capacity/semaphore.ts'
+import type { Config } from '#shared/config/config.ts'
+import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
+import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { jsonTextSoon } from '#shared/json/write.ts'
+import type { ApiKey } from '#shared/keys/keys.ts'
+import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { newId } from '#shared/lib/id.ts'
+import type { Metrics } from '#shared/lib/metrics.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { ModelCatalogue } from '#shared/models/models.ts'
+import type { StoreView } from '#shared/store/store.ts'
+import type { UsageBatches } from '#shared/usage/usage-batches.ts'
+
+export interface IngressContext {
+  readonly config: Config
+  readonly log: Log
+  readonly metrics: Metrics
+  readonly jobs: AttachedJobs
+  /** Undefined in a deployment without a store. */
+  readonly durable: DurableJobs | undefined
+  /** For the admin API, like the next two fields. Undefined in a deployment without a store. */
+  readonly store: StoreView | undefined
+  readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'missing' | 'history' | 'submit' | 'send'>
+  readonly pauses: Pauses
+  /** Aborts when the process drains. Callers that wait for a durable job must then reconnect to another ingress. */
+  readonly closing: AbortSignal
+  readonly models: ModelCatalogue
+  readonly blobs: Blobs
+  readonly keys: ApiKeys
+  readonly limits: RateLimits
+  readonly budgets: Budgets
+  /** Writes usage to the ledger in batches; undefined in a deployment without a store. */
+  readonly usage: UsageBatches | undefined
+  /** Memory budget of this process for request bodies. */
+  readonly budget: ByteBudget
+  readonly storage: StoredQuota
+  /** Fair queue of durable submissions and batch lines, by project. */
+  readonly submitQueue: SubmitQueue
+}
+
+/** One API call, over HTTP or a WebSocket. Handlers fill {@link facts} for the access log. */
+export interface Call {
+  readonly method: string
+  readonly path: string
+  /** Path parameters, by their names in the route. */
+  readonly params: Readonly<Record<string, unknown>>
+  readonly query: Readonly<Record<string, unknown>>
+  /** Headers by lower-case name. On a WebSocket: headers of the upgrade request, except those that concern one call. */
+  readonly headers: IncomingHttpHeaders
+  readonly requestId: string
+  readonly format: WireFormat
+  readonly key: ApiKey
+  readonly reply: Reply
+  /** Fields of the access log and labels of the metrics. */
+  readonly facts: CallFacts
+  /** Job options in the body instead of headers, by the field names of `POST /v1/jobs`. */
+  readonly jobFields: Record<string, unknown>
+  /**
+   * Advice in error messages for this transport: how to request a durable job (`durable`), and an answer before the
+   * result (`async`).
+   */
+  readonly advice: { readonly durable: string; readonly async: string }
+  /**
+   * Blobs that were uploaded with the call. All are deleted when the call ends, except those that a durable job needs.
+   */
+  readonly uploads: Set<string>
+  /**
+   * Reservation in the quota of stored bytes. Released when the call ends, because a stored row then contains the
+   * bytes.
+   */
+  readonly storage: Holding
+  /**
+   * Memory reservation of the body. Released when the body is written to a blob, and at the latest when the call ends.
+   */
+  readonly held: HeldBytes
+}
+
+/** Fields of the access log for one call, in addition to its route and status. */
+export interface CallFacts {
+  /** Status that a failure after the head would have had. Metrics count this status. */
+  status?: number
+  /** Status that was sent in the head, if it differs from {@link status}. */
+  sent_status?: number
+  key_id?: string
+  project_id?: string
+  model?: string
+  user_id?: string | undefined
+  job_id?: string
+  attempts?: number
+  queue_ms?: number
+  first_output_ms?: number
+  input_tokens?: number
+  output_tokens?: number
+  error_code?: string
+}
+
+/** Form of an answer: one JSON value, plain text, a stream, or the event history of a job. */
+export type ReplyForm = 'json' | 'text' | 'stream' | 'events'
+
+/** How a call ended, as the handler reports it. */
+export type Outcome =
+  | { readonly type: 'completed' }
+  | {
+      readonly type: 'failed'
+      /** Any thrown value. The reply converts it to an error. */
+      readonly thrown: unknown
+      /** Format of a failure that is stored as the result of the job. A repeated request returns the same failure. */
+      readonly keptAs?: WireFormat
+    }
+
+/**
+ * Destination of the answer to one call, over HTTP or a WebSocket. Handlers throw failures, before or after output. The
+ * code that called the handler passes a failure to {@link Reply.end}, which informs the caller, the access log and the
+ * metrics.
+ */
+export interface Reply {
+  /**
+   * Aborts when the answer is no longer needed: the caller disconnected or cancelled, or its key was revoked. {@link
+   * refusalOf} identifies a revoked key.
+   */
+  readonly disconnected: AbortSignal
+  /**
+   * Aborts with {@link disconnected}, and also when this process drains. For waits on work that continues without the caller.
+   */
+  readonly disconnectedOrDraining: AbortSignal
+  /** True if the client is no longer connected. */
+  readonly isDisconnected: boolean
+  setHeader(name: string, value: string): void
+  /**
+   * Sets the job that runs the call.
+   *
+   * @param cancel Requests the cancellation of a job that continues after the call. Other jobs are cancelled by {@link
+   * left}.
+   */
+  accepted(jobId: string, cancel?: () => void): void
+  /**
+   * Sets the form of the answer, so that keep-alives can be sent while the caller waits.
+   *
+   * @param failed Returns the error frame of a stream that fails after its head; default: the frame of the API format
+   */
+  open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void
+  /**
+   * Sends frames of a stream. Returns a promise only if the send buffer is full, because one promise per token would
+   * cost more than encoding the token.
+   *
+   * @param isOutput False delays the frames until the first output, so that the call can still fail with an HTTP error
+   * @throws ServiceError `slow_reader`, through the promise
+   */
+  frames(frames: readonly Frame[], isOutput?: boolean): Promise<void> | undefined
+  /**
+   * Sends a whole answer.
+   *
+   * @param value A string is sent as text, any other value as JSON
+   * @param status Default: 200
+   * @throws ServiceError `slow_reader`
+   */
+  whole(value: unknown, status?: number): Promise<void>
+  /**
+   * Sends bytes while they are read. If no length is given, then the answer ends with the source. The source is always
+   * read to its end or destroyed.
+   *
+   * @throws ServiceError `slow_reader`
+   */
+  bytes(source: Readable, head: { readonly type: string; readonly length?: number }): Promise<void>
+  /** Ends the call: writes the log line and the metrics. Further calls have no effect. */
+  end(outcome: Outcome): void
+}
+
+export const COMPLETED: Outcome = { type: 'completed' }
+
+/** Error for a caller that is still connected, such as one with a revoked key; undefined if the caller disconnected. */
+export function refusalOf({ reason }: AbortSignal): ServiceError | undefined {
+  return reason instanceof ServiceError ? reason : undefined
+}
+
+/** @throws ServiceError if the key of the caller was revoked */
+export function throwIfRefused({ disconnected: left }: Reply): void {
+  const refusal = refusalOf(left)
+  if (refusal) throw refusal
+}
+
+export interface Output {
+  /** Time of the first output that is visible to the caller; undefined before. */
+  readonly firstOutputAtMs: number | undefined
+  /**
+   * Returns the next events, at least one; undefined after the last one.
+   *
+   * @throws ServiceError if the job failed
+   */
+  next(): Promise<unknown[] | undefined>
+}
+
+/**
+ * Sends the output of a job until the job has ended. The next events are taken after the previous ones were sent. If
+ * the caller reads slowly, then the buffer of the job fills, which pauses the worker.
+ */
+export async function sendStream(
+  reply: Reply,
+  output: Output,
+  stream: AnswerStream,
+  onEvent: (event: unknown) => void = () => {},
+): Promise<void> {
+  reply.open('stream', stream.failed?.bind(stream))
+  for (;;) {
+    const events = await output.next()
+    if (reply.isDisconnected) return
+    if (!events) break
+    const frames: Frame[] = []
+    for (const event of events) {
+      onEvent(event)
+      for (const frame of stream.push(event)) frames.push(frame)
+    }
+    // Frames before the first output, such as the start of a message, are delayed, because the attempt may still fail
+    // with an HTTP error.
+    const drained = sendFrames(reply, frames, output.firstOutputAtMs !== undefined)
+    if (drained) await drained
+  }
+  await sendFrames(reply, stream.end())
+}
+
+/** Sends frames. Large frames are serialized with event-loop yields and sent one by one. */
+export function sendFrames(reply: Reply, frames: readonly Frame[], isOutput = true): Promise<void> | undefined {
+  return frames.some(isLarge) ? sendOneByOne(reply, frames, isOutput) : reply.frames(frames, isOutput)
+}
+
+async function sendOneByOne(reply: Reply, frames: readonly Frame[], isOutput: boolean): Promise<void> {
+  for (const frame of frames) {
+    if (reply.isDisconnected) return
+    const { id, event, value } = frame
+    const written = isLarge(frame)
+      ? { ...(id !== undefined && { id }), ...(event !== undefined && { event }), data: await jsonTextSoon(value) }
+      : frame
+    await reply.frames([written], isOutput)
+  }
+}
+
+function isLarge({ value }: Frame): boolean {
+  return value !== undefined
+}
+
+/**
+ * Sends the output of a job as bytes until the job has ended. A failure before the first byte becomes an HTTP error. A
+ * later one cuts the connection, so that the client detects an incomplete answer.
+ */
+export async function sendBytes(
+  reply: Reply,
+  output: Output,
+  type: string,
+  of: (event: unknown) => Buffer | undefined,
+  onEvent: (event: unknown) => void = () => {},
+): Promise<void> {
+  const pieces = (events: readonly unknown[]) =>
+    events.flatMap((event) => {
+      onEvent(event)
+      return of(event) ?? []
+    })
+  const first = pieces((await output.next()) ?? [])
+  if (reply.isDisconnected) return
+  async function* rest() {
+    yield* first
+    for (let events = await output.next(); events; events = await output.next()) yield* pieces(events)
+  }
+  await reply.bytes(Readable.from(rest(), { objectMode: false }), { type })
+}
+
+interface EndedCall {
+  readonly method: string
+  readonly path: string
+  /** Route pattern as a metrics label, never the raw path. */
+  readonly route: string
+  readonly status: number | string
+  readonly more?: object
+  /** True for a WebSocket connection, whose duration is not counted as the duration of a call. */
+  readonly isConnection?: boolean
+}
+
+const PATH_CHARS_MAX = 200
+
+/**
+ * Writes one access-log line per call and updates its metrics: route, outcome, duration. Bodies, prompts and keys are
+ * never logged. Failures are classified only here and in the attempt of the job.
+ */
+export class CallLog {
+  readonly requestId = newId('req_')
+  readonly startedAt = performance.now()
+  readonly facts: CallFacts = {}
+  readonly #context: Pick<IngressContext, 'log' | 'metrics'>
+
+  constructor(context: Pick<IngressContext, 'log' | 'metrics'>) {
+    this.#context = context
+  }
+
+  /** Converts any thrown value into the error that the caller receives. Internal errors are logged with their cause. */
+  classify(thrown: unknown): ServiceError {
+    // Express decodes path parameters with decodeURIComponent, and passes on its URIError.
+    const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
+    if (error.code === 'internal_error')
+      this.#context.log.error({ err: error, request_id: this.requestId }, 'internal error')
+    return error
+  }
+
+  /**
+   * Records the failure that the caller receives. If the head was already sent with another status, then metrics count
+   * the status of the failure.
+   *
+   * @param sentStatus Status in the head that was already sent
+   */
+  failed({ code }: ServiceError, status: number, sentStatus?: number): void {
+    const { facts } = this
+    facts.error_code ??= code
+    if (sentStatus === undefined || facts.status !== undefined || status === sentStatus) return
+    facts.status = status
+    facts.sent_status = sentStatus
+  }
+
+  /** Writes the log line and counts the call. Must be called once. */
+  ended({ method, path, route, status: sent, more, isConnection }: EndedCall): void {
+    const { log, metrics } = this.#context
+    const { facts, requestId: request_id } = this
+    const durationMs = performance.now() - this.startedAt
+    const status = facts.status ?? sent
+    const model = facts.model ?? ''
+    metrics.requests.inc({ route, status: String(status), model })
+    if (!isConnection) metrics.requestSeconds.observe({ route, model }, durationMs / 1_000)
+    const duration_ms = Math.round(durationMs * 10) / 10
+    const line = { request_id, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more, ...facts }
+    log.info(line, 'request')
+  }
+}

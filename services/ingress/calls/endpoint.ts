@@ -1,0 +1,271 @@
+import type { IncomingMessage } from 'node:http'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { type EncodeContext, POOLS, type SharedHistory } from '#schemas/job.ts'
+import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schemas/models.ts'
+import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
+import type { WireFormat } from '#services/ingress/body/errors.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
+import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
+import type { Call, IngressContext } from './call.ts'
+
+export type Caller = Pick<Call, 'key' | 'headers'>
+
+/** A validated request, ready to become an attached or durable job. */
+export interface PreparedCall {
+  readonly model: string
+  /** Name that the caller used for the model, which may be an alias. The answer repeats it. */
+  readonly named?: string | undefined
+  /** Body in the internal form of the kind. {@link takeBody} removes it once a job has it. */
+  body: unknown
+  /** Id of the caller's end user, whose calls have their own rate limit. */
+  readonly userId?: string | undefined
+  readonly attachments?: readonly string[]
+  /**
+   * Stored segments that contain the beginning of the prompt. A durable job refers to them instead of storing a copy.
+   */
+  readonly history?: SharedHistory | undefined
+  readonly stream: boolean
+  /** True if the answer is plain text. Keep-alive characters would then become part of it, so none are written. */
+  readonly isText?: boolean
+  /** True if an attached job is answered with bytes while they are generated. A durable job stores the whole answer. */
+  readonly isBytes?: boolean
+  /** Deadline of a caller that waits, in milliseconds. */
+  readonly timeoutMs: number
+  /**
+   * Time that a cancelled job has to write a partial result, in milliseconds. Default: the job is cancelled at once.
+   * Only for composed durable jobs.
+   */
+  readonly partialMs?: number
+  /** Maximum bytes of the answer; default: the maximum of the kind. */
+  readonly answerBytesMax?: number
+  readonly encode?: Partial<EncodeContext>
+  readonly metadata?: Record<string, string> | undefined
+  /**
+   * Called when the durable job is stored, before its id is sent.
+   *
+   * @throws ServiceError to cancel the job
+   */
+  readonly onCreated?: (job: DurableJob) => Promise<void>
+}
+
+/**
+ * How an endpoint answers calls that become durable jobs. With `Prefer: respond-async`, the answer is the job object
+ * instead.
+ */
+export interface StoredAnswers {
+  /** Sends the current state of a job that runs in the background. */
+  accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
+  /** Converts the stored result to the answer of a caller that waited for it. */
+  formatted(result: unknown, encode: Partial<EncodeContext>): unknown
+  /**
+   * Streams the output of the job.
+   *
+   * @param isBackground True if the job continues when its caller disconnects
+   */
+  stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
+}
+
+export interface JobEndpoint {
+  readonly path: string
+  readonly format: WireFormat
+  readonly kind: Kind
+  /**
+   * True if the jobs are always durable. A job whose caller waits for the answer is still cancelled when the connection
+   * closes.
+   */
+  readonly isDurable?: boolean
+  /** Whether this call becomes a durable job. Called before validation, so the body may have any shape. */
+  isStored?(context: IngressContext, body: unknown, caller: Caller): boolean
+  /** How durable jobs are answered; default: the job object, and the recorded events as the stream. */
+  readonly stored?: StoredAnswers
+  /**
+   * Checks that a caller may use a model for this endpoint. Default: any model of the kind's pool.
+   *
+   * @throws ServiceError as `getModel`
+   */
+  requireModel?(context: IngressContext, caller: Caller, model: string): void
+  /** Whether the answer to this body can be streamed. If so, streaming is the default over a WebSocket. */
+  canStream?(body: Record<string, unknown>): boolean
+  /**
+   * Reads a body that is not JSON.
+   *
+   * @throws ServiceError
+   */
+  readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
+  /**
+   * Validates a body without running it.
+   *
+   * @throws ServiceError with the path of the first problem
+   */
+  prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
+}
+
+/** Removes and returns the body of a call, so that the memory can be freed while the call waits for its answer. */
+export function takeBody(call: PreparedCall): unknown {
+  const { body } = call
+  call.body = undefined
+  return body
+}
+
+/** Encoding options of an answer, except those that need the job id. */
+export function encodeOf({ model, named, encode }: PreparedCall, requestId: string) {
+  return { request_id: requestId, model: named ?? model, include_usage: false, version: '', ...encode }
+}
+
+export function encodeContextOf(
+  call: PreparedCall,
+  requestId: string,
+  jobId: string,
+  createdAtMs: number,
+): EncodeContext {
+  const call_id = jobId.slice('job_'.length)
+  return { ...encodeOf(call, requestId), call_id, created_at: Math.floor(createdAtMs / 1_000) }
+}
+
+/**
+ * Finds a model that a caller may use for one of several kinds of work, such as embedding.
+ *
+ * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
+ */
+export function getModel(
+  context: IngressContext,
+  { key }: Pick<Caller, 'key'>,
+  id: string,
+  ...works: readonly [ModelWork, ...ModelWork[]]
+): ModelConfig {
+  const model = context.models.find(id)
+  if (!model) {
+    throw modelNotFound(context, key, id, works)
+  }
+  if (!isUsable(model, key)) {
+    const message = `This API key may not use the model '${model.id}'.${namedFor(context, key, id, works)}`
+    throw new ServiceError('model_not_allowed', message, { param: 'model' })
+  }
+  if (!isDoing(model, works)) {
+    const wanted = { ...POOLS, ...TASKS }[works[0]]
+    const message = `The model '${model.id}' does not ${wanted}. GET /v1/models lists what each can do.`
+    throw new ServiceError('model_not_supported', message, { param: 'model' })
+  }
+  return model
+}
+
+const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', speech: 'speak', rerank: 'rerank' }
+
+function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
+  const own = workOf(model)
+  return own !== undefined && works.includes(own)
+}
+
+const NAMED_MAX = 10
+
+/**
+ * Error for an unknown model id. The message lists the models that the key may use, most similar first.
+ *
+ * @param works Suggests only models for this work; undefined: all
+ */
+export function modelNotFound(
+  context: Pick<IngressContext, 'models'>,
+  key: Pick<Caller['key'], 'models'>,
+  id: string,
+  works?: readonly ModelWork[],
+): ServiceError {
+  const message = `The model '${beginningOf(id, 200)}' ${NO_ACCESS}${namedFor(context, key, id, works)}`
+  return new ServiceError('model_not_found', message, { param: 'model' })
+}
+
+function namedFor(
+  { models }: Pick<IngressContext, 'models'>,
+  key: Pick<Caller['key'], 'models'>,
+  id: string,
+  works: readonly ModelWork[] | undefined,
+): string {
+  const usable = models.models.filter((model) => isUsable(model, key) && (!works || isDoing(model, works)))
+  const names = similarNameOf(
+    id,
+    usable.flatMap((model) => [model.id, ...model.aliases]),
+  ).map(({ name }) => name)
+  const more = names.length > NAMED_MAX ? ` and ${names.length - NAMED_MAX} more` : ''
+  return names.length > 0 ? ` This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
+}
+
+/** Reason in the message about an unusable model. Suggested models follow it. */
+export const NO_ACCESS = 'does not exist or you do not have access to it.'
+
+export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>): boolean {
+  return !key.models || key.models.includes(model.id)
+}
+
+/**
+ * Headers that are forwarded to every upstream: vendor parts of the trace context (W3C Trace Context, W3C Baggage), and
+ * session ids. Routers use a session id to keep a conversation on one server. `traceparent` is forwarded separately,
+ * with the job.
+ */
+const FORWARDED = ['tracestate', 'baggage', 'x-session-id', 'x-session-affinity', 'session-id'] as const
+
+/**
+ * Maximum characters of one header; a longer value is dropped. Limited, because every attempt of the job carries the
+ * headers, and no session id is this long.
+ */
+const HEADER_CHARS_MAX = 4_096
+
+/**
+ * Request fields that come from the call instead of its body: the alias of the model, and headers for the upstream.
+ *
+ * @param asked Field `model` of the body
+ */
+export function upstreamFields(
+  caller: Pick<Caller, 'key' | 'headers'>,
+  model: ModelConfig,
+  asked: unknown,
+): Pick<GenerateRequest, 'named' | 'headers'> {
+  const headers: Record<string, string> = {}
+  for (const name of [...FORWARDED, ...model.forward_headers]) {
+    const value = caller.headers[name]
+    if (typeof value === 'string' && value !== '' && value.length <= HEADER_CHARS_MAX) headers[name] = value
+  }
+  if (model.project_header !== undefined) headers[model.project_header] = encodeURIComponent(projectIdOf(caller.key))
+  return {
+    ...(typeof asked === 'string' && asked !== model.id && { named: asked }),
+    ...(Object.keys(headers).length > 0 && { headers }),
+  }
+}
+
+/**
+ * Checks the URLs in native parts. Their hosts must be public. Images and files may be remote only if the operator
+ * allows it.
+ *
+ * @throws ServiceError `invalid_value`, `unsupported_value`
+ */
+export async function requireNativeUrls(request: GenerateRequest, remoteImages: boolean): Promise<void> {
+  await runYielding(checkNativeUrls(request, remoteImages))
+}
+
+function* checkNativeUrls(request: GenerateRequest, remoteImages: boolean): Generator<undefined, void> {
+  for (const { url, isMedia } of yield* nativeUrlsOf(request)) {
+    requireRemoteUrl(url, 'body', remoteImages || !isMedia)
+    yield
+  }
+}
+
+/** Header with the id of the caller's end user, for attribution and a limit per user (docs/guides/code.md, End users). */
+const USER_HEADER = 'x-service-userid'
+const USER_ID_CHARS_MAX = 256
+
+/**
+ * Id of the end user whose code runs have their own rate limit.
+ *
+ * @throws ServiceError `string_above_max_length`
+ */
+export function userIdOf({ headers }: Caller): string | undefined {
+  const userId = headers[USER_HEADER]?.toString().trim()
+  if (!userId) return undefined
+  if (userId.length <= USER_ID_CHARS_MAX) return userId
+  const message = `Invalid '${USER_HEADER}': expected at most ${USER_ID_CHARS_MAX} characters.`
+  throw new ServiceError('string_above_max_length', message, { param: USER_HEADER })
+}
