@@ -28,6 +28,15 @@ import { answerCall } from './calls/answer.ts'
 import type { Call, IngressContext } from './calls/call.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './calls/files.ts'
 import { listJobs } from './calls/job-list.ts'
+import { listModels, listWebhookSecrets, readOwnKey, readUsage, retrieveModel } from './endpoints/account.ts'
+import {
+  deleteCompletion,
+  getCompletion,
+  listCompletionMessages,
+  listCompletions,
+  updateCompletion,
+} from './endpoints/chat/stored.ts'
+import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import {
   createConversation,
   createItems,
@@ -37,26 +46,14 @@ import {
   retrieveConversation,
   retrieveItem,
   updateConversation,
-} from './conversations/conversations.ts'
-import {
-  deleteCompletion,
-  getCompletion,
-  listCompletionMessages,
-  listCompletions,
-  updateCompletion,
-} from './endpoints/chat/stored.ts'
-import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
-import { listModels, retrieveModel } from './endpoints/models.ts'
-import { readOwnKey } from './endpoints/own-key.ts'
+} from './endpoints/responses/conversations.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
-import { readUsage } from './endpoints/usage.ts'
 import { createFile, readUpload } from './files/upload.ts'
 import { streamEvents } from './jobs/events.ts'
 import { getInput } from './jobs/input.ts'
 import { cancelJob, deleteJob, getJob, getResult, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
 import { submitJob } from './jobs/submit.ts'
-import { listWebhookSecrets } from './jobs/webhook-secrets.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
 export interface Route {

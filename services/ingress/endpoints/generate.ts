@@ -13,11 +13,15 @@ import {
 } from '#services/ingress/calls/endpoint.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { decodeChat } from './chat/decode.ts'
-import { decodeCompletions } from './completions/decode.ts'
-import { decodeCount, decodeMessages, type MessagesContext } from './messages/decode.ts'
-import { parseUpstreamHeaders, parseVersion } from './messages/headers.ts'
-import { searchesHere, withSearch } from './messages/web-search.ts'
+import { decodeChat, decodeCompletions } from './chat/decode.ts'
+import {
+  decodeCount,
+  decodeMessages,
+  type MessagesContext,
+  parseUpstreamHeaders,
+  parseVersion,
+} from './messages/decode.ts'
+import { searchesHere, withSearch } from './messages/native.ts'
 
 /** Deadline of a token count. Kept short, because counting is either fast or fails. */
 const COUNT_TIMEOUT_MS = 30_000

@@ -132,7 +132,7 @@ function pauseOf(adminView: AdminView | undefined, target: Pause['target'], id: 
   return adminView?.pauses.find((pause) => pause.target === target && pause.id === id)
 }
 
-/** The pool of a model, derived from its capabilities (services/ingress/endpoints/models.ts). */
+/** The pool of a model, derived from its capabilities (services/ingress/endpoints/account.ts). */
 function poolWith(capabilities: readonly string[]): string {
   if (capabilities.includes('chat') || capabilities.includes('moderation') || capabilities.includes('speech'))
     return 'inference'

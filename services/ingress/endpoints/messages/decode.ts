@@ -1,5 +1,12 @@
-import type { GenerateRequest } from '#schemas/generate.ts'
-import { CountTokensRequest, MessagesRequest, Unknown } from '#schemas/messages.ts'
+import type { IncomingHttpHeaders } from 'node:http'
+import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import {
+  CountTokensRequest,
+  MessagesRequest,
+  type MessagesTool,
+  type MessagesToolChoice,
+  Unknown,
+} from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import {
   type DecodeContext,
@@ -7,13 +14,14 @@ import {
   refuse,
   requireBoundedSchemas,
   requireJson,
+  requireToolChoice,
+  requireTools,
 } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import { NO_ACCESS } from '#services/ingress/calls/endpoint.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { isMessagesUpstream } from './native.ts'
-import { choiceExtra, decodeTools, toolUse } from './tools.ts'
+import { clientTool, isMessagesUpstream, isSearch } from './native.ts'
 import { decodeConversation } from './turns.ts'
 
 export interface MessagesContext extends DecodeContext {
@@ -158,4 +166,111 @@ function reasoning(
   if (thinking.type === 'disabled') return { effort, enabled: false }
   if (thinking.type !== 'enabled') return { effort, enabled: true, adaptive: true }
   return { effort, enabled: true, budget_tokens: Math.min(thinking.budget_tokens, maxTokens - 1) }
+}
+
+const TOOL_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'input_schema', 'strict'])
+
+/**
+ * Decodes the tools of a request. Tools whose type is not `custom` are passed unchanged to an upstream of the Messages
+ * API. For other upstreams, a client tool becomes a function, and all others are left out.
+ *
+ * @throws ServiceError for duplicate names, and for a model without tool calls
+ */
+function decodeTools(tools: readonly MessagesTool[], model: ModelConfig): Tool[] {
+  const decoded = tools.map((tool, index) => (tool instanceof Unknown ? nativeTool(tool, index) : customTool(tool)))
+  const needed = isMessagesUpstream(model) ? decoded : decoded.filter(({ native_only }) => !native_only)
+  if (needed.length > 0) requireTools(model, decoded, (index) => `tools[${index}].name`)
+  return decoded
+}
+
+function customTool(tool: Exclude<MessagesTool, Unknown>): Tool {
+  return {
+    name: tool.name,
+    description: tool.description ?? undefined,
+    parameters: tool.input_schema,
+    strict: tool.strict ?? undefined,
+    extra: extraOf(tool, TOOL_CONSUMED),
+  }
+}
+
+/** A toolset has no name, so its type and index form one. */
+function nativeTool({ value }: Unknown, index: number): Tool {
+  const name = typeof value.name === 'string' && value.name !== '' ? value.name : `${value.type}_${index}`
+  const stand = clientTool(value)
+  if (stand) return { name, ...stand, native: value }
+  return { name, parameters: { type: 'object', properties: {} }, native: value, native_only: true }
+}
+
+type Choice = Pick<GenerateRequest, 'tool_choice' | 'parallel_tool_calls'>
+
+/** Internal form of a tool choice. {@link choiceExtra} returns the fields that have none. */
+function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[], model: ModelConfig): Choice {
+  if (choice === undefined || choice instanceof Unknown) return {}
+  const use = internalChoice(choice)
+  requireToolChoice(use, tools, choice.type === 'tool' ? 'tool_choice.name' : 'tool_choice')
+  // Upstreams refuse these fields in a request without tools.
+  if (tools.length === 0) return {}
+  if (choice.type === 'none') return { tool_choice: use }
+  const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
+  // Search tools stay for now: web-search.ts removes them later if no search is possible.
+  const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
+  const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
+  return { tool_choice: isLeftOut ? { type: 'auto' } : use, parallel_tool_calls }
+}
+
+function internalChoice(choice: Exclude<MessagesToolChoice, Unknown>): GenerateRequest['tool_choice'] {
+  if (choice.type === 'tool') return { type: 'tool', name: choice.name }
+  return { type: choice.type === 'any' ? 'required' : choice.type }
+}
+
+const CHOICE_CONSUMED: ReadonlySet<string> = new Set(['type', 'name'])
+
+/** Fields of a tool choice for an upstream of the same dialect; the whole choice if its type is unknown. */
+function choiceExtra(choice: MessagesToolChoice | null | undefined): Record<string, unknown> | undefined {
+  if (!choice) return undefined
+  return choice instanceof Unknown ? choice.value : extraOf(choice, CHOICE_CONSUMED)
+}
+
+/** Version of a call without the header (docs/reference/compatibility.md, Messages versions); also the oldest one. */
+const VERSION_DEFAULT = '2023-06-01'
+
+/**
+ * Version of the Messages API that a call requests: header `anthropic-version`, otherwise `vendor-version`.
+ *
+ * @returns a date, `YYYY-MM-DD`
+ * @throws ServiceError if the value is not a date, or precedes the first version
+ */
+export function parseVersion(headers: IncomingHttpHeaders): string {
+  const name = headers['anthropic-version'] === undefined ? 'vendor-version' : 'anthropic-version'
+  const version = String(headers[name] ?? VERSION_DEFAULT).trim()
+  const isDate = /^\d{4}-\d{2}-\d{2}$/.test(version) && isCalendarDate(version)
+  if (isDate && version >= VERSION_DEFAULT) return version
+  const message = `'${excerpt(version)}' is not a version. Expected a date, ${VERSION_DEFAULT} or later.`
+  throw new ServiceError('invalid_request', message, { param: name })
+}
+
+/** Maximum characters of `anthropic-beta`; enough for several dozen features. */
+const BETA_CHARS_MAX = 2_000
+
+/**
+ * Headers that an upstream of the Messages API receives: the version, if given, and the beta features.
+ *
+ * @throws ServiceError as {@link parseVersion}, and for an invalid list of beta features
+ */
+export function parseUpstreamHeaders(headers: IncomingHttpHeaders): NonNullable<GenerateRequest['anthropic']> {
+  const isNamed = headers['anthropic-version'] !== undefined || headers['vendor-version'] !== undefined
+  const beta = headers['anthropic-beta']?.toString().trim() || undefined
+  if (beta !== undefined && (beta.length > BETA_CHARS_MAX || !/^[\w.:-]+( *, *[\w.:-]+)*$/.test(beta))) {
+    const message = 'Expected names of features, separated by commas.'
+    throw new ServiceError('invalid_request', message, { param: 'anthropic-beta' })
+  }
+  return { ...(isNamed && { version: parseVersion(headers) }), ...(beta !== undefined && { beta }) }
+}
+
+/**
+ * Whether a date exists. Date.parse reads 2024-02-31 as a day in March, so the result is converted back and compared.
+ */
+function isCalendarDate(text: string): boolean {
+  const ms = Date.parse(`${text}T00:00:00Z`)
+  return !Number.isNaN(ms) && new Date(ms).toISOString().startsWith(text)
 }

@@ -1,18 +1,24 @@
 import type { HostedTool, NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
-import { refuse, requireMedia } from '#services/ingress/body/decode.ts'
+import { AnyItem, type InputPart, ITEMS, type ItemOf, type ItemType, PARTS } from '#schemas/responses/request.ts'
+import {
+  refuse,
+  requireBase64,
+  requireDataUrl,
+  requireImageUrl,
+  requireMedia,
+  requireRemoteUrl,
+} from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, mapInPieces, type Pieces, parseAt } from '#services/ingress/body/validate.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts'
-import { type AnyPart, decodePart } from './parts.ts'
 
 /** Ids of items of hosted tools. Unlike ids of OpenAI, such an id ends with an ordinal. */
 const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
-export interface ItemContext {
+interface ItemContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
   readonly referenced: ReadonlyMap<string, AnyItem>
@@ -301,4 +307,105 @@ function hostedTurns(item: HostedItemIn): HostedTurns {
       return { name: 'file_search', input: { query }, output: results.join('\n\n') || '[no results]' }
     }
   }
+}
+
+interface PartContext {
+  readonly model: ModelConfig
+  readonly remoteImages: boolean
+}
+
+interface AnyPart {
+  readonly type: string
+  readonly [field: string]: unknown
+}
+
+const PART_CONSUMED: ReadonlySet<string> = new Set([
+  ...['type', 'text', 'refusal', 'image_url', 'file_data', 'file_url', 'filename', 'input_audio'],
+])
+const IMAGE_CONSUMED: ReadonlySet<string> = new Set([...PART_CONSUMED, 'detail'])
+
+/**
+ * Decodes a part of a message (docs/guides/responses.md, Items). Parts of unknown types become native parts.
+ *
+ * @throws ServiceError a 400 with the path of the part
+ */
+function decodePart(part: AnyPart, path: readonly PropertyKey[], context: PartContext): Part {
+  const { type } = part
+  if (!isKnown(type)) return native(part, typeof part.text === 'string' ? part.text : undefined)
+  const known = PARTS[type].safeParse(part).data ?? parseAt(PARTS[type], part, path)
+  const decoded = decodeKnown(known, part, paramOf(path), context)
+  const extra = extraOf(part, type === 'input_image' ? IMAGE_CONSUMED : PART_CONSUMED)
+  return extra && decoded.type !== 'native' ? { ...decoded, extra } : decoded
+}
+
+function decodeKnown(part: InputPart, raw: AnyPart, param: string, context: PartContext): Part {
+  switch (part.type) {
+    case 'input_text':
+    case 'output_text':
+      return { type: 'text', text: part.text }
+    case 'refusal':
+      return native(raw, part.refusal)
+    case 'input_image':
+      return decodeImage(part, raw, param, context)
+    case 'input_file':
+      return decodeFile(part, raw, param, context)
+    case 'input_audio': {
+      const { data, format } = part.input_audio
+      requireMedia(context.model, 'audio', param)
+      requireBase64(data, `${param}.input_audio.data`)
+      return { type: 'audio', data, format }
+    }
+  }
+}
+
+function isKnown(type: string): type is keyof typeof PARTS {
+  return Object.hasOwn(PARTS, type)
+}
+
+function native(part: AnyPart, text: string | undefined): Part {
+  return { type: 'native', dialect: 'responses', value: { ...part }, text }
+}
+
+type ImagePart = Extract<InputPart, { type: 'input_image' }>
+type FilePart = Extract<InputPart, { type: 'input_file' }>
+
+function decodeImage(part: ImagePart, raw: AnyPart, param: string, context: PartContext): Part {
+  const { image_url: url, file_id, detail } = part
+  requireMedia(context.model, 'images', param)
+  if (!url) return withoutContent(raw, file_id, param, 'image_url', context)
+  requireImageUrl(url, `${param}.image_url`, context.remoteImages)
+  return { type: 'image', url, detail: detail ?? undefined }
+}
+
+function decodeFile(part: FilePart, raw: AnyPart, param: string, context: PartContext): Part {
+  const { file_data: data, file_url: url, file_id, filename } = part
+  requireMedia(context.model, 'files', param)
+  const name = filename ?? undefined
+  if (data) {
+    requireDataUrl(data, `${param}.file_data`)
+    return { type: 'file', data, filename: name }
+  }
+  if (!url) return withoutContent(raw, file_id, param, 'file_data', context)
+  requireRemoteUrl(url, `${param}.file_url`, context.remoteImages)
+  return { type: 'file', data: url, filename: name }
+}
+
+/**
+ * Handles a part without inline content. If the part names a file of the upstream, then an upstream of the Responses
+ * API receives the part unchanged.
+ */
+function withoutContent(
+  raw: AnyPart,
+  file_id: string | null | undefined,
+  param: string,
+  field: string,
+  { model }: PartContext,
+): Part {
+  if (file_id && dialectOf({}, model) === 'responses') return native(raw, undefined)
+  if (file_id) {
+    const message = `Unsupported parameter: 'file_id'. Send the content of the file as '${field}' instead.`
+    return refuse('unsupported_parameter', `${param}.file_id`, message)
+  }
+  const path = `${param}.${field}`
+  return refuse('missing_required_parameter', path, `Missing required parameter: '${path}'.`)
 }

@@ -18,18 +18,15 @@ import {
 } from '#services/ingress/calls/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { boundMetadata } from '#services/ingress/calls/job-options.ts'
-import { beginResponse, requireCapacity, storeItems } from '#services/ingress/conversations/changes.ts'
-import { storedItems } from '#services/ingress/conversations/item-form.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { readContext } from './conversation-context.ts'
+import { beginResponse, readContext, requireCapacity, storeItems } from './conversations.ts'
 import { decodeResponses } from './decode.ts'
 import { hostedTools } from './hosted-tools.ts'
-import { formOf } from './response-form.ts'
-import { RESPONSES_PATH } from './stored-response.ts'
-import { storedAnswers } from './stored-stream.ts'
+import { storedItems } from './item-form.ts'
+import { formOf, RESPONSES_PATH, storedAnswers } from './stored.ts'
 
 /**
  * Maximum bytes of a file name with its extension. File systems allow 255; the rest is for a number that makes the name

@@ -16,8 +16,8 @@ import {
   decodeCount as decodeCountTokens,
   decodeMessages,
   type MessagesContext,
+  parseVersion,
 } from '#services/ingress/endpoints/messages/decode.ts'
-import { parseVersion } from '#services/ingress/endpoints/messages/headers.ts'
 import { SSE_KEEP_ALIVE } from '#services/ingress/http/reply.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { messagesErrorBody } from '#shared/protocols/errors.ts'

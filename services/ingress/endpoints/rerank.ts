@@ -3,9 +3,9 @@ import { DOCUMENTS_MAX, RerankBody } from '#schemas/rerank.ts'
 import { readInputs, refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
-import { requireShort } from '#services/ingress/endpoints/embeddings/embeddings.ts'
 import { rerank as kind } from '#shared/kinds/rerank.ts'
 import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
+import { requireShort } from './embeddings.ts'
 
 /**
  * Maximum bytes of JSON of documents that the answer repeats. Limited, because the queue record carries them next to
