@@ -1,18 +1,32 @@
 import type { IncomingMessage } from 'node:http'
 import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
-import { bulkCancelJobs, bulkRedriveJobs } from './admin/bulk-jobs.ts'
-import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLetters } from './admin/dead-letters.ts'
-import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
-import { listFindings } from './admin/findings.ts'
-import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
-import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
-import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
-import { readMetrics } from './admin/metrics.ts'
-import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
-import { listPools } from './admin/pools.ts'
-import { drainWorker, listWorkers, undrainWorker } from './admin/workers.ts'
+import {
+  discardDeadLetter,
+  listDeadLetters,
+  listDeliveries,
+  redriveDeadLetter,
+  redriveDeadLetters,
+  retryDelivery,
+} from './admin/dead-letters.ts'
+import {
+  drainWorker,
+  listFindings,
+  listPauses,
+  listPools,
+  listWorkers,
+  pauseModel,
+  pausePool,
+  readMetrics,
+  resumeModel,
+  resumePool,
+  undrainWorker,
+} from './admin/fleet.ts'
+import { bulkCancelJobs, bulkRedriveJobs, cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
+import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys.ts'
+import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/projects.ts'
 import { cancelBatch, createBatch, listBatches, retrieveBatch } from './batches/batches.ts'
+import { createFile, readUpload } from './batches/files.ts'
 import {
   cancelMessageBatch,
   createMessageBatch,
@@ -20,9 +34,9 @@ import {
   listMessageBatches,
   MESSAGE_BATCHES,
   messageBatchResults,
+  readRequests,
   retrieveMessageBatch,
-} from './batches/messages/messages.ts'
-import { readRequests } from './batches/messages/upload.ts'
+} from './batches/messages.ts'
 import type { WireFormat } from './body/errors.ts'
 import { answerCall } from './calls/answer.ts'
 import type { Call, IngressContext } from './calls/call.ts'
@@ -48,12 +62,8 @@ import {
   updateConversation,
 } from './endpoints/responses/conversations.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
-import { createFile, readUpload } from './files/upload.ts'
-import { streamEvents } from './jobs/events.ts'
-import { getInput } from './jobs/input.ts'
-import { cancelJob, deleteJob, getJob, getResult, redriveJob, replayJob } from './jobs/read.ts'
-import { listSteps } from './jobs/steps.ts'
-import { submitJob } from './jobs/submit.ts'
+import { getInput, streamEvents } from './jobs/events.ts'
+import { cancelJob, deleteJob, getJob, getResult, listSteps, redriveJob, replayJob, submitJob } from './jobs/jobs.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
 export interface Route {

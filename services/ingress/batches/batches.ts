@@ -1,18 +1,27 @@
+import { type BatchDialect, BatchRequest, BatchResult } from '#schemas/batches/batch.ts'
 import { CreateBatch, ListBatches } from '#schemas/batches/body.ts'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { acceptedOf, createJob } from '#services/ingress/calls/durable.ts'
+import type { JobEndpoint, PreparedCall } from '#services/ingress/calls/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
-import { requireJobs } from '#services/ingress/calls/job-object.ts'
+import { countEnded, isJobId, requireJobs, waitingFor } from '#services/ingress/calls/job-object.ts'
+import { boundMetadata } from '#services/ingress/calls/job-options.ts'
+import { idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/prefer-header.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { readStored } from '#shared/jobs/records.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { tolerant } from '#shared/lib/tolerant.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
-import { findMadeBatch, submitBatch } from './create.ts'
-import { findBatch, jobIdOfBatch } from './ids.ts'
-import { batchObject, currentBatchObject } from './object.ts'
+import { countInput } from './files.ts'
 
-export const BATCHES = '/v1/batches'
+const BATCHES = '/v1/batches'
 
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 
@@ -96,4 +105,238 @@ function cursorOf(after: string): string {
   const id = jobIdOfBatch(after, 'batch_')
   if (id !== undefined) return id
   throw new ServiceError('invalid_value', "Invalid 'after': expected the id of a batch.", { param: 'after' })
+}
+
+const HEADERS = ['anthropic-version', 'anthropic-beta'] as const
+
+interface NewBatch {
+  readonly path: string
+  readonly dialect: BatchDialect
+  readonly endpoint: string
+  /** Blob key of the uploaded requests. The blob then belongs to the batch. */
+  readonly input: string
+  readonly inputBytes: number
+  readonly inputFileId: string | null
+  /** Number of requests; undefined if the requests are not validated yet. */
+  readonly requests?: number
+  readonly window: string
+  readonly windowMs: number
+  readonly keepMs: number
+  readonly metadata?: Record<string, string> | undefined
+  /** Content that is equal in repeated calls with one Idempotency-Key. */
+  readonly body: unknown
+}
+
+/**
+ * Finds the batch that an equal call created with the same Idempotency-Key. Must be called before any other check. On a
+ * repeated call, the input file may be deleted, and the quota may have no space for a second copy.
+ *
+ * @throws ServiceError `idempotency_key_reused`, `result_expired`
+ */
+export async function findMadeBatch(
+  context: IngressContext,
+  call: Call,
+  body: unknown,
+): Promise<DurableJob | undefined> {
+  const header = readIdempotencyKey(call.headers['idempotency-key'])
+  const key = await idempotencyOf(header, call, body, context.config.jobRetentionMs)
+  const made = key && (await context.store?.findMade(projectIdOf(call.key), key))
+  if (!made) return undefined
+  const { job } = acceptedOf(made)
+  call.facts.job_id = job.id
+  call.reply.setHeader('idempotency-replayed', 'true')
+  return job
+}
+
+export async function submitBatch(context: IngressContext, call: Call, asked: NewBatch): Promise<DurableJob> {
+  const { path, dialect, endpoint, input, windowMs } = asked
+  const metadata = boundMetadata(asked.metadata)
+  const { key, headers } = call
+  const request: BatchRequest = {
+    dialect,
+    endpoint,
+    input,
+    rights: {
+      key_id: key.id,
+      ...(key.endpoints && { endpoints: key.endpoints }),
+      ...(key.models && { models: key.models }),
+    },
+    headers: Object.fromEntries(
+      HEADERS.flatMap((name) => (headers[name] === undefined ? [] : [[name, String(headers[name])]])),
+    ),
+    input_file_id: asked.inputFileId,
+    completion_window: asked.window,
+    requests: asked.requests ?? null,
+    keep_ms: asked.keepMs,
+  }
+  const prepared: PreparedCall = {
+    model: 'batch',
+    body: request,
+    attachments: [input],
+    stream: false,
+    timeoutMs: windowMs,
+    partialMs: BATCH_WRAP_UP_MS,
+  }
+  const row: JobEndpoint = { path, format: call.format, kind: batch, prepare: () => prepared }
+  const tenant = projectIdOf(key)
+  await countInput(context, tenant, { input, bytes: asked.inputBytes, windowMs })
+  call.storage.stored()
+  try {
+    const { job, isReplay } = await createJob(context, call, row, prepared, asked.body, {
+      idempotencyKey: readIdempotencyKey(headers['idempotency-key']),
+      isAsync: true,
+      deadlineInMs: windowMs + BATCH_WRAP_UP_MS,
+      priority: 'low',
+      metadata,
+    })
+    if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
+    return job
+  } finally {
+    // Deletes the upload unless it now belongs to a batch.
+    if (call.uploads.has(input)) await requireFiles(context).delete(tenant, input)
+  }
+}
+
+export interface BatchDetails {
+  readonly request: BatchRequest
+  /** Result of an ended batch. Undefined until then, and if the job ended without a result. */
+  readonly result: BatchResult | undefined
+  readonly begun: { readonly atMs: number; readonly requests: number } | undefined
+  /** Phase and counts in the last progress event of the job. */
+  readonly reported: { readonly phase: string; readonly completed: number; readonly failed: number }
+}
+
+export async function batchDetails(context: IngressContext, job: DurableJob): Promise<BatchDetails> {
+  const { id, tenant, progress } = job
+  const content = await context.store?.findContent(tenant, id)
+  const steps = await requireJobs(context).stepsOf(job)
+  const validated = steps.find(({ kind }) => kind === 'validate')
+  const said = (progress as { progress?: { phase?: string; counts?: Record<string, number> } } | null)?.progress
+  return {
+    request: tolerant(BatchRequest).parse(readStored(content?.request).body),
+    result: content?.result == null ? undefined : tolerant(BatchResult).parse(content.result),
+    begun: validated && { atMs: validated.at_ms, requests: validated.cost.requests ?? 0 },
+    reported: { phase: said?.phase ?? '', completed: said?.counts?.completed ?? 0, failed: said?.counts?.failed ?? 0 },
+  }
+}
+
+/** A batch in the form of the OpenAI API. Reads the store once per unfinished part, so that the counts are exact. */
+async function currentBatchObject(context: IngressContext, job: DurableJob) {
+  const details = await batchDetails(context, job)
+  if (TERMINAL.has(job.state) || !details.begun || details.reported.phase === 'finalizing')
+    return objectOf(job, details)
+  const [ended, waiting_for] = await Promise.all([
+    countEnded(context, job, details.reported),
+    waitingFor(context, job, details.reported),
+  ])
+  return { ...objectOf(job, { ...details, reported: { ...details.reported, ...ended } }), waiting_for }
+}
+
+/** A batch with the counts in its last progress event. Used in lists, because {@link currentBatchObject} costs more. */
+async function batchObject(context: IngressContext, job: DurableJob) {
+  return objectOf(job, await batchDetails(context, job))
+}
+
+function objectOf(job: DurableJob, details: BatchDetails) {
+  const { request, result, begun } = details
+  const status = statusOf(job, details)
+  const endedAt = (...statuses: string[]) => (statuses.includes(status) ? seconds(job.finished_at_ms) : null)
+  return {
+    id: batchIdOf(job.id, 'batch_'),
+    object: 'batch',
+    endpoint: request.endpoint,
+    model: result?.model ?? null,
+    errors: errorsOf(job, result),
+    input_file_id: request.input_file_id,
+    completion_window: request.completion_window,
+    status,
+    output_file_id: result?.output_file_id ?? null,
+    error_file_id: result?.error_file_id ?? null,
+    created_at: seconds(job.created_at_ms),
+    in_progress_at: result?.status === 'failed' ? null : seconds(begun?.atMs ?? null),
+    expires_at: seconds(job.deadline_ms - BATCH_WRAP_UP_MS),
+    finalizing_at: seconds(result?.finalizing_at_ms ?? null),
+    completed_at: endedAt('completed'),
+    failed_at: endedAt('failed'),
+    expired_at: endedAt('expired'),
+    cancelling_at: seconds(job.cancel_requested_at_ms),
+    cancelled_at: endedAt('cancelled'),
+    request_counts: countsOf(details),
+    usage: usageOf(result),
+    metadata: job.metadata,
+  }
+}
+
+function statusOf(job: DurableJob, { result, begun, reported: told }: BatchDetails): string {
+  if (result) return result.status
+  if (TERMINAL.has(job.state)) return job.state
+  if (job.cancel_requested_at_ms !== null) return 'cancelling'
+  if (!begun) return 'validating'
+  return told.phase === 'finalizing' ? 'finalizing' : 'in_progress'
+}
+
+function countsOf({ result, begun, reported: told }: BatchDetails) {
+  const total = begun?.requests ?? 0
+  if (result?.status === 'failed') return { total, completed: 0, failed: 0 }
+  if (!result) return { total, completed: told.completed, failed: told.failed }
+  const { completed } = result.counts
+  return { total, completed, failed: total - completed }
+}
+
+function errorsOf({ state, error }: DurableJob, result: BatchResult | undefined): object | null {
+  if (result && result.problems.length > 0) return { object: 'list', data: result.problems }
+  if (state !== 'failed' || error === null) return null
+  return { object: 'list', data: [{ code: error.code, message: error.message, param: error.param, line: null }] }
+}
+
+function usageOf(result: BatchResult | undefined): object | null {
+  if (!result) return null
+  const { input_tokens, cached_tokens, output_tokens, reasoning_tokens } = result.usage
+  return {
+    input_tokens,
+    input_tokens_details: { cached_tokens },
+    output_tokens,
+    output_tokens_details: { reasoning_tokens },
+    total_tokens: input_tokens + output_tokens,
+  }
+}
+
+function seconds(ms: number | null): number | null {
+  return ms === null ? null : Math.floor(ms / 1_000)
+}
+
+/** Prefix of the id of a batch in the API. The rest equals the rest of the id of its job. */
+type BatchPrefix = 'batch_' | 'msgbatch_'
+
+export function batchIdOf(jobId: string, prefix: BatchPrefix): string {
+  return jobId.replace('job_', prefix)
+}
+
+export function jobIdOfBatch(id: string, prefix: BatchPrefix): string | undefined {
+  const jobId = id.replace(prefix, 'job_')
+  return id.startsWith(prefix) && isJobId(jobId) ? jobId : undefined
+}
+
+/**
+ * Returns the job of a batch of the caller's project.
+ *
+ * @throws ServiceError `not_found`
+ */
+export async function findBatch(
+  context: IngressContext,
+  call: Call,
+  endpoint: string,
+  prefix: BatchPrefix,
+): Promise<DurableJob> {
+  const id = String(call.params.id)
+  const notFound = () => new ServiceError('not_found', `No batch with the id '${beginningOf(id, 64)}'.`)
+  const jobId = jobIdOfBatch(id, prefix)
+  if (jobId === undefined) throw notFound()
+  const job = await requireJobs(context)
+    .get(projectIdOf(call.key), jobId)
+    .catch((error: unknown) => {
+      throw ServiceError.from(error).code === 'job_not_found' ? notFound() : error
+    })
+  if (job.endpoint === endpoint && job.depth === 0) return job
+  throw notFound()
 }

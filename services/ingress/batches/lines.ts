@@ -1,6 +1,14 @@
+import { isUtf8 } from 'node:buffer'
+import { createHash } from 'node:crypto'
+import { z } from 'zod'
 import type { BatchPartRange } from '#schemas/batches/batch.ts'
-import { ByteBlocks } from '#services/ingress/body/body.ts'
+import { ByteBlocks, withoutByteOrderMark } from '#services/ingress/body/body.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
+import { refuseShape } from '#shared/json/shape.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 const NEWLINE = 0x0a
 /** Bytes of which a blank line consists. Editors may write a byte order mark into an empty first line. */
@@ -96,4 +104,159 @@ export async function* linesOf(
   const splitter = new LineSplitter(bytesMax, range)
   for await (const piece of await blobs.open(key, range)) yield* splitter.push(piece)
   yield* splitter.end()
+}
+
+const REQUESTS_MAX = 50_000
+const CUSTOM_ID_CHARS_MAX = 512
+/**
+ * Base64 characters of the hash of a custom_id, by which duplicates are found. With 96 bits, an accidental collision
+ * among 50,000 ids is negligible.
+ */
+const HASH_CHARS = 16
+
+/** Line of an OpenAI batch: a call to an endpoint, with an id that the caller chose. */
+const RequestLine = z.object({
+  custom_id: z.string().min(1).max(CUSTOM_ID_CHARS_MAX),
+  method: z.literal('POST'),
+  url: z.string().max(2_048),
+  body: z.looseObject({}),
+})
+
+/** Line of an Anthropic batch, whose endpoint is always /v1/messages. */
+const MessagesLine = z.object({
+  custom_id: z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 letters, digits, _ and -'),
+  params: z.looseObject({}),
+})
+
+export interface LineProblem {
+  readonly code: string
+  readonly message: string
+  readonly param: string | null
+  /** Line number, starting at 1; null for a problem of the whole file. */
+  readonly line: number | null
+}
+
+interface BatchRequestLine {
+  readonly customId: string
+  readonly url: string
+  readonly body: Record<string, unknown>
+}
+
+interface LineRules {
+  readonly dialect: 'requests' | 'messages'
+  readonly endpoint?: string | undefined
+  readonly lineBytesMax: number
+}
+
+/**
+ * Parses one line. Must be run by `runYielding`.
+ *
+ * @throws ServiceError for an invalid line, with the field in `param`
+ */
+export function* readLine(
+  { bytes }: Line,
+  { dialect, lineBytesMax }: LineRules,
+): Generator<undefined, BatchRequestLine> {
+  if (!bytes) throw new ServiceError('request_too_large', `The line is longer than ${lineBytesMax} bytes.`)
+  const value = yield* jsonOf(withoutByteOrderMark(bytes), dialect)
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw new ServiceError('invalid_type', 'The line must be a JSON object.')
+  }
+  if (dialect === 'messages') {
+    const { custom_id: customId, params: body } = parseBody(MessagesLine, value, 'messages')
+    return { customId, url: '/v1/messages', body }
+  }
+  const { custom_id: customId, url, body } = parseBody(RequestLine, value, 'openai')
+  return { customId, url, body }
+}
+
+/** Advice in the error message if the file contains something else, such as a list of prompts. */
+const FORM = 'Each line is a request: a JSON object with custom_id, method, url and body.'
+
+function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefined, unknown> {
+  if (!isUtf8(bytes)) throw new ServiceError('invalid_request', 'The line is not valid UTF-8.')
+  yield* refuseShape(bytes)
+  try {
+    return yield* readJson(bytes)
+  } catch (error) {
+    if (!(error instanceof JsonSyntaxError)) throw error
+    const message = `The line is not JSON.${dialect === 'requests' ? ` ${FORM}` : ''}`
+    throw new ServiceError('invalid_request', message, { cause: error })
+  }
+}
+
+/**
+ * Checks the lines of a file one by one: each line alone, and against the previous lines. Keeps a few bytes per line in
+ * memory.
+ */
+export class LineChecker {
+  readonly #rules: LineRules
+  readonly #seen = new Map<string, number>()
+  #url: string | undefined
+  #model: string | undefined
+  #count = 0
+
+  constructor(rules: LineRules) {
+    this.#rules = rules
+    this.#url = rules.endpoint
+  }
+
+  get count(): number {
+    return this.#count
+  }
+
+  get model(): string | undefined {
+    return this.#model
+  }
+
+  /** Checks the next line; returns undefined if the line is valid. Must be run by `runYielding`. */
+  *check(line: Line): Generator<undefined, LineProblem | undefined> {
+    this.#count++
+    if (this.#count === REQUESTS_MAX + 1) {
+      return {
+        code: 'too_many_requests',
+        message: `A batch has at most ${REQUESTS_MAX} requests.`,
+        param: null,
+        line: line.number,
+      }
+    }
+    try {
+      return this.#compare(yield* readLine(line, this.#rules), line.number)
+    } catch (error) {
+      if (!(error instanceof ServiceError)) throw error
+      const { code, message, param } = error
+      return { code: CODES[code] ?? code, message, param, line: line.number }
+    }
+  }
+
+  end(): LineProblem | undefined {
+    if (this.#count > 0) return undefined
+    return { code: 'empty_file', message: 'The file has no requests.', param: null, line: null }
+  }
+
+  #compare({ customId, url, body }: BatchRequestLine, line: number): LineProblem | undefined {
+    const problem = (code: string, message: string, param: string) => ({ code, message, param, line })
+    const hash = createHash('sha256').update(customId).digest('base64').slice(0, HASH_CHARS)
+    const first = this.#seen.get(hash)
+    if (first !== undefined) {
+      const message = `The custom_id '${excerpt(customId)}' was used in line ${first} already.`
+      return problem('duplicate_custom_id', message, 'custom_id')
+    }
+    this.#seen.set(hash, line)
+    this.#url ??= url
+    if (url !== this.#url) {
+      return problem('mismatched_url', `The url '${excerpt(url)}' is not that of this batch, ${this.#url}.`, 'url')
+    }
+    if (this.#rules.dialect === 'messages' || typeof body.model !== 'string') return undefined
+    this.#model ??= body.model
+    if (body.model === this.#model) return undefined
+    const message = `The model '${excerpt(body.model)}' differs from that of the previous lines, '${excerpt(this.#model)}'. A batch has one model.`
+    return problem('mismatched_model', message, 'body.model')
+  }
+}
+
+/** Error codes that have another name in OpenAI batches. */
+const CODES: Readonly<Record<string, string>> = {
+  invalid_request: 'invalid_json_line',
+  request_too_large: 'line_too_large',
 }

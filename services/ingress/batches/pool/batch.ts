@@ -1,27 +1,30 @@
 import type {
+  BatchCounts,
   BatchEvent,
   BatchPartRange,
   BatchPartResult,
   BatchProblem,
   BatchRequest,
   BatchResult,
+  BatchUsage,
 } from '#schemas/batches/batch.ts'
-import { LineChecker } from '#services/ingress/batches/check.ts'
-import { dropInput } from '#services/ingress/batches/input.ts'
-import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
+import { dropInput, FILES_MAX } from '#services/ingress/batches/files.ts'
+import { type Line, LineChecker, linesOf } from '#services/ingress/batches/lines.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
 import type { Caller } from '#services/ingress/calls/endpoint.ts'
 import { PART_REQUESTS, PARTS_IN_FLIGHT_MAX } from '#services/ingress/calls/job-object.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
-import { FILES_MAX } from '#services/ingress/files/upload.ts'
+import { startWorker } from '#shared/jobs/worker/service.ts'
+import { batch, batchPart } from '#shared/kinds/batch.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
-import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
+import { type AttemptContext, handle, type Progress } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { fileIdOf } from '#shared/store/files.ts'
+import type { Ports } from '#shared/ports.ts'
+import type { Service } from '#shared/process/lifecycle.ts'
+import { type FileStore, fileIdOf } from '#shared/store/files.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import { type Outcome, outcomeOf } from './outcome.ts'
-import { partBlob, SIDES, type Side, writeLines } from './part-lines.ts'
-import { NO_SUMS, type Sums, sumOf } from './sums.ts'
+import { type Outcome, outcomeOf, partBlob, runPart, SIDES, type Side, writeLines } from './part.ts'
 import { type BatchTools, callerOf } from './tools.ts'
 
 const PROBLEMS_MAX = 100
@@ -32,7 +35,7 @@ const PROBLEMS_MAX = 100
  */
 const GROUP = 5
 /** Endpoint name of the job of a part. Callers cannot call it. */
-export const PARTS = '/v1/batches/parts'
+const PARTS = '/v1/batches/parts'
 
 interface EndedPart extends Sums {
   readonly output_bytes: number
@@ -44,7 +47,7 @@ interface EndedPart extends Sums {
  * is a recorded step, so a resumed attempt repeats little work. If the batch is cancelled or its time is over, then
  * partial results are written.
  */
-export async function* runBatch(
+async function* runBatch(
   tools: BatchTools,
   request: BatchRequest,
   { composition, idempotencyKey, onProgress, tenant }: AttemptContext,
@@ -327,4 +330,54 @@ function modelProblem(
     if (!(error instanceof ServiceError)) throw error
     return { code: error.code, message: error.message, param: 'body.model', line }
   }
+}
+
+export interface Sums {
+  readonly counts: BatchCounts
+  readonly usage: BatchUsage
+}
+
+export const NO_SUMS: Sums = {
+  counts: { completed: 0, failed: 0, cancelled: 0, expired: 0 },
+  usage: { input_tokens: 0, cached_tokens: 0, output_tokens: 0, reasoning_tokens: 0 },
+}
+
+export function sumOf(all: readonly Sums[]): Sums {
+  return all.reduce((a, b) => ({ counts: added(a.counts, b.counts), usage: added(a.usage, b.usage) }), NO_SUMS)
+}
+
+function added<T extends object>(a: T, b: T): T {
+  const amounts = Object.entries(a).map(([name, amount]) => [name, amount + (b as Record<string, number>)[name]])
+  return Object.fromEntries(amounts) as T
+}
+
+export function usageOf(said: unknown): BatchUsage {
+  const usage = (said ?? {}) as Record<string, unknown>
+  const details = (...names: string[]) =>
+    names.map((name) => usage[name] as Record<string, unknown> | undefined).find((found) => found != null) ?? {}
+  const number = (from: Record<string, unknown>, ...names: string[]) => {
+    const found = names.map((name) => from[name]).find((value) => Number.isInteger(value))
+    return (found as number | undefined) ?? 0
+  }
+  const input = details('input_tokens_details', 'prompt_tokens_details')
+  const output = details('output_tokens_details', 'completion_tokens_details')
+  return {
+    input_tokens: number(usage, 'input_tokens', 'prompt_tokens'),
+    cached_tokens: number(input, 'cached_tokens') || number(usage, 'cache_read_input_tokens'),
+    output_tokens: number(usage, 'output_tokens', 'completion_tokens'),
+    reasoning_tokens: number(output, 'reasoning_tokens'),
+  }
+}
+
+/**
+ * Starts the worker of the pool `batches`. The worker runs in the ingress process, because only the ingress can
+ * validate calls (docs/internals/design.md, Composed jobs).
+ */
+export async function startBatches(ports: Ports, context: IngressContext, files: FileStore): Promise<Service> {
+  const tools = { context, files, lineBytesMax: ports.config.bodyBytesMax }
+  const kinds = {
+    batch: handle(batch, (request, attempt) => runBatch(tools, request, attempt)),
+    batch_part: handle(batchPart, (request, attempt) => runPart(tools, request, attempt)),
+  }
+  return await startWorker(ports, { name: 'batches', slots: ports.config.batchesSlots, kinds })
 }

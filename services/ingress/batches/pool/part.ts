@@ -1,17 +1,26 @@
-import type { BatchPartEvent, BatchPartRequest, Refusals } from '#schemas/batches/batch.ts'
-import { ERRORS } from '#schemas/error.ts'
-import { readLine } from '#services/ingress/batches/check.ts'
-import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
+import type {
+  BatchDialect,
+  BatchPartEvent,
+  BatchPartRange,
+  BatchPartRequest,
+  BatchPartResult,
+  BatchRequest,
+  Refusals,
+} from '#schemas/batches/batch.ts'
+import { ERRORS, type ErrorBody } from '#schemas/error.ts'
+import { type Line, linesOf, readLine } from '#services/ingress/batches/lines.ts'
 import type { JobEndpoint } from '#services/ingress/calls/endpoint.ts'
 import { LINES_WAIT, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { admitJob, type JobAdmission } from '#shared/capacity/capacity.ts'
-import type { ChildJob, Composition } from '#shared/kinds/composition.ts'
+import { writeJson } from '#shared/json/write.ts'
+import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
+import { messagesErrorBody, openaiErrorBody, openaiStatus } from '#shared/protocols/errors.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import { writeLines } from './part-lines.ts'
+import { NO_SUMS, type Sums, sumOf, usageOf } from './batch.ts'
 import { type BatchTools, callerOf } from './tools.ts'
 
 interface Submitted {
@@ -192,5 +201,142 @@ async function childOf(
     body: prepared.body,
     encode: prepared.encode,
     metadata: { custom_id: customId },
+  }
+}
+
+/** Result files of an OpenAI batch. An Anthropic batch has only the first. */
+export const SIDES = ['output', 'errors'] as const
+export type Side = (typeof SIDES)[number]
+
+interface PartEnds {
+  readonly id: string
+  readonly refused: Refusals
+  /** Outcome of requests that have not ended. */
+  readonly undone: Outcome
+  readonly composition: Composition
+}
+
+/**
+ * Key of the blob with the result lines of a part. The key begins with the job id of the part, so the blob is deleted
+ * together with the job.
+ */
+export function partBlob(id: string, side: Side): string {
+  return `${id}-${side}`
+}
+
+/**
+ * Writes the outcomes of the requests of a part, in order, into its two blobs. Holds only one answer in memory. Errors
+ * are collected, because they are short.
+ */
+export async function writeLines(
+  { context, lineBytesMax }: BatchTools,
+  { dialect, input }: Pick<BatchRequest, 'dialect' | 'input'>,
+  range: BatchPartRange,
+  ends: PartEnds,
+): Promise<BatchPartResult> {
+  const { blobs } = context
+  const errors: Buffer[] = []
+  let sums: Sums = NO_SUMS
+  let bytes = 0
+  async function* output(): AsyncGenerator<Buffer> {
+    for await (const line of linesOf(blobs, input, lineBytesMax, range)) {
+      const outcome = await endOf(line, ends)
+      sums = sumOf([sums, sumsOf(outcome)])
+      const { customId } = await runYielding(readLine(line, { dialect, lineBytesMax }))
+      const value = outcomeLine(dialect, childJobId(ends.id, String(line.number)), customId, outcome)
+      const isError = dialect === 'requests' && outcome.type !== 'completed'
+      for (const piece of writeJson(value)) {
+        const text = Buffer.from(piece)
+        if (isError) errors.push(text)
+        else {
+          bytes += text.length
+          yield text
+        }
+      }
+      if (isError) errors.push(LINE_FEED)
+      else {
+        bytes += LINE_FEED.length
+        yield LINE_FEED
+      }
+    }
+  }
+  await blobs.put(partBlob(ends.id, 'output'), output())
+  const joined = Buffer.concat(errors)
+  await blobs.put(partBlob(ends.id, 'errors'), joined)
+  return { ...sums, output_bytes: bytes, error_bytes: joined.length }
+}
+
+const LINE_FEED = Buffer.from('\n')
+
+async function endOf({ number }: Line, { id, refused, undone, composition }: PartEnds): Promise<Outcome> {
+  const refusal = refused[number]
+  if (refusal) return { type: 'failed', error: refusal }
+  const end = await composition.endOf(childJobId(id, String(number)), id)
+  return end ? outcomeOf(end) : undone
+}
+
+function sumsOf(outcome: Outcome): Sums {
+  const usage = outcome.type === 'completed' ? usageOf(outcome.usage) : NO_SUMS.usage
+  return { counts: { ...NO_SUMS.counts, [outcome.type]: 1 }, usage }
+}
+
+export type Outcome =
+  | { readonly type: 'completed'; readonly result: unknown; readonly usage: unknown }
+  | { readonly type: 'failed'; readonly error: ErrorBody }
+  | { readonly type: 'cancelled' }
+  | { readonly type: 'expired' }
+
+export function outcomeOf(end: ChildEnd): Outcome {
+  switch (end.state) {
+    case 'completed':
+      return { type: 'completed', result: end.result, usage: end.usage }
+    case 'failed':
+      return { type: 'failed', error: end.error }
+    default:
+      return { type: end.state }
+  }
+}
+
+/**
+ * Line of a result file for one request.
+ *
+ * @param id Id of the job of the request. A refused request has no job, but its id is derived in the same way
+ */
+function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
+  if (dialect === 'messages') return { custom_id: customId, result: messagesResult(id, outcome) }
+  return { id: id.replace('job_', 'batch_req_'), custom_id: customId, ...requestResult(id, outcome) }
+}
+
+function requestResult(id: string, outcome: Outcome): object {
+  switch (outcome.type) {
+    case 'completed':
+      return { response: { status_code: 200, request_id: id, body: outcome.result }, error: null }
+    case 'failed': {
+      const error = ServiceError.fromBody(outcome.error)
+      const response = { status_code: openaiStatus(error), request_id: id, body: openaiErrorBody(error) }
+      return { response, error: null }
+    }
+    case 'cancelled':
+      return {
+        response: null,
+        error: { code: 'batch_cancelled', message: 'The request was cancelled before it was answered.' },
+      }
+    case 'expired': {
+      const message = 'This request could not be executed before the completion window expired.'
+      return { response: null, error: { code: 'batch_expired', message } }
+    }
+  }
+}
+
+function messagesResult(id: string, outcome: Outcome): object {
+  switch (outcome.type) {
+    case 'completed':
+      return { type: 'succeeded', message: outcome.result }
+    case 'failed':
+      return { type: 'errored', error: messagesErrorBody(ServiceError.fromBody(outcome.error), id) }
+    case 'cancelled':
+      return { type: 'canceled' }
+    case 'expired':
+      return { type: 'expired' }
   }
 }

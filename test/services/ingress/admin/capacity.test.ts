@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { capacityOf } from '#services/ingress/admin/workers.ts'
+import { capacityOf } from '#services/ingress/admin/fleet.ts'
 
 const NAMES: Readonly<Record<string, string>> = { small: 'small', tiny: 'small', large: 'large', echo: 'echo' }
 const idOf = (name: string) => NAMES[name]

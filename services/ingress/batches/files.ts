@@ -1,18 +1,19 @@
 import type { IncomingMessage } from 'node:http'
 import { FileForm } from '#schemas/files.ts'
-import { LineChecker, type LineProblem } from '#services/ingress/batches/check.ts'
-import { type Line, LineSplitter } from '#services/ingress/batches/lines.ts'
 import { type FormBounds, type FormField, type FormFile, readForm } from '#services/ingress/body/multipart.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { fileObject, requireFiles } from '#services/ingress/calls/files.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { newFileId } from '#shared/store/files.ts'
+import { BATCH_INPUT, type FileStore, newFileId } from '#shared/store/files.ts'
+import { type Line, LineChecker, type LineProblem, LineSplitter } from './lines.ts'
 
 /** Maximum form fields: `purpose`, the members of `expires_after`, and some fields that are ignored. */
 const FIELDS_MAX = 32
@@ -195,7 +196,8 @@ function objectOf(text: string): unknown {
 }
 
 function refusalOf({ line, message, param }: LineProblem): ServiceError {
-  const field = param === null || message.includes(param.split('.').at(-1) ?? '') ? '' : `, '${param}'`
+  const field =
+    param === null || message.includes(param.split('#services/ingress/files').at(-1) ?? '') ? '' : `, '${param}'`
   const text = line === null ? message : `Line ${line}${field}: ${message}`
   return new ServiceError('invalid_value', text, { param: 'file' })
 }
@@ -209,4 +211,39 @@ function tooLarge(bytesMax: number): ServiceError {
   return new ServiceError('request_too_large', `The file is larger than the ${bytesMax} bytes the service accepts.`, {
     param: 'file',
   })
+}
+
+interface BatchInput {
+  readonly input: string
+  readonly bytes: number
+  readonly windowMs: number
+}
+
+/**
+ * Counts the input of a batch among the files of its project. The file row is deleted when the batch has completed, or
+ * when its job is deleted or expires.
+ *
+ * @throws ServiceError `insufficient_quota`
+ */
+export async function countInput(
+  context: IngressContext,
+  tenant: string,
+  { input: id, bytes, windowMs }: BatchInput,
+): Promise<void> {
+  const { jobRetentionMs } = context.config
+  const keepMs = windowMs + BATCH_WRAP_UP_MS + jobRetentionMs
+  const row = { id, tenant, purpose: BATCH_INPUT, filename: '', bytes, keepMs }
+  if (await requireFiles(context).create(row, { filesMax: FILES_MAX })) return
+  const message = `This project has ${FILES_MAX} files and batches, the maximum. Delete some, or wait until a batch ends.`
+  throw new ServiceError('insufficient_quota', message)
+}
+
+/** Deletes the input of a batch once no part of the batch needs it. */
+export async function dropInput(
+  { blobs, files }: { readonly blobs: Blobs; readonly files: FileStore },
+  tenant: string,
+  input: string,
+): Promise<void> {
+  await blobs.delete(input)
+  await files.delete(tenant, input)
 }

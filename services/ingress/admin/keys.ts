@@ -3,8 +3,9 @@
  * which the command `sluice keys` also uses.
  */
 
-import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
-import { audit } from '#services/ingress/admin/audit.ts'
+import type { z } from 'zod'
+import { ChangeLimits, CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
+import type { KeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { FIXED_KEY_ID, projectIdNamed } from '#services/ingress/callers/keys.ts'
@@ -20,12 +21,15 @@ import {
 } from '#shared/keys/changes.ts'
 import { missingPermission, type Permissions } from '#shared/keys/delegation.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange } from '#shared/keys/keys.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import type { ValidKeys } from '#shared/keys/lenient.ts'
+import { type Project, projectIdOf } from '#shared/keys/project.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
-import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireQuota } from './current-key.ts'
-import { keyObjects } from './objects.ts'
+import type { Activity, Spender } from '#shared/store/usage.ts'
+import { dayOf } from '#shared/usage/cost.ts'
+import { type Month, monthOf } from '#shared/usage/month.ts'
+import { audit } from './projects.ts'
 
 /** Maximum paths that an error message suggests, most similar first. */
 const NAMED_MAX = 5
@@ -208,4 +212,131 @@ function modelIdOf(context: IngressContext, name: string): string {
   // The message lists all models, because operators may see models that their key may not call.
   const { message } = modelNotFound(context, { models: undefined }, name)
   throw new ServiceError('invalid_value', message, { param: 'models' })
+}
+
+export function authorOf({ key }: Call): string {
+  return `key:${key.id}`
+}
+
+/**
+ * Refuses unknown fields, also in `limits`. Otherwise a misspelt limit would be ignored without an error.
+ *
+ * @throws ServiceError `unsupported_parameter`
+ */
+export function checkFields(schema: z.ZodObject, body: unknown): void {
+  refuseUnknown(schema, body)
+  refuseUnknown(ChangeLimits, (body as { limits?: unknown } | null)?.limits, 'limits.')
+}
+
+/** Error for an update without fields. */
+export function nothingAsked(): ServiceError {
+  return new ServiceError('invalid_request', 'There is nothing to change. Name a field, such as name or limits.')
+}
+
+/**
+ * A page of a list, newest entry first.
+ *
+ * @param oldestFirst The whole list, oldest entry first
+ * @param after Id of the last entry of the previous page
+ */
+export function pageOf<T extends { readonly id: string }>(oldestFirst: readonly T[], limit: number, after?: string) {
+  const all = oldestFirst.toReversed()
+  const at = after === undefined ? -1 : all.findIndex(({ id }) => id === after)
+  if (after !== undefined && at < 0) {
+    throw new ServiceError('invalid_value', `No entry with the id '${after}' exists.`, { param: 'after' })
+  }
+  return { page: all.slice(at + 1, at + 1 + limit), hasMore: all.length > at + 1 + limit }
+}
+
+/**
+ * Id of an existing project, by its id or name.
+ *
+ * @throws ServiceError `invalid_value` if there is none
+ */
+function requireProject(known: ValidKeys, text: string): string {
+  const id = projectIdNamed(known, text)
+  if (known.projects.some((project) => project.id === id) || known.keys.some((key) => projectIdOf(key) === id))
+    return id
+  const message = `No project '${text}' exists. GET /v1/admin/projects lists them; POST creates one.`
+  throw new ServiceError('invalid_value', message, { param: 'project' })
+}
+
+/** @throws ServiceError `invalid_request` if the maximum is reached */
+export function requireQuota(count: number, most: number, what: string): void {
+  if (count < most) return
+  throw new ServiceError('invalid_request', `${count} ${what} exist, the maximum per service.`)
+}
+
+const NANOS_PER_USD = 1_000_000_000
+const LAST_USE_MS = 90 * 86_400_000
+
+async function keyObjects(context: IngressContext, keys: readonly ApiKey[]): Promise<KeyAnswer[]> {
+  const nowMs = Date.now()
+  const used = await activityOf(
+    context,
+    keys.map(({ id }) => ({ owner: 'key', id })),
+    nowMs,
+  )
+  return keys.map((key, i) => keyObject(key, used?.[i], nowMs))
+}
+
+export async function projectObjects(context: IngressContext, projects: readonly Project[]): Promise<ProjectAnswer[]> {
+  const nowMs = Date.now()
+  const counts = validKeys(context.keys.known.keys, nowMs)
+  const used = await activityOf(
+    context,
+    projects.map(({ id }) => ({ owner: 'project', id })),
+    nowMs,
+  )
+  return projects.map((project, i) => {
+    const { id, name = null, limits, created_at } = project
+    const head = {
+      id,
+      object: 'project',
+      name,
+      limits,
+      keys: counts.get(id) ?? 0,
+      created_at: created_at || null,
+    } as const
+    return { ...head, ...shownUse(used?.[i]), budget: budgetOf(project, used?.[i], monthOf(nowMs)) }
+  })
+}
+
+function keyObject(key: ApiKey, used: Activity | undefined, nowMs: number): KeyAnswer {
+  const { id, hint, name = null, scopes = ['calls'], endpoints = null, models = null, limits = {} } = key
+  const isSetting = id === FIXED_KEY_ID
+  return {
+    ...{ id, object: 'api_key', hint, name, project: projectIdOf(key), state: stateOf(key, nowMs) },
+    ...{ is_setting: isSetting, scopes, endpoints, models, limits },
+    ...{ created_at: isSetting ? null : key.created_at, expires_at: key.expires_at ?? null },
+    ...shownUse(used),
+  }
+}
+
+function shownUse(used: Activity | undefined) {
+  const month = used ? { calls: used.calls, cost_usd: used.costNanos / NANOS_PER_USD } : null
+  return { last_used_on: used?.lastDay ?? null, month }
+}
+
+function budgetOf({ id, limits }: Project, used: Activity | undefined, month: Month): ProjectAnswer['budget'] {
+  const usd = limits.budget_usd_per_month
+  if (usd === undefined || !used) return null
+  const spent_usd = used.costNanos / NANOS_PER_USD
+  const remaining_usd = Math.max(0, Math.round((usd - spent_usd) * NANOS_PER_USD) / NANOS_PER_USD)
+  const resets_at = month.endsAtMs / 1_000
+  return { owner: 'project', id, month: month.name, budget_usd: usd, spent_usd, remaining_usd, resets_at }
+}
+
+/** Last use of keys or projects, and their usage in the current month; undefined in a deployment without a store. */
+async function activityOf({ usage }: IngressContext, of: readonly Spender[], nowMs: number) {
+  return await usage?.ledger.activity(of, dayOf(nowMs - LAST_USE_MS), monthOf(nowMs).from)
+}
+
+function validKeys(keys: readonly ApiKey[], nowMs: number): Map<string, number> {
+  const counts = new Map<string, number>()
+  for (const key of keys) {
+    const id = projectIdOf(key)
+    if (stateOf(key, nowMs) === 'valid') counts.set(id, (counts.get(id) ?? 0) + 1)
+  }
+  return counts
 }

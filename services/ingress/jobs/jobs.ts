@@ -1,10 +1,19 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
-import { usageOf } from '#services/ingress/batches/pool/sums.ts'
+import { ListSteps, SubmitJob, Webhook } from '#schemas/jobs.ts'
+import { usageOf } from '#services/ingress/batches/pool/batch.ts'
 import { formatOf } from '#services/ingress/body/errors.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
-import { acceptedOf, RETRY_AFTER_SECONDS, resultOf, sendAccepted, waitFor } from '#services/ingress/calls/durable.ts'
+import {
+  acceptedOf,
+  createJob,
+  RETRY_AFTER_SECONDS,
+  resultOf,
+  sendAccepted,
+  waitFor,
+} from '#services/ingress/calls/durable.ts'
 import {
   childCountsOf,
   findJob,
@@ -13,19 +22,61 @@ import {
   queryNumber,
   requireJobs,
 } from '#services/ingress/calls/job-object.ts'
-import { refuseJobHeaders } from '#services/ingress/calls/job-options.ts'
+import { boundMetadata, JobOptions, refuseJobHeaders } from '#services/ingress/calls/job-options.ts'
 import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/calls/prefer-header.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { requireHosted } from '#services/ingress/endpoints/responses/hosted-tools.ts'
 import { RESPONSES_PATH, readStoredResponse } from '#services/ingress/endpoints/responses/stored.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import type { StepView } from '#shared/jobs/durable/steps.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { DoneStep } from '#shared/store/family.ts'
 import { callCost } from '#shared/usage/cost.ts'
+
+/** POST /v1/jobs (docs/guides/jobs.md, Submit): validates a call to another endpoint and runs it as a durable job. */
+export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  const jobs = requireJobs(context)
+  refuseUnknown(SubmitJob, body)
+  refuseUnknown(Webhook, (body as { webhook?: unknown } | null)?.webhook, 'webhook.')
+  const submit = parseBody(SubmitJob, body, 'openai')
+  const { endpoint: path, body: inner, ...fields } = submit
+  const jobOptions = JobOptions.of(call.headers, fields)
+  const endpoint = findEndpoint(path)
+  requireEndpoint(call.key, endpoint.path)
+  const { key } = call
+  const prepared = await prepareInner(async () => {
+    const ready = await endpoint.prepare(context, call, inner)
+    boundMetadata(ready.metadata)
+    return ready
+  })
+  call.facts.model = prepared.model
+  call.facts.user_id = prepared.userId
+  context.limits.countUser(key, prepared.userId)
+  const options = {
+    idempotencyKey: readIdempotencyKey(call.headers['idempotency-key']),
+    isAsync: true,
+    ...(await jobOptions.resolve(context, projectIdOf(key), context.config.jobDeadlineMs)),
+  }
+  // Options in headers are part of the fingerprint, like options in the body.
+  const whole = jobOptions.isOfHeaders ? { ...(body as object), ...jobOptions.fields } : body
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, options)
+  if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
+  await sendAccepted(jobs, call, job)
+}
+
+/** Runs the validation of the called endpoint. Errors contain the path of the field in the outer body. */
+async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
+  try {
+    return await prepare()
+  } catch (error) {
+    if (!(error instanceof ServiceError) || error.param === null) throw error
+    throw new ServiceError(error.code, error.message, { cause: error, param: `body.${error.param}` })
+  }
+}
 
 const NANOS_PER_USD = 1_000_000_000
 
@@ -213,4 +264,31 @@ function meteredOf(usage: unknown) {
   const { type, seconds = 0 } = usage as { type?: unknown; seconds?: number }
   const audio_ms = type === 'duration' ? Math.round(seconds * 1_000) : 0
   return { input_tokens, cached_tokens, output_tokens, audio_ms, run_ms: 0, cost_nanos: 0 }
+}
+
+/** Maximum steps per page. Each step may have 64 KiB of input and 1 MiB of output. */
+const LIMIT_MAX = 20
+/** Maximum value of `after`; no job has as many steps. */
+const AFTER_MAX = 1_000_000
+
+/**
+ * GET /v1/jobs/{id}/steps: the recorded steps of a composed job with their results, in order (docs/guides/jobs.md,
+ * Composed jobs).
+ */
+export async function listSteps(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  refuseUnknown(ListSteps, call.query)
+  const after = queryNumber(call, 'after', AFTER_MAX) ?? 0
+  const limit = queryNumber(call, 'limit', LIMIT_MAX) ?? LIMIT_MAX
+  if (limit === 0) throw new ServiceError('invalid_value', 'limit must be at least 1; got 0.', { param: 'limit' })
+  const { steps, hasMore } = await jobs.listStepViews(await findJob(jobs, call), after, limit)
+  const data = steps.map(stepObject)
+  await call.reply.whole({ object: 'list', data, last_number: data.at(-1)?.number ?? null, has_more: hasMore })
+}
+
+function stepObject({ number, kind, key, input, output, cost, attempt, at_ms }: StepView) {
+  const cut = input && 'cut' in input ? { beginning: input.cut, length: input.length } : null
+  const asked = input && 'value' in input ? input.value : null
+  const done_at = Math.floor(at_ms / 1_000)
+  return { number, kind, key, input: asked, input_cut: cut, output, cost, attempt, done_at }
 }

@@ -1,0 +1,419 @@
+import type { IncomingMessage } from 'node:http'
+import { setTimeout as delay } from 'node:timers/promises'
+import { ListFindings } from '#schemas/admin/admin.ts'
+import { Priority } from '#schemas/durable-job.ts'
+import { PoolName } from '#schemas/job.ts'
+import { WORD_LIST } from '#schemas/moderations.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { modelNotFound } from '#services/ingress/calls/endpoint.ts'
+import { type Finding, runCheck } from '#shared/doctor/check.ts'
+import { checksOfMachine } from '#shared/doctor/doctor.ts'
+import { type FleetFacts, fleetFindings, type PoolFacts } from '#shared/doctor/fleet.ts'
+import { listDeadLetters } from '#shared/jobs/dead-letters.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import { jobsTopic } from '#shared/jobs/topics.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { PauseTarget } from '#shared/store/operator.ts'
+import type { Depth } from '#shared/store/store.ts'
+import { audit } from './projects.ts'
+
+/** Time for which job counts are cached. The store reads every waiting job to count them. */
+const COUNT_AGE_MS = 1_000
+
+const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
+
+/**
+ * GET /v1/admin/pools: workers, slots, and waiting jobs with their age. Only attached calls of this ingress are
+ * included.
+ */
+export async function listPools(context: IngressContext, call: Call): Promise<void> {
+  const depth = await depthOf(context)
+  const data = await Promise.all(PoolName.options.map((pool) => poolObject(context, pool, depth)))
+  await call.reply.whole({ object: 'list', data, has_more: false })
+}
+
+async function poolObject(
+  { broker, jobs, models, pauses }: IngressContext,
+  pool: PoolName,
+  depth: Depth[] | undefined,
+) {
+  const workers = jobs.presence.workers(pool)
+  const own = depth?.filter((row) => row.pool === pool)
+  const sum = (rows: readonly Depth[]) => rows.reduce((total, { count }) => total + count, 0)
+  const queued = own?.filter(({ state }) => state === 'queued')
+  const oldest = queued && Math.min(...queued.map(({ oldest_at_ms }) => oldest_at_ms))
+  const isMine = ({ target, id }: { target: string; id: string }) =>
+    target === 'pool' ? id === pool : models.find(id)?.pool === pool
+  return {
+    id: pool,
+    object: 'pool',
+    paused: pauses.all.filter(isMine).map(({ target, id }) => ({ target, id })),
+    workers: workers.length,
+    draining: workers.filter(({ draining }) => draining).length,
+    slots: jobs.presence.slots(pool),
+    free: jobs.presence.freeSlots(pool),
+    running: workers.reduce((total, { running }) => total + running, 0),
+    calls: { queued: jobs.count(pool, 'queued'), running: jobs.count(pool, 'running') },
+    jobs: own ? durableOf(own, sum) : null,
+    lag: Object.fromEntries(
+      await Promise.all(
+        Priority.options.map(async (lane) => [
+          lane,
+          (await broker.lag(jobsTopic(pool, lane)).catch(() => undefined)) ?? null,
+        ]),
+      ),
+    ),
+    oldest_queued_at: oldest === undefined || !Number.isFinite(oldest) ? null : Math.floor(oldest / 1_000),
+  }
+}
+
+function durableOf(own: readonly Depth[], sum: (rows: readonly Depth[]) => number) {
+  const of = (state: Depth['state'], lane?: Priority) =>
+    sum(own.filter((row) => row.state === state && row.priority === (lane ?? row.priority)))
+  return {
+    queued: { normal: of('queued', 'normal'), low: of('queued', 'low') },
+    scheduled: of('scheduled'),
+    in_progress: of('in_progress'),
+    waiting: of('waiting'),
+  }
+}
+
+/**
+ * Waiting and running jobs in the store, at most {@link COUNT_AGE_MS} old; undefined without a store.
+ *
+ * @throws ServiceError `overloaded` if the store is unreachable
+ */
+async function depthOf({ store }: IngressContext): Promise<Depth[] | undefined> {
+  if (!store) return undefined
+  const known = counted.get(store)
+  if (known && Date.now() - known.atMs < COUNT_AGE_MS) return await known.depth
+  const depth = store.depth()
+  counted.set(store, { atMs: Date.now(), depth })
+  return await depth
+}
+
+/** Maximum time in which a heartbeat of the worker must confirm a drain. */
+const CONFIRM_TIMEOUT_MS = 4_000
+const POLL_INTERVAL_MS = 100
+/** Interval at which the drain record is sent again until it is confirmed, because a record may be lost. */
+const REPEAT_INTERVAL_MS = 1_000
+
+/**
+ * GET /v1/admin/workers: every live process whose heartbeats this ingress receives. Processes that are not workers have
+ * no slots.
+ */
+export async function listWorkers(context: IngressContext, call: Call): Promise<void> {
+  const peers = [...context.jobs.presence.peers.values()]
+  const sorted = peers.toSorted((a, b) => compare(a.role, b.role) || compare(a.boot, b.boot))
+  const data = sorted.map((peer) => workerObject(context, peer))
+  await call.reply.whole({ object: 'list', data, has_more: false })
+}
+
+/** POST /v1/admin/workers/{boot}/drain: the worker accepts no more jobs, finishes those in flight, and stays up. */
+export async function drainWorker(context: IngressContext, call: Call): Promise<void> {
+  await setDrained(context, call, true)
+}
+
+export async function undrainWorker(context: IngressContext, call: Call): Promise<void> {
+  await setDrained(context, call, false)
+}
+
+/**
+ * Sends the change to the worker, and answers when a heartbeat of the worker confirms it.
+ *
+ * @throws ServiceError `overloaded` if no confirmation arrives in time
+ */
+async function setDrained(context: IngressContext, call: Call, drained: boolean): Promise<void> {
+  const boot = String(call.params.id)
+  const { presence } = context.jobs
+  const worker = () => workerOf(context, boot)
+  worker()
+  audit(context, call, drained ? 'drain_worker' : 'undrain_worker', { worker: boot })
+  const startedAt = Date.now()
+  for (let toldAt = 0; worker().draining !== drained; await delay(POLL_INTERVAL_MS)) {
+    if (Date.now() - startedAt > CONFIRM_TIMEOUT_MS) throw unconfirmed(boot, drained)
+    if (Date.now() - toldAt < REPEAT_INTERVAL_MS) continue
+    toldAt = Date.now()
+    presence.send({ type: 'drain', boot, drained })
+  }
+  await call.reply.whole(workerObject(context, worker()))
+}
+
+function unconfirmed(boot: string, drained: boolean): ServiceError {
+  const why = drained ? '' : ' A worker that is shutting down stays drained.'
+  const message = `The worker ${boot} did not confirm the change within ${CONFIRM_TIMEOUT_MS / 1_000} s.${why}`
+  return new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
+}
+
+/** @throws ServiceError `not_found` */
+function workerOf({ jobs }: IngressContext, boot: string): Peer {
+  const peer = jobs.presence.peers.get(boot)
+  if (peer && PoolName.safeParse(peer.role).success) return peer
+  throw new ServiceError(
+    'not_found',
+    `No worker '${beginningOf(boot, 64)}' is alive: GET /v1/admin/workers lists them.`,
+  )
+}
+
+function workerObject({ models }: IngressContext, peer: Peer) {
+  const { boot, role, version, slots, running, draining, lastSeenMs, isSuspected, capacity } = peer
+  const limits = [...(capacity?.concurrencyLimits ?? [])].map(([work, places]) => {
+    const [kind, model] = [work.slice(0, work.indexOf(' ')), work.slice(work.indexOf(' ') + 1)]
+    return { kind, model, capacity: places }
+  })
+  return {
+    id: boot,
+    object: 'worker',
+    role,
+    version,
+    slots,
+    capacity: capacityOf(peer, (name) => models.find(name)?.id),
+    ...{ running, draining, suspected: isSuspected },
+    parked_calls: capacity?.parkedCalls ?? null,
+    host: capacity?.host ?? null,
+    pid: capacity?.pid ?? null,
+    last_seen_at: Math.floor(lastSeenMs / 1_000),
+    // Every worker contains the word list of moderations. The word list is shown as a model only if the catalogue
+    // contains a model with its name.
+    models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
+    concurrency_limits: limits,
+    backlog: capacity?.backlog ?? [],
+    adaptive_limits: capacity?.adaptiveLimits ?? [],
+    open_circuits: capacity?.openCircuits ?? [],
+  }
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}
+
+/**
+ * Maximum concurrent jobs of a worker, from its heartbeat: the sum over its models, at most its slots. A model without
+ * a bulkhead may use all slots, and so may a worker that reports no models. The word list of moderations is not
+ * counted.
+ *
+ * @param idOf Returns the model id for an id or alias; undefined if the catalogue has none
+ */
+export function capacityOf(
+  { slots, capacity }: Pick<Peer, 'slots' | 'capacity'>,
+  idOf: (name: string) => string | undefined,
+): number {
+  const ids = new Set([...(capacity?.models ?? [])].flatMap((name) => idOf(name) ?? []))
+  if (!capacity || ids.size === 0) return slots
+  const bounds = new Map<string, number>()
+  for (const [work, places] of capacity.concurrencyLimits) {
+    const model = work.slice(work.indexOf(' ') + 1)
+    // All kinds of a model share one engine, and each reports the same bulkhead. The maximum is therefore used, not the
+    // sum.
+    bounds.set(model, Math.max(bounds.get(model) ?? 0, places))
+  }
+  let sum = 0
+  for (const id of ids) sum += bounds.get(id) ?? slots
+  return Math.min(slots, sum)
+}
+
+/** GET /v1/admin/pauses: paused models and pools, oldest pause first. */
+export async function listPauses({ pauses }: IngressContext, call: Call): Promise<void> {
+  const data = pauses.all.map((pause) => ({
+    object: 'pause',
+    target: pause.target,
+    id: pause.id,
+    by_key: pause.by,
+    since: Math.floor(pause.since_ms / 1_000),
+    persistent: pauses.isPersistent,
+  }))
+  await call.reply.whole({ object: 'list', data, has_more: false })
+}
+
+/**
+ * POST /v1/admin/models/{id}/pause: no more jobs of the model are started.
+ *
+ * @throws ServiceError `model_not_found`
+ */
+export async function pauseModel(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, modelIn(context, call), true)
+}
+
+export async function resumeModel(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, resumedIn(context, call), false)
+}
+
+/**
+ * POST /v1/admin/pools/{pool}/pause: no more jobs of the pool are started.
+ *
+ * @throws ServiceError `not_found`
+ */
+export async function pausePool(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, poolIn(call), true)
+}
+
+export async function resumePool(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, poolIn(call), false)
+}
+
+async function change(context: IngressContext, call: Call, target: PauseTarget, isPaused: boolean): Promise<void> {
+  const { jobs, pauses } = context
+  await pauses.change(target, isPaused, call.key.id, (record) => jobs.presence.send(record))
+  audit(context, call, `${isPaused ? 'pause' : 'resume'}_${target.target}`, { [target.target]: target.id })
+  await call.reply.whole({ object: 'pause', ...target, paused: isPaused, persistent: pauses.isPersistent })
+}
+
+/** Model in the path, by id or alias. The pause applies to the model, not to the alias. */
+function modelIn(context: IngressContext, call: Call): PauseTarget {
+  const name = String(call.params.id)
+  const model = context.models.find(name)
+  // The message lists all models, because operators may see models that their key may not call.
+  if (!model) throw modelNotFound(context, { ...call.key, models: undefined }, name)
+  return { target: 'model', id: model.id }
+}
+
+/** Target of a resume. The catalogue may no longer contain a paused model. */
+function resumedIn(context: IngressContext, call: Call): PauseTarget {
+  const id = String(call.params.id)
+  const isPaused = context.pauses.all.some((pause) => pause.target === 'model' && pause.id === id)
+  return isPaused ? { target: 'model', id } : modelIn(context, call)
+}
+
+function poolIn(call: Call): PauseTarget {
+  const pool = PoolName.safeParse(call.params.id)
+  if (pool.success) return { target: 'pool', id: pool.data }
+  throw new ServiceError('not_found', `No such pool exists. Known pools: ${PoolName.options.join(', ')}.`)
+}
+
+export const ADMIN_METRICS = '/v1/admin/metrics'
+
+const LOOPBACK_ADDRESS = /^(127\.|::1$|::ffff:127\.)/
+/**
+ * Loopback names in a `Host` header. The check prevents DNS rebinding: a page of another site that resolves its name to
+ * this machine sends that name.
+ */
+const LOOPBACK_HOST = /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i
+/** Headers that proxies add. A request with one of them is not local, although its connection is. */
+const FORWARDED = ['forwarded', 'via', 'x-forwarded-for', 'x-real-ip'] as const
+
+/**
+ * Whether a request for `/metrics` comes from another machine. Such a request needs a key with access to {@link
+ * ADMIN_METRICS}.
+ */
+export function isMetricsOfOthers({ url = '', headers, socket }: IncomingMessage): boolean {
+  if (url.split('?', 1)[0] !== '/metrics') return false
+  const isLocal = LOOPBACK_ADDRESS.test(socket.remoteAddress ?? '') && LOOPBACK_HOST.test(headers.host ?? '')
+  return !isLocal || FORWARDED.some((name) => headers[name] !== undefined)
+}
+
+/**
+ * GET /v1/admin/metrics: metrics of this process in the Prometheus text format. Also available if METRICS_PORT is set.
+ */
+export async function readMetrics({ metrics }: IngressContext, call: Call): Promise<void> {
+  await call.reply.whole(await metrics.registry.metrics())
+}
+
+/**
+ * Time for which findings about the machine and dead letters are cached. Their checks read a disk, a database or a
+ * broker.
+ */
+const CACHE_TTL_MS = 30_000
+/** Maximum dead letters that are counted. If there are more, then the count is a lower bound. */
+const DEAD_COUNTED_MAX = 100
+
+interface Cached<T> {
+  readonly atMs: number
+  readonly value: Promise<T>
+}
+
+const machineResults = new WeakMap<object, Cached<readonly Finding[]>>()
+const deadLetterCounts = new WeakMap<object, Cached<FleetFacts['deadLetters']>>()
+
+/** GET /v1/admin/findings: current problems with their remedies, as in `sluice doctor`. */
+export async function listFindings(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListFindings, call.query)
+  const { of } = parseBody(ListFindings, { ...call.query }, 'openai')
+  const machine = of === 'fleet' ? [] : await cachedOr(machineResults, context.config, () => machineFindings(context))
+  const fleet = of === 'machine' ? [] : fleetFindings(await factsOf(context))
+  await call.reply.whole({ object: 'list', data: [...fleet, ...machine].map(findingObject), has_more: false })
+}
+
+function findingObject({ check, status, message, remediation, details = [] }: Finding) {
+  return { check, status, message, remediation: remediation ?? null, details }
+}
+
+async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {
+  const checks = await checksOfMachine()
+  return (await Promise.all(checks.map((check) => runCheck(check, config)))).flat()
+}
+
+async function factsOf(context: IngressContext): Promise<FleetFacts> {
+  const { broker, store, pauses } = context
+  const depth = await depthOf(context).catch(() => undefined)
+  return {
+    broker,
+    store,
+    pools: await Promise.all(PoolName.options.map((pool) => poolFacts(context, pool, depth))),
+    durable: depth && {
+      count: depth.reduce((sum, { state, count }) => sum + (state === 'scheduled' ? 0 : count), 0),
+      max: context.config.durableJobsMax,
+    },
+    paused: pauses.all,
+    failing: openCircuitsOf(context),
+    deadLetters: await cachedOr(deadLetterCounts, broker, () => countDead(context)),
+  }
+}
+
+async function poolFacts(
+  { broker, jobs, models }: IngressContext,
+  pool: PoolName,
+  depth: Awaited<ReturnType<typeof depthOf>>,
+): Promise<PoolFacts> {
+  const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
+  const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
+  const oldestMs = Math.min(oldestCallMs, ...queued.map(({ oldest_at_ms }) => oldest_at_ms))
+  const inStore = queued.reduce((sum, { count }) => sum + count, 0)
+  // Durable jobs are in the store and may also have a queue record. Attached calls are only in the queue. The larger
+  // number is therefore used.
+  const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
+  return {
+    id: pool,
+    workers: jobs.presence.workers(pool).length,
+    slots: jobs.presence.slots(pool),
+    free: jobs.presence.freeSlots(pool),
+    waiting: Math.max(lag, inStore + jobs.count(pool, 'queued')),
+    oldestSeconds: Number.isFinite(oldestMs) ? (Date.now() - oldestMs) / 1_000 : undefined,
+    fullModels: fullModels(jobs.presence.peers.values(), pool),
+    isNeeded: models.models.some((model) => model.pool === pool),
+  }
+}
+
+function fullModels(peers: Iterable<Peer>, pool: PoolName): string[] {
+  const waiting = [...peers].filter(({ role, isSuspected }) => role === pool && !isSuspected)
+  return [...new Set(waiting.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))]
+}
+
+function openCircuitsOf({ jobs }: IngressContext): FleetFacts['failing'] {
+  const workers = new Map<string, number>()
+  for (const { capacity } of jobs.presence.peers.values()) {
+    for (const model of capacity?.openCircuits ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
+  }
+  return [...workers].map(([model, count]) => ({ model, workers: count }))
+}
+
+/** Number of dead letters; undefined if the broker is unreachable. */
+async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {
+  const found = await listDeadLetters(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
+  return found && { count: found.letters.length, hasMore: found.next !== undefined }
+}
+
+/**
+ * Returns the cached value if it is recent enough. Otherwise starts a new read, and returns the previous value until
+ * the read ends.
+ */
+async function cachedOr<T>(kept: WeakMap<object, Cached<T>>, key: object, read: () => Promise<T>): Promise<T> {
+  const known = kept.get(key)
+  if (known && Date.now() - known.atMs < CACHE_TTL_MS) return await known.value
+  const value = read()
+  // The first call waits for a slow read, such as a check of an unreachable database. Later calls do not.
+  kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
+  if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
+  return await (known?.value ?? value)
+}
