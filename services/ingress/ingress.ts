@@ -25,9 +25,8 @@ import { ApiKeys } from './callers/keys.ts'
 import type { IngressContext } from './calls/call.ts'
 import { Cors, closeServer, listen, SERVER_BOUNDS } from './http/server.ts'
 import { answerPage } from './pages/pages.ts'
-import type { SocketBounds } from './ws/bounds.ts'
-import { Sockets } from './ws/sockets.ts'
-import { isSocketRequest } from './ws/upgrade.ts'
+import type { SocketBounds } from './ws/frames.ts'
+import { isSocketRequest, Sockets } from './ws/sockets.ts'
 
 /**
  * Time without a reachable Kafka broker after which the ingress is not ready. Longer than a restart or replacement of

@@ -64,7 +64,7 @@ import {
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
 import { getInput, streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listSteps, redriveJob, replayJob, submitJob } from './jobs/jobs.ts'
-import { refusePlain, WS_PATH } from './ws/upgrade.ts'
+import { refusePlain, WS_PATH } from './ws/sockets.ts'
 
 export interface Route {
   readonly method: 'GET' | 'POST' | 'DELETE'

@@ -1,3 +1,4 @@
+import type { WebSocket } from 'ws'
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
 import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/body/errors.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
@@ -90,4 +91,158 @@ export function failedFrame(id: string, error: ServiceError): ServerFrame {
 /** Frame `error`, for a problem that belongs to no request. */
 export function errorFrame(error: ServiceError): ServerFrame {
   return { type: 'error', error: openaiErrorBody(error).error }
+}
+
+/** Limits per WebSocket connection, key and process, and timeouts. */
+export interface SocketBounds {
+  readonly connectionsMax: number
+  readonly connectionsMaxPerKey: number
+  /** Maximum concurrent ids per connection, including subscriptions. */
+  readonly inFlightMax: number
+  /** Maximum unsent bytes per connection. Above it, the connection takes no more output from its requests. */
+  readonly bufferedBytesMax: number
+  /** Maximum unsent replies per connection. At the maximum, no more frames are read from the client. */
+  readonly repliesMax: number
+  /**
+   * Time after which a client is disconnected if it reads nothing while more than {@link bufferedBytesMax} are unsent.
+   */
+  readonly drainMs: number
+  readonly heartbeatMs: number
+  /** Time without received bytes after which the connection is closed. Checked with each ping. */
+  readonly idleMs: number
+  readonly malformedMax: number
+  /** Time that a client has to complete the closing handshake. */
+  readonly lingerMs: number
+}
+
+/** Defaults (docs/guides/websocket.md, Limits). */
+export const SOCKET_BOUNDS: SocketBounds = {
+  connectionsMax: 5_000,
+  connectionsMaxPerKey: 200,
+  inFlightMax: 32,
+  bufferedBytesMax: 1024 * 1024,
+  repliesMax: 1_000,
+  drainMs: 60_000,
+  heartbeatMs: 20_000,
+  idleMs: 60_000,
+  malformedMax: 3,
+  lingerMs: 2_000,
+}
+
+/**
+ * Send queue of one connection, with backpressure.
+ *
+ * Output of requests and replies to client frames have separate limits. Output is taken only while the buffer has
+ * space, so that a slow client pauses its workers. Replies cannot wait. At their limit, no more frames are read from
+ * the client.
+ */
+export class Outbox {
+  readonly #ws: WebSocket
+  readonly #bounds: SocketBounds
+  readonly #pause: ReadPause
+  readonly #onStalled: () => void
+  readonly #waiting = new Set<() => void>()
+  #replies = 0
+  #stall: NodeJS.Timeout | undefined
+
+  /** @param onStalled Called if the client reads nothing for `drainMs` */
+  constructor(ws: WebSocket, bounds: SocketBounds, pause: ReadPause, onStalled: () => void) {
+    this.#ws = ws
+    this.#bounds = bounds
+    this.#pause = pause
+    this.#onStalled = onStalled
+  }
+
+  get isFull(): boolean {
+    return this.#ws.bufferedAmount > this.#bounds.bufferedBytesMax
+  }
+
+  /** Sends output of a request, after {@link waitForSpace} has resolved. Has no effect on a closing connection. */
+  send(text: string): void {
+    this.#send(text, () => this.#onFlushed())
+  }
+
+  reply(text: string): void {
+    if (!this.#isOpen) return
+    if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
+    this.#send(text, () => {
+      // Reading resumes at half the limit. Otherwise it would pause and resume with every frame.
+      if (--this.#replies <= this.#bounds.repliesMax / 2) this.#pause.end('replies')
+      this.#onFlushed()
+    })
+  }
+
+  /** Resolves when output can be sent, when `signal` aborts, or when the connection closes. */
+  async waitForSpace(signal: AbortSignal): Promise<void> {
+    while (this.isFull && this.#isOpen && !signal.aborted) {
+      const { promise, resolve } = Promise.withResolvers<void>()
+      const wake = () => resolve()
+      this.#waiting.add(wake)
+      signal.addEventListener('abort', wake)
+      await promise
+      signal.removeEventListener('abort', wake)
+      this.#waiting.delete(wake)
+    }
+  }
+
+  /** Resolves all waits, because the connection is closing. */
+  close(): void {
+    clearTimeout(this.#stall)
+    this.#wake()
+  }
+
+  get #isOpen(): boolean {
+    return this.#ws.readyState === this.#ws.OPEN
+  }
+
+  #send(text: string, onFlushed: () => void): void {
+    if (!this.#isOpen) return
+    this.#ws.send(text, onFlushed)
+    if (this.isFull) this.#stall ??= setTimeout(this.#onStalled, this.#bounds.drainMs)
+  }
+
+  /** A written frame shows that the client reads, so the stall timer restarts. */
+  #onFlushed(): void {
+    if (this.isFull) return void this.#stall?.refresh()
+    clearTimeout(this.#stall)
+    this.#stall = undefined
+    this.#wake()
+  }
+
+  #wake(): void {
+    for (const wake of this.#waiting) wake()
+  }
+}
+
+type PauseReason = 'replies' | 'reading'
+
+/** Pauses reading from a connection while at least one reason applies. Each reason begins and ends separately. */
+export class ReadPause {
+  readonly #ws: WebSocket
+  readonly #reasons = new Set<PauseReason>()
+  #isOver = false
+
+  constructor(ws: WebSocket) {
+    this.#ws = ws
+  }
+
+  begin(reason: PauseReason): void {
+    if (this.#isOver) return
+    this.#reasons.add(reason)
+    this.#ws.pause()
+  }
+
+  end(reason: PauseReason): void {
+    if (this.#reasons.delete(reason) && this.#reasons.size === 0) this.#ws.resume()
+  }
+
+  /**
+   * Resumes reading permanently, because the connection is closing. Otherwise the close frame of the client would not
+   * be read.
+   */
+  stop(): void {
+    this.#isOver = true
+    this.#reasons.clear()
+    this.#ws.resume()
+  }
 }

@@ -4,16 +4,13 @@ import type { WebSocket } from 'ws'
 import { type ClientFrame, type ServerFrame, WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import { type Call, COMPLETED, type IngressContext, type Outcome } from '#services/ingress/calls/call.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
-import { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
-import type { SocketBounds } from './bounds.ts'
-import { errorFrame, frameText, type ReadFrame, readFrame } from './frames.ts'
-import { Outbox, ReadPause } from './outbox.ts'
+import { errorFrame, frameText, Outbox, type ReadFrame, ReadPause, readFrame, type SocketBounds } from './frames.ts'
 import { PartialMessage } from './partial.ts'
-import { type RequestOrigin, runRequest, runSubscription } from './perform.ts'
+import { type RequestOrigin, runRequest, runSubscription, SocketReply } from './perform.ts'
 
 /** Messages above this size, in bytes, are parsed with event-loop yields. */
 const LARGE_BYTES = 64 * 1024

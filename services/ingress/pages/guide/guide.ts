@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { Marked, type Token, type Tokens } from 'marked'
 import { gfmHeadingId } from 'marked-gfm-heading-id'
-import { PageFile } from '#services/ingress/pages/files.ts'
+import { PageFile } from '#services/ingress/pages/pages.ts'
 
 /**
  * A page of the guide: folder and name of its file below docs/, and its title in the navigation. The URL contains only
