@@ -24,7 +24,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ['shared/lib/id.ts', '#services/main.js', 'Shared knows no service.'],
   ['shared/jobs/body.ts', '../id.ts', ROOTED],
   ['services/ingress/app.ts', '#services/scheduler/scheduler.ts', OTHER],
-  ['services/cli/doctor/doctor.ts', '#services/services.ts', OTHER],
+  ['services/cli/commands/doctor.ts', '#services/services.ts', OTHER],
   ['services/ingress/ws/ws.ts', '#services/ingress/calls/call.ts'],
   ['services/scheduler/scheduler.ts', '#shared/jobs/owner.ts', 'Only shared/jobs moves a job.'],
   ['shared/jobs/worker/service.ts', '#shared/jobs/owner.ts'],

@@ -5,10 +5,16 @@ import { HttpClient } from './client/http.ts'
 import { JobsApi } from './client/jobs-api.ts'
 import { type Command, Values } from './command.ts'
 import { COMMANDS } from './commands/commands.ts'
-import { CommandError, EXIT, type ExitCode, usageError } from './failure.ts'
-import { formatHelp } from './text/help.ts'
-import { Output } from './text/output.ts'
-import { didYouMean, similarNames } from './text/similar-names.ts'
+import {
+  CommandError,
+  didYouMean,
+  EXIT,
+  type ExitCode,
+  formatHelp,
+  Output,
+  similarNames,
+  usageError,
+} from './text/output.ts'
 
 const GLOBAL_OPTIONS = {
   url: { type: 'string' },

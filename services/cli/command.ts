@@ -1,8 +1,7 @@
 import type { ParseArgsOptionsConfig } from 'node:util'
 import type { Config } from '#shared/config/config.ts'
 import type { JobsApi } from './client/jobs-api.ts'
-import { type ExitCode, usageError } from './failure.ts'
-import type { Output } from './text/output.ts'
+import { type ExitCode, type Output, usageError } from './text/output.ts'
 
 /** Typed access to the options of a command. */
 export class Values {

@@ -1,7 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { createParser } from 'eventsource-parser'
-import { CommandError, EXIT } from '#services/cli/failure.ts'
-import { plain } from '#services/cli/text/output.ts'
+import { CommandError, EXIT, plain } from '#services/cli/text/output.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { isFinalEvent, JobEventView } from './job.ts'

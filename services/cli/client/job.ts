@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { EXIT, type ExitCode } from '#services/cli/failure.ts'
+import { EXIT, type ExitCode } from '#services/cli/text/output.ts'
 
 /*
  * Lenient decoding: the tool and the service may have different versions. Unknown fields are preserved, and a missing optional

@@ -1,8 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { z } from 'zod'
 import { AdminApi } from './admin-api.ts'
-import { ApiError } from './api-error.ts'
-import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
+import { ApiError, type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { endedAt, exitCodeOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
 
 /** Maximum long poll per request (docs/guides/jobs.md). */

@@ -1,11 +1,22 @@
-import { exitCodeOf, type JobView, queueText } from '#services/cli/client/job.ts'
+import type { HttpResponse } from '#services/cli/client/http.ts'
+import { exitCodeOf, type JobView, queueText, type StepView } from '#services/cli/client/job.ts'
 import type { JobFilter } from '#services/cli/client/jobs-api.ts'
-import { type Command, noArguments, type Values } from '#services/cli/command.ts'
-import { EXIT, type ExitCode } from '#services/cli/failure.ts'
-import { adminFilterOf, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS } from '#services/cli/operator/job-selectors.ts'
-import { ageOf } from '#services/cli/text/job-text.ts'
-import { coloured, tableOf } from '#services/cli/text/output.ts'
-import { timeOf } from '#services/cli/text/time.ts'
+import { type Command, type Invocation, noArguments, onlyArgument, type Values } from '#services/cli/command.ts'
+import { ageOf, describeJob } from '#services/cli/text/job-text.ts'
+import {
+  CommandError,
+  coloured,
+  EXIT,
+  type ExitCode,
+  type Output,
+  plain,
+  printable,
+  tableOf,
+  timeOf,
+  usageError,
+} from '#services/cli/text/output.ts'
+import { adminFilterOf, BULK_MAX, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS, runBulkAction } from './bulk.ts'
+import { follow, followBatch } from './following.ts'
 import { metadataOf } from './submit.ts'
 
 const LIMIT_DEFAULT = 20
@@ -98,4 +109,182 @@ export function jobTable(found: readonly JobView[], columnsMax: number): string 
     return colour ? line.replace(/\S+$/, (word) => (word === status ? coloured(colour, word) : word)) : line
   })
   return [top, ...tinted].join('\n')
+}
+
+const WAIT_SECONDS_MAX = 7 * 86_400
+
+export const get: Command = {
+  summary: 'Show a job, wait for it, or print its result',
+  help: `Usage: sluice get JOB [--wait N] [--result]
+
+Shows a job; on a terminal with the beginning of its output. With --wait or --result the exit code is 0 for completed, 1 for
+failed or expired, 3 for cancelled, and 5 for a job that has not finished. A key with the admin scope sees the jobs of every
+project, with the reason why they are pending and without their results.
+
+Options:
+  --wait N   wait up to N seconds until the job has finished
+  --result   print only the result, byte for byte as the endpoint would return it
+
+Examples:
+  sluice get job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
+  sluice get job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --wait 600 --result > answer.json`,
+  options: { wait: { type: 'string' }, result: { type: 'boolean' } },
+  async run(invocation): Promise<ExitCode> {
+    const { values, args, api, out } = invocation
+    const id = onlyArgument(args, 'JOB')
+    const waitSeconds = values.count('wait', 0, WAIT_SECONDS_MAX)
+    const job = await api.get(id, waitSeconds)
+    if (values.has('result')) return await printResult(invocation, job)
+    if (!out.isHumanReadable) await out.json(job)
+    else {
+      await out.write(describeJob(job))
+      if (exitCodeOf(job) === EXIT.ok && !isForeign(job)) out.note(`For the full result: sluice get ${job.id} --result`)
+    }
+    return waitSeconds === undefined ? EXIT.ok : (exitCodeOf(job) ?? EXIT.refused)
+  },
+}
+
+async function printResult({ api, out }: Invocation, job: JobView): Promise<ExitCode> {
+  const exit = exitCodeOf(job)
+  if (exit === undefined) {
+    const next = `To wait for it: sluice get ${job.id} --wait 60 --result, or sluice follow ${job.id}`
+    throw new CommandError(EXIT.refused, `${job.id} has no result yet; its status is ${plain(job.status)}.`, next)
+  }
+  if (exit !== EXIT.ok) {
+    const reason = job.error ? `: ${plain(job.error.message)}` : ''
+    throw new CommandError(exit, `${job.id} ${plain(job.status)}${reason}`, `To run it again: sluice redrive ${job.id}`)
+  }
+  if (isForeign(job)) {
+    const message = `${job.id} belongs to project ${plain(job.project ?? '')}; only keys of that project can read its result.`
+    throw new CommandError(EXIT.refused, message)
+  }
+  const answer = await api.result(job.id)
+  if (out.isHumanReadable) await writeText(answer, out)
+  else for await (const chunk of answer.body) await out.write(chunk)
+  return EXIT.ok
+}
+
+/** Whether the job was read from the admin API, which never returns results. */
+function isForeign({ project }: JobView): boolean {
+  return typeof project === 'string'
+}
+
+/** Filters control characters and adds a final line break if the output is a terminal. */
+async function writeText({ body }: HttpResponse, out: Output): Promise<void> {
+  const decoder = new TextDecoder()
+  let last = ''
+  for await (const chunk of body) {
+    const text = printable(decoder.decode(chunk, { stream: true }))
+    last = text.at(-1) ?? last
+    await out.write(text)
+  }
+  if (last !== '\n') await out.write('\n')
+}
+
+const AFTER_MAX = 2 ** 31 - 1
+
+export const followCommand: Command = {
+  summary: 'Follow a job or batch until it has finished',
+  help: `Usage: sluice follow JOB [--after N]
+
+Follows a job or a batch until it has finished. The exit code is 0 for completed, 1 for failed or expired, and 3 for cancelled. On
+a terminal, shows a progress bar and the output as it arrives. With --json, or when output is not a TTY, prints each event as a
+line of JSON. A lost connection resumes after the last event, and a service that is starting is retried for about 8 seconds.
+Ctrl-C stops following but does not cancel the job.
+
+Options:
+  --after N  skip events up to sequence number N
+
+Examples:
+  sluice follow job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
+  sluice follow job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --after 17
+  sluice follow batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
+  sluice follow job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --json | jq -r .type`,
+  options: { after: { type: 'string' } },
+  async run(invocation): Promise<ExitCode> {
+    const { values, args } = invocation
+    const id = onlyArgument(args, 'JOB')
+    const after = values.count('after', 0, AFTER_MAX) ?? 0
+    return id.startsWith('batch_') ? await followBatch(invocation, id, after) : await follow(invocation, id, after)
+  },
+}
+
+const MAX_DEFAULT = 100
+
+export const cancel: Command = {
+  summary: 'Cancel a job',
+  help: `Usage: sluice cancel JOB
+       sluice cancel --all-projects|--project P [--status LIST] [--since TIME] [--max N] [--dry-run]
+
+Cancels a queued job at once. A running job has the status cancelling until its worker has stopped; if the job finishes first,
+it keeps its result. A research job submitted with "on_cancel": "partial" writes a partial report within 30 seconds and
+completes; a second cancel stops it at once. A job that has already finished is an error (exit code 5).
+
+${JOB_SELECTOR_HELP}
+  --status LIST    only jobs in these statuses: queued, in_progress (default: both)
+  --since TIME     only jobs created since 2030-01-31T08:00:00Z, Unix seconds, or a duration such as 2h
+  --max N          maximum number of jobs, newest first (default ${MAX_DEFAULT}, maximum ${BULK_MAX})
+  --dry-run        only list the jobs that would be cancelled
+
+Examples:
+  sluice cancel job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
+  sluice cancel --project proj_7Qm2xT9b --status queued --dry-run`,
+  options: {
+    ...JOB_SELECTOR_OPTIONS,
+    status: { type: 'string' },
+    since: { type: 'string' },
+    max: { type: 'string' },
+    'dry-run': { type: 'boolean' },
+  },
+  async run(invocation): Promise<ExitCode> {
+    const { args, api, out, values } = invocation
+    const adminFilter = adminFilterOf(values)
+    if (adminFilter && args.length > 0) {
+      throw usageError('Use either a JOB or --all-projects or --project, not both.')
+    }
+    if (adminFilter)
+      return await runBulkAction(invocation, 'cancel', adminFilter, values.count('max', 1, BULK_MAX) ?? MAX_DEFAULT)
+    const misplaced = ['status', 'since', 'max', 'dry-run'].find((name) => values.given().includes(name))
+    if (misplaced !== undefined) throw usageError(`--${misplaced} requires --all-projects or --project.`)
+    const job = await api.cancel(onlyArgument(args, 'JOB'))
+    if (out.isHumanReadable) await out.write(`${job.id} ${plain(job.status)}\n`)
+    else await out.json(job)
+    return EXIT.ok
+  },
+}
+
+export const steps: Command = {
+  summary: 'List the recorded steps of a composed job',
+  help: `Usage: sluice steps JOB
+
+Lists the recorded steps of a composed job, such as a research job, in execution order. On a terminal, each line shows a step's
+input. With --json, or when output is not a TTY, each step is a line of JSON with its input and output. Such a file is a complete
+record of the run, useful to compare two runs and to attach to a bug report.
+
+Examples:
+  sluice steps job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
+  sluice steps job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F > run.jsonl
+  sluice steps job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --json | jq -r 'select(.kind == "search").input.query'`,
+  options: {},
+  async run({ args, api, out }): Promise<ExitCode> {
+    const id = onlyArgument(args, 'JOB')
+    let count = 0
+    for await (const step of api.steps(id)) {
+      count++
+      if (!out.isHumanReadable) await out.json(step)
+      else
+        await out.write(
+          `${lineOf(step)
+            .slice(0, out.columns - 1)
+            .toWellFormed()}\n`,
+        )
+    }
+    if (out.isHumanReadable && count === 0) out.note('This job has no recorded steps.')
+    return EXIT.ok
+  },
+}
+
+function lineOf({ number, kind, input, input_cut }: StepView): string {
+  const text = plain(JSON.stringify(input ?? input_cut?.beginning ?? null))
+  return `${String(number).padStart(4)} ${plain(kind).padEnd(8)} ${text}`
 }

@@ -1,17 +1,47 @@
 import { join } from 'node:path'
-import { type Command, type Invocation, noArguments } from '#services/cli/command.ts'
-import { EXIT, type ExitCode } from '#services/cli/failure.ts'
-import { keyIdOf, noSuchKey, nothingToChange } from '#services/cli/keys/key-id.ts'
-import { LIMIT_HELP, LIMIT_OPTIONS, limitsOf } from '#services/cli/keys/limits.ts'
-import { ENV_KEY_ID, endpointsOf, expiryOf, modelsOf, projectIdFor, scopesOf } from '#services/cli/keys/permissions.ts'
-import { rotate } from '#services/cli/keys/rotate.ts'
-import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.ts'
-import { auditTable, keyTable } from '#services/cli/keys/tables.ts'
-import { coloured, type Output } from '#services/cli/text/output.ts'
+import { type Command, type Invocation, noArguments, onlyArgument } from '#services/cli/command.ts'
+import {
+  CommandError,
+  coloured,
+  EXIT,
+  type ExitCode,
+  type Output,
+  secondsOf,
+  usageError,
+} from '#services/cli/text/output.ts'
 import { AUDIT_LIMIT_MAX } from '#shared/keys/audit.ts'
-import { createKey, keyView } from '#shared/keys/changes.ts'
+import {
+  changeProject,
+  createKey,
+  createProject,
+  GRACE_PERIOD_SECONDS,
+  keyView,
+  rotateKey,
+  rotationError,
+} from '#shared/keys/changes.ts'
 import type { ApiKey, KeyChange, KeyStore } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import {
+  auditTable,
+  author,
+  ENV_KEY_ID,
+  endpointsOf,
+  expiryOf,
+  keyIdOf,
+  keyTable,
+  LIMIT_HELP,
+  LIMIT_OPTIONS,
+  limitsOf,
+  modelsOf,
+  noSuchKey,
+  nothingToChange,
+  projectIdFor,
+  projectTable,
+  runOnStore,
+  type StoreAction,
+  scopesOf,
+  timeText,
+} from './key-store.ts'
 
 const AUDIT_LIMIT = 50
 const LIMIT_NAMES = Object.keys(LIMIT_OPTIONS)
@@ -182,4 +212,127 @@ async function show(out: Output, key: ApiKey | undefined, id: string, action: 'U
 
 function noteEnvKey(out: Output): void {
   out.note(`${coloured('yellow', 'SLUICE_API_KEY')} is valid too (key_env). To revoke it, change the setting.`)
+}
+
+/** `sluice keys rotate`: creates a key with the same project and permissions. The old key expires after the grace period. */
+async function rotate(store: KeyStore, args: readonly string[], { values, out }: Invocation): Promise<ExitCode> {
+  const id = keyIdOf(args)
+  const old = (await store.list()).find((key) => key.id === id)
+  if (!old) throw noSuchKey(id)
+  const expires = expiryOf(values)
+  requireRotatable(old, expires !== undefined)
+  const gracePeriod = values.text('grace-period')
+  const gracePeriodSeconds = gracePeriod === undefined ? GRACE_PERIOD_SECONDS : secondsOf('grace-period', gracePeriod)
+  const rotated = await rotateKey(
+    store,
+    old,
+    { expiresAt: expires ?? undefined, gracePeriodSeconds: gracePeriodSeconds },
+    author(),
+  )
+  if (!rotated) throw noSuchKey(id)
+  const { key, secret, ending } = rotated
+  if (out.isHumanReadable) {
+    await out.write(`${secret}\n`)
+    out.note(`Created ${key.id}. Copy the secret now; it is not shown again.`)
+    out.note(`${id} expires at ${timeText(ending.expires_at ?? 0)}.`)
+  } else await out.json({ ...keyView(key), secret, replaces: keyView(ending) })
+  return EXIT.ok
+}
+
+function requireRotatable(old: ApiKey, hasExpires: boolean): void {
+  const reason = rotationError(old, hasExpires)
+  if (reason === undefined) return
+  if (reason === 'ends') {
+    const message = `${old.id} has an expiry (${timeText(old.expires_at ?? 0)}), so the new key needs one too.`
+    throw usageError(message, 'Set it with --expires 30d or --expires never.')
+  }
+  const next = `Create a new key for its project: sluice keys create --project ${projectIdOf(old)}`
+  throw new CommandError(EXIT.refused, `${old.id} is ${reason} and cannot be rotated.`, next)
+}
+
+const FIELDS = ['name', ...Object.keys(LIMIT_OPTIONS)]
+
+export const projects: Command = {
+  summary: 'Create, list and update projects, which own jobs and keys',
+  help: `Usage: sluice projects create [--name NAME] [limits]
+       sluice projects list
+       sluice projects get P
+       sluice projects update P [--name NAME] [limits]
+
+A project owns jobs and any number of keys (sluice keys create --project P). The keys of a project share jobs, idempotency keys and limits. P is
+the id of a project, or its name if the name is unique. A standalone key is its own project with the id of the key; such a
+project is listed only after its first update. A project cannot be deleted; revoke its keys instead.
+
+Reads and writes the key store directly, as sluice keys does. A running service applies a change within a second.
+
+Options:
+  --name NAME       a label; an empty NAME removes it
+
+Limits of this project:
+${LIMIT_HELP}
+
+Examples:
+  sluice projects create --name search --requests-per-minute 600 --budget 250
+  sluice keys create --project search
+  sluice projects update search --running 8 --budget default
+  sluice projects get search`,
+  options: { name: { type: 'string' }, ...LIMIT_OPTIONS },
+  run: (invocation) => runOnStore('projects', PROJECT_ACTIONS, invocation),
+}
+
+const PROJECT_ACTIONS: Readonly<Record<string, StoreAction>> = {
+  create: { options: FIELDS, run: runCreateProject },
+  list: { options: [], run: listProjects },
+  get: { options: [], run: get },
+  update: { options: FIELDS, run: updateProject },
+}
+
+async function runCreateProject(
+  store: KeyStore,
+  args: readonly string[],
+  { values, out }: Invocation,
+): Promise<ExitCode> {
+  noArguments(args)
+  const name = values.text('name') || undefined
+  const project = await createProject(store, { name, limits: limitsOf(values) ?? {} }, author())
+  if (!out.isHumanReadable) await out.json(project)
+  else await out.write(`${project.id}\nTo create a key: sluice keys create --project ${project.id}\n`)
+  return EXIT.ok
+}
+
+async function listProjects(store: KeyStore, args: readonly string[], { out }: Invocation): Promise<ExitCode> {
+  noArguments(args)
+  const [found, keys] = [await store.listProjects(), await store.list()]
+  if (!out.isHumanReadable) for (const project of found) await out.json(project)
+  else await out.write(found.length > 0 ? projectTable(found, keys, out.columns) : 'No projects.\n')
+  return EXIT.ok
+}
+
+async function get(store: KeyStore, args: readonly string[], { out }: Invocation): Promise<ExitCode> {
+  const id = await idOf(store, args)
+  const keys = (await store.list()).filter((key) => projectIdOf(key) === id)
+  const project = (await store.listProjects()).find((one) => one.id === id) ?? { id, limits: {} }
+  if (!out.isHumanReadable) await out.json({ ...project, keys: keys.map(keyView) })
+  else {
+    const shown = { created_at: keys[0]?.created_at ?? 0, ...project }
+    await out.write(`${projectTable([shown], keys, out.columns)}\n${keyTable(keys, out.columns)}`)
+  }
+  return EXIT.ok
+}
+
+async function updateProject(store: KeyStore, args: readonly string[], { values, out }: Invocation): Promise<ExitCode> {
+  const id = await idOf(store, args)
+  const before = (await store.listProjects()).find((project) => project.id === id)
+  const [name, limits] = [values.text('name'), limitsOf(values, before?.limits)]
+  const change = { ...(name !== undefined && { name: name || undefined }), ...(limits && { limits }) }
+  if (Object.keys(change).length === 0) throw nothingToChange()
+  const project = await changeProject(store, id, change, author())
+  if (out.isHumanReadable) await out.write(`Updated ${id}.\n`)
+  else await out.json(project)
+  return EXIT.ok
+}
+
+async function idOf(store: KeyStore, args: readonly string[]): Promise<string> {
+  const project = onlyArgument(args, 'P (id or name of a project)')
+  return await projectIdFor(store, project, project)
 }

@@ -1,12 +1,9 @@
-import { ApiError } from '#services/cli/client/api-error.ts'
+import { ApiError } from '#services/cli/client/http.ts'
 import type { JobView } from '#services/cli/client/job.ts'
 import type { JobFilter, JobsApi } from '#services/cli/client/jobs-api.ts'
 import type { Command, Invocation, Values } from '#services/cli/command.ts'
-import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
-import { BULK_MAX, runBulkAction } from '#services/cli/operator/bulk.ts'
-import { adminFilterOf, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS } from '#services/cli/operator/job-selectors.ts'
-import { plain } from '#services/cli/text/output.ts'
-import { timeOf } from '#services/cli/text/time.ts'
+import { CommandError, EXIT, type ExitCode, plain, timeOf, usageError } from '#services/cli/text/output.ts'
+import { adminFilterOf, BULK_MAX, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS, runBulkAction } from './bulk.ts'
 import { jobTable } from './jobs.ts'
 
 const MAX_DEFAULT = 100

@@ -1,8 +1,6 @@
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/command.ts'
-import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
-import { follow, type Interrupts } from '#services/cli/following/following.ts'
-import { plain } from '#services/cli/text/output.ts'
-import { secondsOf } from '#services/cli/text/time.ts'
+import { CommandError, EXIT, type ExitCode, plain, secondsOf, usageError } from '#services/cli/text/output.ts'
+import { follow, type Interrupts } from './following.ts'
 
 const ENDPOINT = '/v1/deep-research'
 const EFFORTS: readonly string[] = ['low', 'medium', 'high']

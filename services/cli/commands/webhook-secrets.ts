@@ -1,10 +1,5 @@
 import { type Command, type Invocation, noArguments, onlyArgument } from '#services/cli/command.ts'
-import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
-import { projectIdFor } from '#services/cli/keys/permissions.ts'
-import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.ts'
-import { timeText } from '#services/cli/keys/tables.ts'
-import { tableOf } from '#services/cli/text/output.ts'
-import { didYouMean } from '#services/cli/text/similar-names.ts'
+import { CommandError, didYouMean, EXIT, type ExitCode, tableOf, usageError } from '#services/cli/text/output.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
 import {
   DEFAULT_SECRET_ID,
@@ -14,6 +9,7 @@ import {
   type WebhookSecret,
   webhookSecretsOf,
 } from '#shared/keys/webhook-secrets.ts'
+import { author, projectIdFor, runOnStore, type StoreAction, timeText } from './key-store.ts'
 
 export const webhookSecrets: Command = {
   summary: "Show and rotate a project's webhook signing secrets",

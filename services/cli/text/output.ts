@@ -1,8 +1,30 @@
 import { once } from 'node:events'
 import { stripVTControlCharacters, styleText } from 'node:util'
 
+/** Exit codes of the tool (docs/reference/cli.md, Output and exit codes). */
+export const EXIT = { ok: 0, failed: 1, usage: 2, cancelled: 3, unreachable: 4, refused: 5, interrupted: 130 } as const
+export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
+
+/** An error that is shown to the user without a stack trace: the problem and, if there is one, the remedy. */
+export class CommandError extends Error {
+  readonly exit: ExitCode
+  /** The remedy: one sentence or command. */
+  readonly next: string | undefined
+
+  constructor(exit: ExitCode, message: string, next?: string, cause?: unknown) {
+    super(message, { cause })
+    this.name = 'CommandError'
+    this.exit = exit
+    this.next = next
+  }
+}
+
+export function usageError(message: string, next?: string): CommandError {
+  return new CommandError(EXIT.usage, message, next)
+}
+
 /** Results go to `out` (stdout); messages and progress go to `err` (stderr). */
-export interface Streams {
+interface Streams {
   readonly out: NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
   readonly err: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
 }
@@ -59,7 +81,7 @@ export class Output {
   }
 }
 
-export interface Table {
+interface Table {
   readonly head: readonly string[]
   readonly rows: readonly (readonly string[])[]
   /** Columns to drop if the terminal is too narrow, in this order. */
@@ -126,4 +148,156 @@ export function printable(text: string): string {
 
 export function coloured(colour: 'dim' | 'green' | 'red' | 'yellow', text: string): string {
   return styleText(colour, text, { stream: process.stdout })
+}
+
+const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3_600, d: 86_400 }
+
+/** A duration such as `90`, `90s`, `15m`, `2h` or `1d`, in seconds. @throws CommandError that names the option */
+export function secondsOf(option: string, text: string): number {
+  const [, digits, unit = 's'] = /^(\d{1,9})([smhd])?$/.exec(text) ?? []
+  if (digits === undefined) {
+    throw usageError(`--${option} must be a duration such as 90s, 15m, 2h or 1d; got '${text}'.`)
+  }
+  return Number(digits) * (UNIT_SECONDS[unit] ?? 1)
+}
+
+/**
+ * A point in time in Unix seconds: an ISO 8601 date and time, Unix seconds, or a duration relative to now.
+ *
+ * @param sign 1: the duration counts from now; -1: it counts back from now.
+ * @throws CommandError that names the option
+ */
+export function timeOf(option: string, text: string, nowMs: number, sign: 1 | -1): number {
+  if (/^\d{10,11}$/.test(text)) return Number(text)
+  if (/^\d+[smhd]$/.test(text)) return Math.floor(nowMs / 1_000) + sign * secondsOf(option, text)
+  const ms = /^\d{4}-\d\d-\d\d/.test(text) ? Date.parse(text) : Number.NaN
+  if (Number.isFinite(ms)) return Math.floor(ms / 1_000)
+  throw usageError(
+    `--${option} must be a time such as 2030-01-31T08:00:00Z, Unix seconds, or a duration such as 15m; got '${text}'.`,
+  )
+}
+
+const WIDTH = 80
+
+/**
+ * Wraps a help text to 80 columns without changing its words.
+ *
+ * Paragraphs are filled. An option's description continues in its own column. Usage lines and examples continue indented;
+ * a broken example ends in a backslash, so that it can still be pasted into a shell.
+ */
+export function formatHelp(help: string): string {
+  return blocksOf(help).map(fill).join('\n')
+}
+
+/** Joins the lines of each paragraph, option or example. */
+function blocksOf(help: string): string[] {
+  const blocks: string[] = []
+  let canContinue = false
+  for (const line of help.split('\n')) {
+    const last = blocks.at(-1) ?? ''
+    const indent = indentOf(line)
+    const isPart = indent === 0 ? !last.startsWith(' ') : indent > 3 && (isUsage(last) || indent === hangOf(last))
+    if (canContinue && line !== '' && isPart && !isUsage(line)) blocks[blocks.length - 1] = `${last} ${line.trim()}`
+    else blocks.push(line)
+    // A heading is a block of its own.
+    canContinue = line !== '' && !/^\w.*:$/.test(line)
+  }
+  return blocks
+}
+
+function fill(block: string): string {
+  if (block.length <= WIDTH) return block
+  const isShell = isExample(block)
+  const continuation = isShell ? ' \\' : ''
+  const hang = ' '.repeat(isUsage(block) || isShell ? indentOf(block) + (isShell ? 4 : 9) : hangOf(block))
+  const lines: string[] = []
+  let line = ' '.repeat(indentOf(block))
+  for (const word of isShell ? shellWords(block) : usageWords(block)) {
+    const isFirst = line.trim() === ''
+    if (!isFirst && line.length + word.length + 1 + continuation.length > WIDTH) {
+      lines.push(line + continuation)
+      line = hang + word
+    } else line += isFirst ? word : word.replace(/^(?! )/, ' ')
+  }
+  return [...lines, line].join('\n')
+}
+
+/** Indentation of the second and later lines: the column of an option's description, which follows two spaces. */
+function hangOf(block: string): number {
+  const indent = indentOf(block)
+  // The description is on the line below its option.
+  if (indent === 0 || indent > 6) return indent
+  const [lead] = /^ +\S+(?: \S+)*? {2,}(?=\S)/.exec(block) ?? []
+  return lead?.length ?? indent + 2
+}
+
+/** Words, each with the extra spaces that precede it in a table. */
+function usageWords(block: string): string[] {
+  return (
+    block
+      .trim()
+      .match(/(?:^| +)(?:\[[^\]]*\]|[^\s[]+|\[)+/g)
+      ?.map((word) => word.replace(/^ (?! )/, '')) ?? []
+  )
+}
+
+/** Words of a shell command; an option stays with its value. */
+function shellWords(block: string): string[] {
+  return block.trim().match(/(?:\| )?(?:--?[a-z-]+ (?!-))?(?:'[^']*'|[^\s'])+/g) ?? []
+}
+
+function isUsage(line: string): boolean {
+  return /^(Usage: | {7}sluice )/.test(line)
+}
+
+function isExample(line: string): boolean {
+  return /^ {2}([A-Z_]+=\S+ )*sluice /.test(line)
+}
+
+function indentOf(line: string): number {
+  return line.length - line.trimStart().length
+}
+
+/** Maximum characters of a name that are compared. Limited, because the work grows with the square of the length. */
+const CHARS_MAX = 64
+const SUGGESTIONS_MAX = 3
+
+/** `Did you mean …? ` with the most similar names, or an empty text if no name is similar. */
+export function didYouMean(unknown: string, names: readonly string[]): string {
+  const similar = similarNames(unknown, names)
+  return similar.length > 0 ? `Did you mean ${similar.join(' or ')}? ` : ''
+}
+
+/**
+ * The names that a typo may have meant, the most similar first. Two names are similar if their edit distance is at most a
+ * quarter of the letters. A prefix of a name is similar too.
+ */
+export function similarNames(unknown: string, names: readonly string[]): string[] {
+  const typed = unknown.toLowerCase().slice(0, CHARS_MAX)
+  const distanceMax = Math.max(1, Math.floor(typed.length / 4))
+  const ranked = names.flatMap((name) => {
+    const known = name.toLowerCase().slice(0, CHARS_MAX)
+    if (Math.abs(known.length - typed.length) <= distanceMax) {
+      const distance = editDistance(typed, known)
+      if (distance <= distanceMax) return { name, rank: distance }
+    }
+    const isPrefix = typed.length > 2 && known.length > 2 && (known.startsWith(typed) || typed.startsWith(known))
+    return isPrefix ? { name, rank: distanceMax + 1 } : []
+  })
+  const sorted = ranked.toSorted((one, other) => one.rank - other.rank)
+  return sorted.slice(0, SUGGESTIONS_MAX).map(({ name }) => name)
+}
+
+/** Levenshtein distance: insertions, deletions and substitutions. */
+function editDistance(one: string, other: string): number {
+  let row = Array.from({ length: other.length + 1 }, (_, i) => i)
+  for (const [i, letter] of [...one].entries()) {
+    const next = [i + 1]
+    for (let j = 0; j < other.length; j++) {
+      const [left = 0, above = 0, before = 0] = [next[j], row[j + 1], row[j]]
+      next.push(Math.min(left + 1, above + 1, before + (letter === other[j] ? 0 : 1)))
+    }
+    row = next
+  }
+  return row.at(-1) ?? 0
 }

@@ -1,13 +1,218 @@
 import { stripVTControlCharacters } from 'node:util'
 import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
+import { ApiError } from '#services/cli/client/http.ts'
+import type { JobView } from '#services/cli/client/job.ts'
+import type { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { workerTable } from '#services/cli/commands/fleet.ts'
 import { jobTable } from '#services/cli/commands/jobs.ts'
-import { workerTable } from '#services/cli/operator/fleet.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { beginning, coloured, plain, tableOf } from '#services/cli/text/output.ts'
-import { JOBS_MAX, type ModelView, type Snapshot } from './snapshot.ts'
-import { keysLine, sorted, type View } from './view.ts'
 
-export interface Frame {
+/**
+ * Maximum running jobs, and maximum queued jobs, per snapshot. One more job is requested, to detect whether there are more; a page has at
+ * most 100 jobs.
+ */
+const JOBS_MAX = 99
+const RUNNING = ['in_progress', 'cancelling']
+const WAITING = ['queued']
+
+interface ModelView {
+  readonly id: string
+  /** Number of workers that serve the model; null without the admin scope. */
+  readonly workers: number | null
+  /** Maximum concurrent jobs on these workers; null without the admin scope. */
+  readonly capacity: number | null
+  readonly running: number
+  readonly waiting: number
+  readonly paused: boolean
+}
+
+/** The state of the service as visible to a key. `sluice top --once` prints this object as JSON. */
+export interface Snapshot {
+  readonly object: 'top'
+  readonly created_at: number
+  /** `all`: all projects, with the scope `admin`. `own`: the project of the key. */
+  readonly sees: 'all' | 'own'
+  /** null without the admin scope. */
+  readonly pools: readonly PoolView[] | null
+  /** null without the admin scope. */
+  readonly workers: readonly WorkerView[] | null
+  readonly models: readonly ModelView[]
+  /** Running durable jobs, then queued ones, each newest first; null if the service has no job store. */
+  readonly jobs: readonly JobView[] | null
+  readonly has_more_jobs: boolean
+}
+
+/** Reads snapshots. The first one determines whether the key has the admin scope. */
+export class Reader {
+  readonly #api: JobsApi
+  #sees: Snapshot['sees'] | undefined
+
+  constructor(api: JobsApi) {
+    this.#api = api
+  }
+
+  /** @throws CommandError if the service rejects the key or is unreachable */
+  async read(): Promise<Snapshot> {
+    const fleet = this.#sees === 'own' ? undefined : await this.#findFleet()
+    this.#sees ??= fleet ? 'all' : 'own'
+    const [names, running, waiting] = await Promise.all([
+      undefinedIfRefused([403], () => this.#api.models()),
+      this.#findJobs(RUNNING),
+      this.#findJobs(WAITING),
+    ])
+    const jobs = running && waiting && [...running.jobs, ...waiting.jobs]
+    return {
+      object: 'top',
+      created_at: Math.floor(Date.now() / 1_000),
+      sees: this.#sees,
+      pools: fleet?.pools ?? null,
+      workers: fleet?.workers ?? null,
+      models: modelsOf(names ?? [], jobs ?? [], fleet),
+      jobs: jobs ?? null,
+      has_more_jobs: running?.hasMore === true || waiting?.hasMore === true,
+    }
+  }
+
+  /** Pools and workers; undefined if the key lacks the admin scope, or if the service has no admin API. */
+  async #findFleet(): Promise<Fleet | undefined> {
+    const { admin } = this.#api
+    // After a successful read, a 403 means that the key has changed. The error is thrown, because the view must not switch to `own`
+    // silently.
+    const expected = this.#sees === undefined ? [403, 404] : []
+    return await undefinedIfRefused(expected, async () => {
+      const [pools, workers] = await Promise.all([admin.pools(), admin.workers()])
+      return { pools, workers }
+    })
+  }
+
+  async #findJobs(statuses: readonly string[]): Promise<{ jobs: JobView[]; hasMore: boolean } | undefined> {
+    const filter = { statuses }
+    const list =
+      this.#sees === 'all' ? this.#api.admin.list(filter, JOBS_MAX + 1) : this.#api.list(filter, JOBS_MAX + 1)
+    const jobs = await undefinedIfRefused(['jobs_unavailable'], () => Array.fromAsync(list))
+    return jobs && { jobs: jobs.slice(0, JOBS_MAX), hasMore: jobs.length > JOBS_MAX }
+  }
+}
+
+interface Fleet {
+  readonly pools: readonly PoolView[]
+  readonly workers: readonly WorkerView[]
+}
+
+/** The result of `read`, or undefined for an error response with one of these HTTP statuses or error codes. */
+async function undefinedIfRefused<T>(
+  expected: readonly (number | string)[],
+  read: () => Promise<T>,
+): Promise<T | undefined> {
+  try {
+    return await read()
+  } catch (error) {
+    if (error instanceof ApiError && (expected.includes(error.status) || expected.includes(error.code)))
+      return undefined
+    throw error
+  }
+}
+
+/** The models that the key can call, and those that any worker serves, sorted by name. */
+function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fleet | undefined): ModelView[] {
+  const known = new Set([...names, ...(fleet?.workers ?? []).flatMap(({ models }) => models ?? [])])
+  const paused = new Set(fleet?.pools.flatMap((pool) => pool.paused.map(({ target, id }) => `${target} ${id}`)))
+  return [...known].toSorted().map((id) => {
+    const own = jobs.filter(({ model }) => model === id)
+    const serving = fleet?.workers.filter(({ models }) => models?.includes(id))
+    return {
+      id,
+      workers: serving?.length ?? null,
+      capacity: serving ? capacityOf(id, serving) : null,
+      running: own.filter(({ status }) => RUNNING.includes(status)).length,
+      waiting: own.filter(({ status }) => WAITING.includes(status)).length,
+      paused: paused.has(`model ${id}`),
+    }
+  })
+}
+
+/** Maximum concurrent jobs of a model: per worker the minimum of its slots and its largest concurrency limit for the model. */
+function capacityOf(model: string, workers: readonly WorkerView[]): number {
+  return workers.reduce((sum, { slots, draining, concurrency_limits: bounds }) => {
+    const own = bounds?.filter((bound) => bound.model === model).map(({ capacity }) => capacity) ?? []
+    return draining ? sum : sum + Math.min(slots, own.length > 0 ? Math.max(...own) : slots)
+  }, 0)
+}
+
+export interface View {
+  readonly sort: Sort
+  readonly isReversed: boolean
+  /** Number of jobs above the first visible one. */
+  readonly offset: number
+}
+
+type Order = (one: JobView, other: JobView) => number
+
+const STATUSES = ['in_progress', 'cancelling', 'queued']
+/** Orders jobs of one second by id, because ids increase with time. */
+const byAge: Order = (one, other) => one.created_at - other.created_at || compare(one.id, other.id)
+const byText = (read: (job: JobView) => string | null | undefined): Order => {
+  return (one, other) => compare(read(one) ?? '', read(other) ?? '') || byAge(one, other)
+}
+
+/** Sort orders, each with its key. */
+const SORTS = {
+  status: {
+    key: 's',
+    order: (one, other) => STATUSES.indexOf(one.status) - STATUSES.indexOf(other.status) || byAge(one, other),
+  },
+  age: { key: 'a', order: byAge },
+  model: { key: 'm', order: byText(({ model }) => model) },
+  project: { key: 'p', order: byText(({ project }) => project) },
+  endpoint: { key: 'e', order: byText(({ endpoint }) => endpoint) },
+} as const satisfies Readonly<Record<string, { readonly key: string; readonly order: Order }>>
+
+type Sort = keyof typeof SORTS
+
+/** View at the start: running jobs before queued ones, oldest first. */
+export const FIRST_VIEW: View = { sort: 'status', isReversed: false, offset: 0 }
+
+const SCROLLS: Readonly<Record<string, number>> = {
+  ...{ down: 1, j: 1, up: -1, k: -1 },
+  ...{ pagedown: 10, space: 10, pageup: -10, home: Number.NEGATIVE_INFINITY },
+}
+
+/** The view after a key press; `name` as in `node:readline`. Unknown keys change nothing. @param jobs Number of jobs */
+export function afterKey(view: View, name: string, jobs: number): View {
+  if (name === 'r') return { ...view, isReversed: !view.isReversed, offset: 0 }
+  const sort = sortNames().find((one) => SORTS[one].key === name)
+  if (sort) return { sort, isReversed: false, offset: 0 }
+  const step = Object.hasOwn(SCROLLS, name) ? SCROLLS[name] : undefined
+  if (step === undefined) return view
+  return { ...view, offset: Math.max(0, Math.min(view.offset + step, jobs - 1)) }
+}
+
+/** The sorted jobs from the scroll position on. If the list became shorter than this position, then the last job is returned. */
+export function sorted(jobs: readonly JobView[], { sort, isReversed, offset }: View): JobView[] {
+  const inOrder = jobs.toSorted(SORTS[sort].order)
+  if (isReversed) inOrder.reverse()
+  return inOrder.slice(Math.min(offset, Math.max(0, jobs.length - 1)))
+}
+
+function keysLine({ sort, isReversed }: View): string {
+  const sorts = sortNames().map((name) => `${SORTS[name].key} ${name}${mark(name === sort, isReversed)}`)
+  return `q quit · sort: ${sorts.join(' ')} · r reverse · ↑↓`
+}
+
+function mark(isSorted: boolean, isReversed: boolean): string {
+  return isSorted ? (isReversed ? '↑' : '↓') : ''
+}
+
+function sortNames(): Sort[] {
+  return Object.keys(SORTS) as Sort[]
+}
+
+function compare(one: string, other: string): number {
+  return one < other ? -1 : one > other ? 1 : 0
+}
+
+interface Frame {
   readonly columns: number
   readonly rows: number
   readonly view: View

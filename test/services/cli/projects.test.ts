@@ -2,7 +2,7 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
-import { similarNames } from '#services/cli/text/similar-names.ts'
+import { similarNames } from '#services/cli/text/output.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 import { emptyDirectory } from '../../support/processes/sluice.ts'

@@ -6,8 +6,7 @@ import { HttpClient } from '#services/cli/client/http.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { Values } from '#services/cli/command.ts'
 import { COMMANDS } from '#services/cli/commands/commands.ts'
-import { CommandError, type ExitCode } from '#services/cli/failure.ts'
-import { Output } from '#services/cli/text/output.ts'
+import { CommandError, type ExitCode, Output } from '#services/cli/text/output.ts'
 import { parseConfig } from '#shared/config/config.ts'
 
 /** Runs a command with piped output and only the given settings. @throws Error for an unknown option */

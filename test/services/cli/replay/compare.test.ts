@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import type { StepView } from '#services/cli/client/job.ts'
-import { compareRuns } from '#services/cli/replay/compare.ts'
+import { compareRuns } from '#services/cli/commands/replay.ts'
 
 /** A run of steps; the key of each is its kind and input. */
 const run = (...steps: [kind: string, input: unknown, output?: unknown][]): StepView[] =>

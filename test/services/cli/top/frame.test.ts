@@ -2,9 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
 import { JobView } from '#services/cli/client/job.ts'
-import { frameOf, shareRows } from '#services/cli/top/frame.ts'
-import type { Snapshot } from '#services/cli/top/snapshot.ts'
-import { afterKey, FIRST_VIEW, sorted, type View } from '#services/cli/top/view.ts'
+import { afterKey, FIRST_VIEW, frameOf, type Snapshot, shareRows, sorted, type View } from '#services/cli/top/frame.ts'
 
 const NOW = 2_000_000_000
 const POOLS = ['inference', 'embeddings', 'transcription', 'code', 'research', 'batches']

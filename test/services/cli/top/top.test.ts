@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { expect, it, onTestFinished } from 'vitest'
-import type { Snapshot } from '#services/cli/top/snapshot.ts'
+import type { Snapshot } from '#services/cli/top/frame.ts'
 import { type Admin, openAdmin, secretOf } from '../../../support/admin.ts'
 import { ENVIRONMENT } from '../../../support/processes/environment.ts'
 import { LAUNCHER } from '../../../support/processes/sluice.ts'

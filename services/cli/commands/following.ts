@@ -1,4 +1,7 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import { z } from 'zod'
+import { followEvents } from '#services/cli/client/event-stream.ts'
+import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import {
   endedAt,
   exitCodeOf,
@@ -8,11 +11,153 @@ import {
   type Progress,
   queueText,
 } from '#services/cli/client/job.ts'
-import { EXIT } from '#services/cli/failure.ts'
-import { resultText, textOf } from './job-text.ts'
-import { coloured, type Output, plain, printable } from './output.ts'
+import type { Invocation } from '#services/cli/command.ts'
+import { resultText, textOf } from '#services/cli/text/job-text.ts'
+import {
+  CommandError,
+  coloured,
+  EXIT,
+  type ExitCode,
+  type Output,
+  plain,
+  printable,
+} from '#services/cli/text/output.ts'
 
-export interface FollowView {
+/** Handlers for Ctrl-C. Without them, the first Ctrl-C stops following and leaves the job running. */
+export interface Interrupts {
+  /** The user already pressed Ctrl-C once before following began. */
+  readonly wasInterrupted?: boolean
+  /** First Ctrl-C; following continues. Must not throw. */
+  onFirst(): void
+  /** Second Ctrl-C, after following has stopped. @returns The message to print */
+  onSecond(): Promise<string>
+}
+
+interface FollowExtras {
+  readonly interrupts?: Interrupts
+  /**
+   * Polls a progress that is more exact than the job's events, such as the request counts of a batch. On a terminal, the polled progress
+   * replaces the progress of the events, and the job's result is not printed.
+   */
+  readonly pollProgress?: () => Promise<Progress>
+}
+
+type ViewEvent = Parameters<FollowView['event']>[0]
+
+/** Poll intervals on a terminal and in a pipe. */
+const POLL_INTERVAL_MS = 1_000
+const PIPED_POLL_INTERVAL_MS = 10_000
+
+/**
+ * Follows a job and displays the events after sequence number `after`.
+ *
+ * @returns The exit code for the job's final status
+ */
+export async function follow(
+  { api, out }: Invocation,
+  id: string,
+  after: number,
+  { interrupts, pollProgress }: FollowExtras = {},
+): Promise<ExitCode> {
+  const view = openFollowView(out)
+  const isSummaryOnly = pollProgress !== undefined && out.isHumanReadable
+  const stopPolling = pollProgress && startPolling(view, pollProgress, isSummaryOnly)
+  const interrupt = new AbortController()
+  const { signal } = interrupt
+  let isFirst = interrupts !== undefined && !interrupts.wasInterrupted
+  const onInterrupt = () => {
+    if (isFirst) interrupts?.onFirst()
+    else interrupt.abort()
+    isFirst = false
+  }
+  process.on('SIGINT', onInterrupt)
+  let last = after
+  let ended: JobView | undefined
+  try {
+    const onReconnect = (reason: string, delayMs: number) => view.reconnecting(reason, delayMs)
+    for await (const event of followEvents(api.http, id, { after, signal, onReconnect })) {
+      const shown = pollProgress ? withoutProgress(event, isSummaryOnly) : event
+      if (shown) await view.event(shown)
+      last = event.sequence_number ?? last
+      if (isFinalEvent(event)) ended = event.job ?? undefined
+    }
+    ended ??= await api.get(id)
+    if (!isSummaryOnly) await view.end(ended)
+  } catch (error) {
+    if (!signal.aborted) throw error
+    if (interrupts) throw new CommandError(EXIT.interrupted, await interrupts.onSecond())
+    const from = isSummaryOnly ? '' : ` --after ${last}`
+    const next = `To resume: sluice follow ${id}${from}\nTo cancel: sluice cancel ${id}`
+    throw new CommandError(EXIT.interrupted, `Stopped following ${plain(id)}; it was not cancelled.`, next)
+  } finally {
+    process.off('SIGINT', onInterrupt)
+    stopPolling?.()
+    view.close()
+  }
+  // A newer service may have terminal statuses that this version does not support.
+  return exitCodeOf(ended) ?? EXIT.failed
+}
+
+/** Removes the progress from an event, because the polled progress is newer. Undefined if the event contains nothing else. */
+function withoutProgress(event: ViewEvent, isSummaryOnly: boolean): ViewEvent | undefined {
+  if (isSummaryOnly) return { ...event, progress: undefined }
+  return event.type === 'job.progress' ? undefined : event
+}
+
+/** Polls the progress and displays it; in a pipe only if it has changed. @returns A function that stops the polling. */
+function startPolling(view: FollowView, read: () => Promise<Progress>, isTerminal: boolean): () => void {
+  const stop = new AbortController()
+  const intervalMs = isTerminal ? POLL_INTERVAL_MS : PIPED_POLL_INTERVAL_MS
+  let lastMessage: string | null | undefined
+  const poll = async () => {
+    while (!stop.signal.aborted) {
+      // The event stream already reports an unreachable service.
+      const progress = await read().catch(() => undefined)
+      const isNew = isTerminal || progress?.message !== lastMessage
+      if (progress && isNew && !stop.signal.aborted) await view.event({ type: 'job.progress', progress })
+      lastMessage = progress?.message ?? lastMessage
+      await delay(intervalMs, undefined, { signal: stop.signal }).catch(() => {})
+    }
+  }
+  void poll()
+  return () => stop.abort()
+}
+
+const ERRORS_SHOWN_MAX = 10
+
+/** Follows a batch and prints a summary. @returns The exit code for the batch's final status */
+export async function followBatch(invocation: Invocation, id: string, after: number): Promise<ExitCode> {
+  const { api, out } = invocation
+  const batches = new BatchesApi(api.http)
+  const exit = await follow(invocation, id, after, { pollProgress: async () => progressOf(await batches.get(id)) })
+  const ended = await batches.get(id)
+  for (const line of linesOf(ended)) out.note(line)
+  return exit === EXIT.ok ? batchExitCode(ended) : exit
+}
+
+function progressOf({ status, request_counts: { total, completed, failed } }: BatchView): Progress {
+  const done = completed + failed
+  const failures = failed > 0 ? `, ${failed} failed` : ''
+  const message = total > 0 ? `${done} of ${total} requests finished${failures}` : null
+  return { phase: status, percent: total > 0 ? (100 * done) / total : null, message }
+}
+
+function batchExitCode({ status }: BatchView): ExitCode {
+  if (status === 'completed') return EXIT.ok
+  return status === 'cancelled' ? EXIT.cancelled : EXIT.failed
+}
+
+function linesOf({ id, status, errors, created_at, completed_at, request_counts: counted }: BatchView): string[] {
+  const { total, completed, failed } = counted
+  const problems = (errors?.data ?? []).slice(0, ERRORS_SHOWN_MAX).map(({ line, message }) => {
+    return plain(line == null ? message : `line ${line}: ${message}`)
+  })
+  const duration = completed_at == null ? '' : `, total time ${completed_at - created_at || '< 1'} s`
+  const counts = `${plain(status)}: ${completed} of ${total} requests completed, ${failed} failed${duration}`
+  return [counts, ...problems, ...(completed + failed > 0 ? [`Results: sluice results ${id}`] : [])]
+}
+
+interface FollowView {
   event(event: JobEventView): Promise<void>
   reconnecting(reason: string, delayMs: number): void
   /** Shows the final state, even if the stream delivered no final event. */

@@ -1,0 +1,278 @@
+import { userInfo } from 'node:os'
+import type { Invocation, Values } from '#services/cli/command.ts'
+import { ageOf } from '#services/cli/text/job-text.ts'
+import {
+  CommandError,
+  didYouMean,
+  EXIT,
+  type ExitCode,
+  plain,
+  tableOf,
+  timeOf,
+  usageError,
+} from '#services/cli/text/output.ts'
+import type { AuditEntry } from '#shared/keys/audit.ts'
+import { stateOf } from '#shared/keys/changes.ts'
+import { type ApiKey, KeyScope, type KeyStore } from '#shared/keys/keys.ts'
+import { type Limits, type Project, projectIdOf } from '#shared/keys/project.ts'
+import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
+
+export interface StoreAction {
+  /** Names of the supported options, except global ones. */
+  readonly options: readonly string[]
+  run(store: KeyStore, args: readonly string[], invocation: Invocation): Promise<ExitCode>
+}
+
+const GLOBAL_OPTIONS = ['url', 'key', 'json', 'help']
+
+/**
+ * Runs the action in the first argument of a command on the key store.
+ *
+ * @param command The command, such as `keys`.
+ * @throws CommandError for an unknown action or unsupported option, or if the key store is unavailable
+ */
+export async function runOnStore(
+  command: string,
+  actions: Readonly<Record<string, StoreAction>>,
+  invocation: Invocation,
+): Promise<ExitCode> {
+  // Imported on demand: the module loads all adapters, and no other command needs them.
+  const { openKeyStore } = await import('#shared/ports.ts')
+  const [name = '', ...args] = invocation.args
+  const action = actionOf(command, actions, name)
+  const unsupported = invocation.values.given().find((option) => {
+    return ![...GLOBAL_OPTIONS, ...action.options].includes(option)
+  })
+  if (unsupported !== undefined) throw usageError(`${command} ${name} does not support --${unsupported}.`)
+  const warn = (problem: string) => invocation.out.note(problem)
+  const store = await openKeyStore(invocation.config, warn).catch((error: unknown) => unavailable(error))
+  try {
+    return await action.run(store, args, invocation)
+  } catch (error) {
+    if (error instanceof CommandError) throw error
+    return unavailable(error)
+  } finally {
+    await store.close()
+  }
+}
+
+export function author(): string {
+  try {
+    return `cli:${userInfo().username}`
+  } catch {
+    // In a container the user id may have no name.
+    return `cli:uid ${process.getuid?.() ?? 'unknown'}`
+  }
+}
+
+function actionOf(command: string, actions: Readonly<Record<string, StoreAction>>, name: string): StoreAction {
+  const action = Object.hasOwn(actions, name) ? actions[name] : undefined
+  if (action) return action
+  const names = Object.keys(actions)
+  const all = `${names.slice(0, -1).join(', ')} or ${names.at(-1)}`
+  if (name === '') throw usageError(`Missing action after ${command}: ${all}.`)
+  throw usageError(`Unknown action '${name}' of ${command}.`, `${didYouMean(name, names)}Valid actions: ${all}.`)
+}
+
+function unavailable(error: unknown): never {
+  const cause = error instanceof Error && error.cause instanceof Error ? `: ${error.cause.message}` : ''
+  const message = error instanceof Error ? error.message : String(error)
+  throw new CommandError(
+    EXIT.unreachable,
+    `The key store is unavailable: ${message}${cause}`,
+    'For a diagnosis: sluice doctor',
+  )
+}
+
+/** Id of the key in the setting SLUICE_API_KEY, and of that key's project. */
+export const ENV_KEY_ID = 'key_env'
+
+/** Value of `--endpoints`. @throws CommandError with similar names for an unknown endpoint */
+export function endpointsOf(values: Values): string[] | undefined {
+  const paths = values.parts('endpoints')
+  const invalid = paths?.find((path) => !path.startsWith('/'))
+  if (invalid !== undefined) {
+    throw usageError(`--endpoints must be paths such as /v1/chat/completions; got '${invalid}'.`)
+  }
+  const unknown = paths?.find((path) => !KEY_ENDPOINTS.includes(path))
+  if (unknown === undefined) return paths
+  throw unknownName('--endpoints', unknown, 'endpoint', KEY_ENDPOINTS)
+}
+
+/** Value of `--models` as model ids. Aliases are resolved, because permissions are checked by id. @throws CommandError */
+export async function modelsOf({ values, config }: Invocation): Promise<string[] | undefined> {
+  const names = values.parts('models')
+  if (!names) return undefined
+  const { loadModels } = await import('#shared/models/models.ts')
+  const catalogue = loadModels(config.modelsFile)
+  return names.map((name) => {
+    const model = catalogue.find(name)
+    if (model) return model.id
+    const known = catalogue.models.map(({ id }) => id)
+    throw unknownName('--models', name, 'model', known, ` in ${config.modelsFile}`)
+  })
+}
+
+/** Value of `--scopes`. @throws CommandError */
+export function scopesOf(values: Values): KeyScope[] | undefined {
+  return values.parts('scopes')?.map((name) => {
+    const scope = KeyScope.safeParse(name)
+    if (scope.success) return scope.data
+    throw unknownName('--scopes', name, 'scope', KeyScope.options)
+  })
+}
+
+/** Value of `--expires` in Unix seconds; null for `never`. @throws CommandError for a time in the past */
+export function expiryOf(values: Values): number | null | undefined {
+  const text = values.text('expires')
+  if (text === undefined) return undefined
+  if (text === 'never') return null
+  const nowMs = Date.now()
+  const at = timeOf('expires', text, nowMs, 1)
+  if (at * 1_000 > nowMs) return at
+  throw usageError(`--expires must be in the future; got '${text}'.`)
+}
+
+/**
+ * Resolves a project id or name to an id. A standalone key is a project too.
+ *
+ * @param source The option or argument, for messages.
+ * @throws CommandError with similar names if no project or several projects match
+ */
+export async function projectIdFor(store: KeyStore, idOrName: string, source: string): Promise<string> {
+  const projects = await store.listProjects()
+  const ids = new Set([ENV_KEY_ID, ...projects.map(({ id }) => id), ...(await store.list()).map(projectIdOf)])
+  if (ids.has(idOrName)) return idOrName
+  const named = projects.filter(({ name }) => name === idOrName)
+  if (named.length > 1) {
+    throw usageError(`${source}: ${named.length} projects have this name.`, `Use an id: ${idList(named)}`)
+  }
+  if (named[0]) return named[0].id
+  const names = projects.flatMap(({ name }) => (name === undefined ? [] : plain(name)))
+  const hint = didYouMean(idOrName, [...names, ...ids])
+  throw new CommandError(EXIT.refused, `${source}: no such project.`, `${hint}To list projects: sluice projects list`)
+}
+
+function idList(projects: readonly { readonly id: string }[]): string {
+  return projects
+    .slice(0, 5)
+    .map(({ id }) => id)
+    .join(', ')
+}
+
+function unknownName(option: string, name: string, type: string, known: readonly string[], place = ''): CommandError {
+  const next = `${didYouMean(name, known)}Valid values: ${known.join(', ')}`
+  return usageError(`${option}: unknown ${type} '${name}'${place}.`, next)
+}
+
+const OPTIONS = {
+  'requests-per-minute': 'requests_per_minute',
+  'tokens-per-minute': 'tokens_per_minute',
+  running: 'running',
+  queued: 'queued',
+  scheduled: 'scheduled',
+  budget: 'budget_usd_per_month',
+} as const satisfies Record<string, keyof Limits>
+
+const COUNT_MAX = 1_000_000_000_000
+/** Removes a limit, so that the service's setting applies. */
+const DEFAULT = 'default'
+
+export const LIMIT_OPTIONS = Object.fromEntries(Object.keys(OPTIONS).map((name) => [name, { type: 'string' as const }]))
+
+export const LIMIT_HELP = `  --requests-per-minute N  calls per minute
+  --tokens-per-minute N    input and output tokens per minute
+  --running N              calls and jobs in flight
+  --queued N               queued jobs
+  --scheduled N            jobs with a start time in the future
+  --budget USD             cost per UTC month, in US dollars
+Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
+
+/**
+ * The new limits: `before` with the changes of the options, or undefined if no option sets a limit.
+ *
+ * @throws CommandError for an invalid number
+ */
+export function limitsOf(values: Values, before: Limits = {}): Limits | undefined {
+  const limits: Partial<Record<keyof Limits, number>> = { ...before }
+  let hasChanges = false
+  for (const [option, field] of Object.entries(OPTIONS)) {
+    const text = values.text(option)
+    if (text === undefined) continue
+    hasChanges = true
+    if (text === DEFAULT) delete limits[field]
+    else limits[field] = option === 'budget' ? amountOf(text) : values.count(option, 0, COUNT_MAX)
+  }
+  return hasChanges ? (limits as Limits) : undefined
+}
+
+function limitText(limits: Limits = {}): string {
+  const shown = Object.entries(OPTIONS).flatMap(([option, field]) => {
+    const value = limits[field]
+    return value === undefined ? [] : `${option} ${value}`
+  })
+  return shown.join(', ')
+}
+
+function amountOf(text: string): number {
+  if (/^\d{1,9}(\.\d{1,6})?$/.test(text)) return Number(text)
+  throw usageError(`--budget must be US dollars per month, such as 25 or 12.50, or default; got '${text}'.`)
+}
+
+export function noSuchKey(id: string): CommandError {
+  if (id !== ENV_KEY_ID) {
+    return new CommandError(EXIT.refused, `No key has the id ${id}.`, 'To list keys: sluice keys list')
+  }
+  const next = `Change the setting, or create another key of its project: sluice keys create --project ${ENV_KEY_ID}`
+  return new CommandError(EXIT.refused, `${id} is SLUICE_API_KEY, which only the setting can change.`, next)
+}
+
+/** The only argument. @throws CommandError for none or several */
+export function keyIdOf(args: readonly string[]): string {
+  const [id, extra] = args
+  if (id !== undefined && extra === undefined) return id
+  throw usageError('Expected exactly one argument: the ID of a key.', 'To list keys: sluice keys list')
+}
+
+export function nothingToChange(): CommandError {
+  return usageError('Nothing to update.', 'Use at least one option, such as --name or --requests-per-minute.')
+}
+
+const SECOND_MS = 1_000
+
+/** A time in UTC, to the minute. */
+export function timeText(seconds: number): string {
+  const ms = seconds * SECOND_MS
+  return Math.abs(ms) < 8.64e15 ? `${new Date(ms).toISOString().slice(0, 16).replace('T', ' ')}Z` : String(seconds)
+}
+
+export function keyTable(keys: readonly ApiKey[], columnsMax: number): string {
+  const nowMs = Date.now()
+  const head = ['id', 'secret', 'project', 'age', 'state', 'expires', 'scopes', 'name', 'endpoints', 'models', 'limits']
+  const rows = keys.map((key) => {
+    const expires = key.expires_at === undefined ? 'never' : timeText(key.expires_at)
+    const details = [projectIdOf(key), ageOf(key.created_at, nowMs), stateOf(key, nowMs), expires]
+    const permissions = [key.endpoints?.join(',') ?? 'all', key.models?.join(',') ?? 'all', limitText(key.limits)]
+    return [key.id, key.hint, ...details, key.scopes?.join(',') ?? 'calls', key.name ?? '', ...permissions]
+  })
+  return tableOf({ head, rows, spare: ['limits', 'models', 'endpoints', 'age'] }, columnsMax)
+}
+
+export function projectTable(projects: readonly Project[], keys: readonly ApiKey[], columnsMax: number): string {
+  const nowMs = Date.now()
+  const rows = projects.map(({ id, name, created_at, limits }) => {
+    const own = keys.filter((key) => projectIdOf(key) === id && stateOf(key, nowMs) === 'valid')
+    return [id, name ?? '', ageOf(created_at, nowMs), String(own.length), limitText(limits)]
+  })
+  return tableOf({ head: ['id', 'name', 'age', 'keys', 'limits'], rows, spare: ['age'] }, columnsMax)
+}
+
+export function auditTable(entries: readonly AuditEntry[], columnsMax: number): string {
+  const rows = entries.map(({ at, author, action, subject, project, change }) => {
+    return [timeText(at), action, subject, project ?? '', author, JSON.stringify(change)]
+  })
+  return tableOf(
+    { head: ['time', 'action', 'subject', 'project', 'author', 'change'], rows, spare: ['project'] },
+    columnsMax,
+  )
+}
