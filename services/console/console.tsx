@@ -1,19 +1,17 @@
+import { effect, signal, useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import { loadOwnKey } from './api/client.ts'
-import { isOperator, isSignedIn, signOut } from './api/session.ts'
-import { Icon, type IconName } from './parts/icon.tsx'
+import { isOperator, isSignedIn, loadOwnKey, messageOf, signInError, signOut, trySignIn } from './api/client.ts'
+import { ErrorText, Icon, type IconName } from './parts/parts.tsx'
 import { BASE, currentUrl } from './router.ts'
-import { DeadLetters } from './screens/dead-letters/dead-letters.tsx'
+import { DeadLetters } from './screens/dead-letters.tsx'
 import { Home } from './screens/home/home.tsx'
 import { JobScreen } from './screens/job/job.tsx'
 import { Jobs } from './screens/jobs/jobs.tsx'
 import { Keys } from './screens/keys/keys.tsx'
 import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
-import { SignIn } from './screens/sign-in.tsx'
-import { Webhooks } from './screens/webhooks/webhooks.tsx'
-import { Workers } from './screens/workers/workers.tsx'
-import { nextTheme, theme } from './theme.ts'
+import { Webhooks } from './screens/webhooks.tsx'
+import { Workers } from './screens/workers.tsx'
 
 const SCREENS: readonly MenuEntry[] = [
   { path: BASE, name: 'Home', icon: 'home' },
@@ -112,5 +110,75 @@ function Screen() {
         <a href={BASE}>Go to Home</a>
       </p>
     </section>
+  )
+}
+
+const KEY = 'sluice-theme'
+const THEMES = ['system', 'light', 'dark'] as const
+
+type Theme = (typeof THEMES)[number]
+
+const theme = signal<Theme>(THEMES.find((one) => one === localStorage.getItem(KEY)) ?? 'system')
+
+effect(() => {
+  localStorage.setItem(KEY, theme.value)
+  document.documentElement.dataset.theme = theme.value
+})
+
+function nextTheme(): void {
+  theme.value = THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length] ?? 'system'
+}
+
+function SignIn() {
+  const key = useSignal('')
+  const isBusy = useSignal(false)
+  const send = async (event: Event) => {
+    event.preventDefault()
+    isBusy.value = true
+    await trySignIn(key.value.trim()).catch((error: unknown) => {
+      signInError.value = messageOf(error)
+    })
+    isBusy.value = false
+  }
+  return (
+    <main class="sign-in">
+      <form class="card" onSubmit={(event) => void send(event)}>
+        <div class="brand">
+          <Icon name="brand" />
+          <span>Sluice</span>
+        </div>
+        <h1>Sign in with an API key</h1>
+        <p class="dim">
+          The console shows the jobs of the key’s project or, with the <code>admin</code> scope, of all projects. The
+          key is stored in this tab only.
+        </p>
+        <label for="key">API key</label>
+        <input
+          id="key"
+          type="password"
+          autocomplete="off"
+          placeholder="sk-…"
+          required
+          value={key.value}
+          onInput={({ currentTarget }) => {
+            key.value = currentTarget.value
+          }}
+        />
+        <ErrorText text={signInError.value} />
+        <button type="submit" class="primary" disabled={isBusy.value}>
+          {isBusy.value ? 'Signing in…' : 'Sign in'}
+        </button>
+        <details>
+          <summary>Where do I get a key?</summary>
+          <p>
+            The service prints a key at its first start. To create one with full access, run{' '}
+            <code>npx sluice keys create --scopes calls,admin</code> on the server.
+          </p>
+        </details>
+        <p>
+          <a href="/docs">API reference</a>
+        </p>
+      </form>
+    </main>
   )
 }

@@ -1,6 +1,82 @@
+import { computed, signal } from '@preact/signals'
+import { EventSourceParserStream } from 'eventsource-parser/stream'
+import { useEffect } from 'preact/hooks'
+import type { z } from 'zod'
+import type {
+  DeadLetterListAnswer,
+  DeliveryAnswer,
+  FindingListAnswer,
+  PauseListAnswer,
+  PoolListAnswer,
+  WorkerAnswer,
+} from '#schemas/answers/admin.ts'
+import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
+import type { KeyAnswer, OwnKeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
+import type { ModelListAnswer } from '#schemas/answers/models.ts'
 import { syncClock } from './clock.ts'
-import { apiKey, isOperator, ownKey, setOwnKey, signIn, signOut } from './session.ts'
-import type { OwnKey } from './types.ts'
+
+export type Job = z.infer<typeof JobAnswer>
+/** A durable job as operators see it: without input and output. */
+export type OperatorJob = z.infer<typeof OperatorJobAnswer>
+export type AnyJob = Job | OperatorJob
+export type JobInput = z.infer<typeof JobInputAnswer>
+/** A page of the recorded steps of a composed job. */
+export type StepPage = z.infer<typeof StepListAnswer>
+export type Step = StepPage['data'][number]
+export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
+/** A process of the fleet that sends heartbeats. */
+export type Worker = z.infer<typeof WorkerAnswer>
+export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
+export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
+export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
+export type Model = z.infer<typeof ModelListAnswer>['data'][number]
+
+export type Delivery = z.infer<typeof DeliveryAnswer>
+export type ApiKey = z.infer<typeof KeyAnswer>
+type OwnKey = z.infer<typeof OwnKeyAnswer>
+/** A group of keys that share limits and a budget. */
+export type Project = z.infer<typeof ProjectAnswer>
+
+export interface Page<Item> {
+  readonly data: readonly Item[]
+  readonly last_id: string | null
+  readonly has_more: boolean
+}
+
+const KEY = 'sluice-key'
+
+/** The API key of this tab, or an empty string before sign-in. Session storage keeps it until the tab is closed. */
+const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
+/** Whether the key has the `admin` scope; undefined until loaded. */
+export const isOperator = signal<boolean | undefined>(undefined)
+/** Scopes and limits of the key; undefined until loaded. */
+export const ownKey = signal<OwnKey | undefined>(undefined)
+/** Whether the key has the `calls` scope; undefined until loaded. */
+export const canCall = computed(() => ownKey.value?.scopes.includes('calls'))
+export const signInError = signal('')
+
+export const isSignedIn = computed(() => apiKey.value !== '')
+
+function signIn(key: string, own: OwnKey): void {
+  sessionStorage.setItem(KEY, key)
+  setOwnKey(own)
+  signInError.value = ''
+  apiKey.value = key
+}
+
+function setOwnKey(own: OwnKey): void {
+  ownKey.value = own
+  isOperator.value = own.scopes.includes('admin')
+}
+
+/** @param why Error text for the sign-in form */
+export function signOut(why = ''): void {
+  sessionStorage.removeItem(KEY)
+  signInError.value = why
+  isOperator.value = undefined
+  ownKey.value = undefined
+  apiKey.value = ''
+}
 
 export class ApiFailure extends Error {
   readonly status: number
@@ -11,7 +87,7 @@ export class ApiFailure extends Error {
   }
 }
 
-export interface RequestOptions {
+interface RequestOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
   /** Sent as JSON, or as a form if it is FormData. */
   readonly body?: unknown
@@ -106,4 +182,118 @@ async function failureOf(response: Response): Promise<ApiFailure> {
   } catch {
     return new ApiFailure(response.status, `The service returned HTTP ${response.status}.`)
   }
+}
+
+/** Calls `round` now and at an interval while the page is visible. A round in progress suppresses the next one. */
+export function usePoll(
+  everyMs: number,
+  round: (signal: AbortSignal) => Promise<void>,
+  inputs: readonly unknown[],
+): void {
+  useEffect(() => {
+    const abort = new AbortController()
+    let isBusy = false
+    const tick = async () => {
+      if (isBusy || document.hidden) return
+      isBusy = true
+      await round(abort.signal).finally(() => {
+        isBusy = false
+      })
+    }
+    const quietly = () => void tick().catch(() => {})
+    quietly()
+    const timer = setInterval(quietly, everyMs)
+    document.addEventListener('visibilitychange', quietly)
+    return () => {
+      abort.abort()
+      clearInterval(timer)
+      document.removeEventListener('visibilitychange', quietly)
+    }
+  }, inputs)
+}
+
+const PAGE_SIZE = 50
+/** Maximum number of pages. Limited, because every refresh requests all loaded pages again. */
+const PAGES_MAX = 10
+
+/** A paginated list of the API with as many pages as were requested, in the order of the API. */
+export class Pages<Item extends { readonly id: string }> {
+  readonly items = signal<readonly Item[]>([])
+  readonly isLoaded = signal(false)
+  readonly hasMore = signal(false)
+  readonly problem = signal('')
+  readonly #path: string
+  readonly #query: Readonly<Record<string, string>>
+  #pages = 1
+
+  /** @param query Query parameters; empty ones are omitted */
+  constructor(path: string, query: Readonly<Record<string, string>>) {
+    this.#path = path
+    this.#query = query
+  }
+
+  async refresh(abort?: AbortSignal): Promise<void> {
+    try {
+      // If new items shift others to the next page between two requests, then an id can arrive twice.
+      const found = new Map<string, Item>()
+      let after = ''
+      let isMore = true
+      for (let nth = 0; isMore && nth < this.#pages; nth++) {
+        const page = await this.#page(after, abort)
+        for (const item of page.data) found.set(item.id, item)
+        after = page.last_id ?? ''
+        isMore = page.has_more && after !== ''
+      }
+      this.items.value = [...found.values()]
+      this.hasMore.value = isMore && this.#pages < PAGES_MAX
+      this.isLoaded.value = true
+      this.problem.value = ''
+    } catch (error) {
+      if (!abort?.aborted) this.problem.value = messageOf(error)
+    }
+  }
+
+  async more(): Promise<void> {
+    this.#pages = Math.min(PAGES_MAX, this.#pages + 1)
+    await this.refresh()
+  }
+
+  async #page(after: string, signal?: AbortSignal): Promise<Page<Item>> {
+    const params = Object.entries({ limit: String(PAGE_SIZE), ...this.#query, after }).filter(
+      ([, value]) => value !== '',
+    )
+    return await fetchJson(`${this.#path}?${new URLSearchParams(params)}`, signal ? { signal } : {})
+  }
+}
+
+/** The parsed data of each server-sent event, until the stream ends or sends `[DONE]`. */
+export async function* eventsOf(response: Response): AsyncGenerator<Record<string, unknown>> {
+  if (!response.body) return
+  const events = response.body.pipeThrough(new TextDecoderStream() as never).pipeThrough(new EventSourceParserStream())
+  const reader = events.getReader()
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done || value.data === '[DONE]') return
+      yield JSON.parse(value.data) as Record<string, unknown>
+    }
+  } finally {
+    await reader.cancel().catch(() => {})
+  }
+}
+
+/** The last key that got a 403. The models are not requested again with this key. */
+let rejectedKey = ''
+
+/** The models that the key can call, one entry per id and alias. Empty for a key with the `admin` scope alone. */
+export async function fetchModels(abort: AbortSignal): Promise<readonly Model[]> {
+  if (apiKey.value === rejectedKey || canCall.value === false) return []
+  return await fetchJson<Page<Model>>('/v1/models', { signal: abort }).then(
+    ({ data }) => data,
+    (error: unknown) => {
+      if (!(error instanceof ApiFailure) || error.status !== 403) throw error
+      rejectedKey = apiKey.value
+      return []
+    },
+  )
 }

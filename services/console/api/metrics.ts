@@ -1,5 +1,4 @@
-import { fetchApi } from './client.ts'
-import { isOperator } from './session.ts'
+import { fetchApi, isOperator } from './client.ts'
 
 export interface Sample {
   readonly name: string

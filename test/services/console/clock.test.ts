@@ -1,6 +1,5 @@
 import { afterEach, expect, it, vi } from 'vitest'
-import { serviceNow, syncClock } from '#services/console/api/clock.ts'
-import { ageText } from '#services/console/parts/time.ts'
+import { ageText, serviceNow, syncClock } from '#services/console/api/clock.ts'
 
 const NOW = Date.UTC(2030, 0, 1, 12)
 const dateAt = (ms: number) => new Date(ms).toUTCString()

@@ -4,7 +4,7 @@ import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
 
 // The session module reads sessionStorage when it is imported.
 vi.stubGlobal('sessionStorage', { getItem: () => null })
-const { endpointsOf } = await import('#services/console/screens/jobs/endpoints.ts')
+const { endpointsOf } = await import('#services/console/screens/jobs/list.ts')
 
 it('the job filter of the console offers every job endpoint of the ingress, and batches', () => {
   const steps = openApiDocument()

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { dateTimeText, minuteText, offsetText } from '#services/console/parts/time.ts'
+import { dateTimeText, minuteText, offsetText } from '#services/console/api/clock.ts'
 
 it.each([
   [-1, '+0 s'],

@@ -1,6 +1,6 @@
+import type { Pool } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
 import { earlierScrape, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
-import type { Pool } from '#services/console/api/types.ts'
 
 /** Samples per plot: five minutes at 2 s. */
 const SAMPLES_MAX = 150

@@ -1,10 +1,15 @@
 import { signal } from '@preact/signals'
-import { ApiFailure, fetchApi, fetchJson, messageOf } from '#services/console/api/client.ts'
-import { eventsOf } from '#services/console/api/events.ts'
-import { isOperator } from '#services/console/api/session.ts'
-import type { Job, OperatorJob } from '#services/console/api/types.ts'
+import {
+  ApiFailure,
+  eventsOf,
+  fetchApi,
+  fetchJson,
+  isOperator,
+  type Job,
+  messageOf,
+  type OperatorJob,
+} from '#services/console/api/client.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
-import { textOfChunk } from './output.ts'
 
 const RETRY_DELAY_MS = 1_500
 
@@ -128,4 +133,40 @@ function noteOf(event: Record<string, unknown>): string {
   if (attempt !== undefined) return `attempt ${attempt}`
   if (partial) return 'saving partial output first'
   return progress?.message ?? ''
+}
+
+interface ResponseShape {
+  readonly choices?: readonly { readonly delta?: MessageShape; readonly message?: MessageShape }[]
+  readonly type?: string
+  readonly delta?: string | { readonly text?: string; readonly thinking?: string }
+  readonly content?: readonly { readonly text?: string }[]
+  readonly output?: readonly { readonly content?: readonly { readonly text?: string }[] }[]
+  readonly text?: string
+  readonly stdout?: string
+  readonly stderr?: string
+}
+interface MessageShape {
+  readonly content?: string | null
+}
+
+function textOfChunk(chunk: unknown): string {
+  const value = (chunk ?? {}) as ResponseShape
+  const [choice] = value.choices ?? []
+  if (choice) return choice.delta?.content ?? ''
+  if (typeof value.delta === 'string') return value.type?.includes('text.delta') ? value.delta : ''
+  return value.delta?.text ?? ''
+}
+
+/** Undefined for a result without text, such as embeddings. */
+export function textOfResult(result: unknown): string | undefined {
+  if (typeof result === 'string') return result
+  const value = (result ?? {}) as ResponseShape
+  const [choice] = value.choices ?? []
+  if (choice) return choice.message?.content ?? undefined
+  if (Array.isArray(value.content)) return value.content.map(({ text = '' }) => text).join('')
+  if (Array.isArray(value.output)) {
+    return value.output.flatMap(({ content = [] }) => content.map(({ text = '' }) => text)).join('')
+  }
+  if (value.stdout !== undefined) return [value.stdout, value.stderr].filter(Boolean).join('\n')
+  return value.text
 }

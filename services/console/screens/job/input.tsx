@@ -1,10 +1,7 @@
 import { useSignal } from '@preact/signals'
-import { fetchJson } from '#services/console/api/client.ts'
-import type { JobInput, Step, StepPage } from '#services/console/api/types.ts'
-import { useAction } from '#services/console/parts/action.ts'
-import { CopyButton } from '#services/console/parts/copy-button.tsx'
-import { ErrorText } from '#services/console/parts/error-text.tsx'
-import { dateTimeText } from '#services/console/parts/time.ts'
+import { fetchJson, type JobInput, type Step, type StepPage } from '#services/console/api/client.ts'
+import { dateTimeText } from '#services/console/api/clock.ts'
+import { CopyButton, ErrorText, useAction } from '#services/console/parts/parts.tsx'
 
 const SHOWN_CHARS_MAX = 20_000
 

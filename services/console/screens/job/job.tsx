@@ -1,19 +1,20 @@
+import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
-import { fetchJson } from '#services/console/api/client.ts'
-import { usePoll } from '#services/console/api/poll.ts'
-import type { AnyJob, Job, OperatorJob } from '#services/console/api/types.ts'
-import { useAction } from '#services/console/parts/action.ts'
-import { CopyButton } from '#services/console/parts/copy-button.tsx'
-import { ErrorText } from '#services/console/parts/error-text.tsx'
-import { Icon } from '#services/console/parts/icon.tsx'
-import { Status } from '#services/console/parts/status.tsx'
-import { dateTimeText, durationText, offsetText } from '#services/console/parts/time.ts'
+import {
+  type AnyJob,
+  fetchJson,
+  isOperator,
+  type Job,
+  type OperatorJob,
+  Pages,
+  usePoll,
+} from '#services/console/api/client.ts'
+import { dateTimeText, durationText, offsetText } from '#services/console/api/clock.ts'
+import { CopyButton, ErrorText, Icon, Status, useAction } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/router.ts'
-import { isEnded } from '#services/console/screens/jobs/list.ts'
-import { Children } from './children.tsx'
-import { FollowedJob, type Line } from './follow.ts'
+import { isEnded, progressText } from '#services/console/screens/jobs/list.ts'
+import { FollowedJob, type Line, textOfResult } from './follow.ts'
 import { Input, Steps } from './input.tsx'
-import { textOfResult } from './output.ts'
 
 /** Refresh interval of values that have no events: the queue position and the progress of child jobs. */
 const REFRESH_INTERVAL_MS = 3_000
@@ -313,4 +314,106 @@ function usageOf(usage: unknown): [string, string][] {
 /** `prompt_tokens` → `Prompt tokens`. */
 function labelOf(name: string): string {
   return `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`
+}
+
+const CHILDREN_REFRESH_MS = 3_000
+/** Maximum depth of the tree; deeper jobs are shown on their own page. */
+const DEPTH_MAX = 4
+
+interface ChildrenProps {
+  readonly job: AnyJob
+  readonly isOwn: boolean
+}
+
+function Children({ job, isOwn }: ChildrenProps) {
+  const counts = job.child_counts
+  if (!counts) return null
+  const { total, completed, failed } = counts
+  return (
+    <section class="card child-jobs" aria-label="Child jobs">
+      <div class="title">
+        <h2>Child jobs</h2>
+        <p class="dim" aria-live="polite">
+          {progressText(job)}
+          {failed > 0 && <span class="bad">, {failed.toLocaleString()} not completed</span>}
+        </p>
+      </div>
+      <progress value={completed + failed} max={Math.max(1, total)} aria-label="Finished child jobs" />
+      <Branch job={job} isOwn={isOwn} depth={1} />
+      <p>
+        <a href={`${BASE}/jobs?group=${job.id}${isOwn && isOperator.value ? '&of=mine' : ''}`}>
+          Show all in the jobs table
+        </a>
+      </p>
+    </section>
+  )
+}
+
+function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }) {
+  const children = useMemo(() => {
+    // Child jobs of other projects are visible in the admin API only.
+    return new Pages<AnyJob>(isOwn ? '/v1/jobs' : '/v1/admin/jobs', { parent_id: job.id })
+  }, [job.id, isOwn])
+  const isFinished = isEnded(job.status)
+  usePoll(
+    CHILDREN_REFRESH_MS,
+    async (signal) => {
+      // The children of a finished job do not change.
+      if (!isFinished || !children.isLoaded.peek()) await children.refresh(signal)
+    },
+    [children, isFinished],
+  )
+  // Sorted by creation time, because ids of child jobs do not increase with time.
+  const jobs = children.items.value.toSorted((a, b) => a.created_at - b.created_at || (a.id < b.id ? -1 : 1))
+  return (
+    <>
+      <ErrorText text={children.problem.value} />
+      {children.isLoaded.value && jobs.length === 0 && <p class="dim">The child jobs have expired.</p>}
+      <ul class="tree">
+        {jobs.map((child) => (
+          <Child key={child.id} job={child} isOwn={isOwn} depth={depth} />
+        ))}
+      </ul>
+      {children.hasMore.value && (
+        <p>
+          <button type="button" class="small" onClick={() => void children.more()}>
+            Show more
+          </button>
+        </p>
+      )}
+    </>
+  )
+}
+
+function Child({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }) {
+  const isOpen = useSignal(false)
+  const { id, status, model, endpoint, metadata } = job
+  const canOpen = job.child_counts !== undefined && depth < DEPTH_MAX
+  const { custom_id } = metadata
+  const what = custom_id ? '' : [endpoint.replace('/v1/', ''), model].join(', ')
+  return (
+    <li>
+      <div class="child">
+        {canOpen && (
+          <button
+            type="button"
+            class="small twist"
+            aria-expanded={isOpen.value}
+            aria-label={`Child jobs of ${id}`}
+            onClick={() => {
+              isOpen.value = !isOpen.value
+            }}
+          >
+            {isOpen.value ? '−' : '+'}
+          </button>
+        )}
+        <Status status={status} />
+        <a class="child-name" href={`${BASE}/jobs/${id}`} title={id}>
+          {custom_id || <code>{id}</code>}
+        </a>
+        <span class="dim">{[what, progressText(job)].filter(Boolean).join(' · ')}</span>
+      </div>
+      {isOpen.value && <Branch job={job} isOwn={isOwn} depth={depth + 1} />}
+    </li>
+  )
 }

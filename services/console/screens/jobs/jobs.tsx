@@ -1,12 +1,10 @@
-import { useEffect, useMemo } from 'preact/hooks'
-import { usePoll } from '#services/console/api/poll.ts'
-import { isOperator } from '#services/console/api/session.ts'
-import { ErrorText } from '#services/console/parts/error-text.tsx'
+import { useSignal } from '@preact/signals'
+import { useEffect, useMemo, useRef } from 'preact/hooks'
+import { type AnyJob, ApiFailure, fetchJson, isOperator, usePoll } from '#services/console/api/client.ts'
+import { ageText, dateTimeText, durationText } from '#services/console/api/clock.ts'
+import { ErrorText, Status } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/router.ts'
-import { jobEndpoints, loadJobEndpoints } from './endpoints.ts'
-import { type Filter, JobList } from './list.ts'
-import { ParentJob } from './parent-job.tsx'
-import { JobTable } from './table.tsx'
+import { type Filter, isEnded, JobList, jobEndpoints, loadJobEndpoints, progressText } from './list.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const STATUSES = ['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
@@ -139,5 +137,149 @@ function NoJobs({ filter }: { readonly filter: Filter }) {
         </p>
       )}
     </div>
+  )
+}
+
+/** Row height in pixels, as set in styles/screens.css. A narrow row has two lines. */
+const ROW = { wide: 44, narrow: 90 }
+const NARROW = '(max-width: 760px)'
+/** Rows rendered above and below the visible ones. */
+const MARGIN_ROWS = 12
+
+/** A virtual table: only visible rows are in the DOM. The page scrolls, and the next page loads before the end is reached. */
+function JobTable({ list }: { readonly list: JobList }) {
+  const body = useRef<HTMLDivElement>(null)
+  const visible = useSignal({ first: 0, count: 40, height: ROW.wide })
+  const jobs = list.jobs.value
+  useEffect(() => {
+    const update = () => {
+      const height = matchMedia(NARROW).matches ? ROW.narrow : ROW.wide
+      const above = Math.max(0, -(body.current?.getBoundingClientRect().top ?? 0))
+      const first = Math.max(0, Math.floor(above / height) - MARGIN_ROWS)
+      const count = Math.ceil(innerHeight / height) + 2 * MARGIN_ROWS
+      const now = visible.peek()
+      if (now.first !== first || now.count !== count || now.height !== height) visible.value = { first, count, height }
+      if (first + count >= list.jobs.peek().length) void list.more()
+    }
+    update()
+    addEventListener('scroll', update, { passive: true })
+    addEventListener('resize', update)
+    return () => {
+      removeEventListener('scroll', update)
+      removeEventListener('resize', update)
+    }
+  }, [list, visible, jobs.length])
+  const { first, count, height } = visible.value
+  return (
+    <div class="table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1}>
+      <div class="row head" role="row" aria-rowindex={1}>
+        {['Status', 'Job', 'Model', 'Endpoint', 'Created', 'Duration'].map((name) => (
+          <span key={name} role="columnheader">
+            {name}
+          </span>
+        ))}
+      </div>
+      <div ref={body} class="rows" role="rowgroup" style={{ height: `${jobs.length * height}px` }}>
+        {jobs.slice(first, first + count).map((job, nth) => (
+          <Row key={job.id} job={job} index={first + nth} top={(first + nth) * height} />
+        ))}
+      </div>
+    </div>
+  )
+}
+
+function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number; readonly top: number }) {
+  const { id, status, model, endpoint, created_at, metadata } = job
+  const project = 'project' in job ? job.project : ''
+  return (
+    <div class="row" role="row" aria-rowindex={index + 2} style={{ transform: `translateY(${top}px)` }}>
+      <span role="cell">
+        <Status status={status} />
+      </span>
+      <span role="cell" class="id">
+        <a href={`${BASE}/jobs/${id}`}>
+          <code>{id}</code>
+        </a>
+      </span>
+      <span role="cell" class="model">
+        {model}
+      </span>
+      <span role="cell" class="endpoint dim">
+        {[progressText(job), metadata.custom_id || endpoint.replace('/v1/', ''), project].filter(Boolean).join(' · ')}
+      </span>
+      <span role="cell" class="made dim" title={dateTimeText(created_at)}>
+        {ageText(created_at)}
+      </span>
+      <span role="cell" class="took dim">
+        {durationOf(job)}
+      </span>
+    </div>
+  )
+}
+
+/** The duration of a finished job, or the progress of an unfinished one. */
+function durationOf({ status, queue, started_at, created_at, attempt, ...job }: AnyJob): string {
+  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
+  if (ended !== null) return durationText(ended - (started_at ?? created_at))
+  if (status === 'queued')
+    return queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString()} in queue`
+  return attempt > 1 ? `attempt ${attempt}` : 'running'
+}
+
+const PARENT_REFRESH_MS = 2_000
+const ID = /^[\w-]+$/
+
+/**
+ * Header of a table filtered by parent: the parent job, the progress of its child jobs, and a link to all jobs. Errors other than 404 are
+ * not shown, because the table already reports them.
+ *
+ * @param id Job or batch id from the URL, unchecked
+ */
+function ParentJob({ id, isAll }: { readonly id: string; readonly isAll: boolean }) {
+  const job = useSignal<AnyJob | undefined>(undefined)
+  const problem = useSignal('')
+  const root = id.replace(/^(msg)?batch_/, 'job_')
+  useEffect(() => {
+    job.value = undefined
+    problem.value = ''
+  }, [root, isAll])
+  usePoll(
+    PARENT_REFRESH_MS,
+    async (signal) => {
+      // Only valid ids are requested, because an id such as `../key` would lead to another path.
+      if (!ID.test(root) || isEnded(job.peek()?.status ?? '') || problem.peek()) return
+      await fetchJson<AnyJob>(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}/${root}`, { signal }).then(
+        (now) => {
+          job.value = now
+        },
+        (error: unknown) => {
+          if (error instanceof ApiFailure && error.status === 404) problem.value = error.message
+        },
+      )
+    },
+    [root, isAll],
+  )
+  const counts = job.value?.child_counts
+  const name = <code>{root}</code>
+  return (
+    <section class="card group" aria-label="Parent job">
+      <div class="title">
+        <p>Child jobs of {ID.test(root) ? <a href={`${BASE}/jobs/${root}`}>{name}</a> : name}</p>
+        {job.value && <Status status={job.value.status} />}
+        <button type="button" class="small" onClick={() => setQuery({ group: '' })}>
+          Show all jobs
+        </button>
+      </div>
+      <ErrorText text={problem.value} />
+      {job.value && counts && (
+        <label class="budget">
+          <progress value={counts.completed + counts.failed} max={Math.max(1, counts.total)} />
+          <span class="dim">
+            {progressText(job.value)}
+            {counts.failed > 0 && <span class="bad">, {counts.failed.toLocaleString()} not completed</span>}
+          </span>
+        </label>
+      )}
+    </section>
   )
 }

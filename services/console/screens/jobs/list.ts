@@ -1,9 +1,8 @@
 import { signal } from '@preact/signals'
-import { fetchJson, messageOf } from '#services/console/api/client.ts'
-import type { AnyJob, Page } from '#services/console/api/types.ts'
+import { type AnyJob, fetchJson, messageOf, type Page } from '#services/console/api/client.ts'
 
 const PAGE_SIZE = 100
-export const JOBS_MAX = 20_000
+const JOBS_MAX = 20_000
 
 export interface Filter {
   readonly status: string
@@ -130,4 +129,33 @@ const OPEN_READS_MAX = 20
 
 export function isEnded(status: string): boolean {
   return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
+}
+
+/** Progress of the child jobs, such as `120 of 500 done`; empty without children. */
+export function progressText({ child_counts }: AnyJob): string {
+  if (!child_counts) return ''
+  const { total, completed, failed } = child_counts
+  return `${(completed + failed).toLocaleString()} of ${total.toLocaleString()} done`
+}
+
+/** The subset of `GET /openapi.json` that names the endpoints of jobs. */
+interface Document {
+  readonly paths: Readonly<Record<string, { readonly post?: { readonly parameters?: readonly { name: string }[] } }>>
+}
+
+/** The endpoint of batches. Batches are always jobs and do not have the header `prefer`. */
+const BATCHES = '/v1/batches'
+
+/** Endpoints whose requests can run as durable jobs; empty until loaded. */
+export const jobEndpoints = signal<readonly string[]>([])
+
+/** Loads the endpoints once per tab. @throws ApiFailure, TypeError */
+export async function loadJobEndpoints(): Promise<void> {
+  if (jobEndpoints.value.length === 0) jobEndpoints.value = endpointsOf(await fetchJson<Document>('/openapi.json'))
+}
+
+/** Endpoints that can run as a job: those that accept `Prefer: respond-async`. */
+export function endpointsOf({ paths }: Document): readonly string[] {
+  const async = Object.entries(paths).filter(([, { post }]) => post?.parameters?.some(({ name }) => name === 'prefer'))
+  return [...async.map(([path]) => path), BATCHES]
 }

@@ -1,13 +1,9 @@
 import { useSignal } from '@preact/signals'
+import { useEffect, useRef } from 'preact/hooks'
+import { type ApiKey, ownKey } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
-import { ownKey } from '#services/console/api/session.ts'
-import type { ApiKey } from '#services/console/api/types.ts'
-import { useAction } from '#services/console/parts/action.ts'
-import { FormActions } from '#services/console/parts/form-actions.tsx'
-import { type Draft, useDraft } from './draft.ts'
-import { LIMIT_NAMES, LimitFields } from './limits.tsx'
-import { Secret } from './secret.tsx'
-import { type CreatedKey, createKey, projects, updateKey } from './state.ts'
+import { CopyButton, FormActions, Icon, useAction } from '#services/console/parts/parts.tsx'
+import { type CreatedKey, createKey, type Draft, projects, updateKey, useDraft } from './state.ts'
 
 const DAY_SECONDS = 86_400
 const DAYS = [7, 30, 90, 365]
@@ -167,4 +163,81 @@ function draftOf({ name, scopes, models, endpoints, limits }: ApiKey): Record<st
 /** A key cannot grant scopes that it does not have. */
 function canGrant(scope: string): boolean {
   return ownKey.value?.scopes.includes(scope) ?? false
+}
+
+/** The secret of a new key. The API returns it once. */
+export function Secret({ createdKey, close }: { readonly createdKey: CreatedKey; readonly close: () => void }) {
+  const secret = useRef<HTMLElement>(null)
+  useEffect(() => secret.current?.focus(), [])
+  return (
+    <>
+      <p class="note warn">
+        <Icon name="warn" />
+        <span>Copy this key now. You won’t be able to see it again.</span>
+      </p>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the focus moves here, so that screen readers announce the new key. */}
+      <code class="secret" ref={secret} tabIndex={0}>
+        {createdKey.secret}
+      </code>
+      <p class="dim">
+        Key ID: <code>{createdKey.id}</code>. Send the key as <code>Authorization: Bearer …</code>
+      </p>
+      <div class="actions end">
+        <CopyButton text={createdKey.secret} label="Copy key" />
+        <button type="button" class="primary" onClick={close}>
+          Done
+        </button>
+      </div>
+    </>
+  )
+}
+
+/** API field of a limit → label. */
+const LIMITS = {
+  requests_per_minute: 'Requests per minute',
+  tokens_per_minute: 'Tokens per minute',
+  running: 'Concurrent requests and jobs',
+  queued: 'Queued jobs',
+  scheduled: 'Scheduled jobs',
+  budget_usd_per_month: 'Monthly budget (USD)',
+} as const
+type LimitName = keyof typeof LIMITS
+
+export const LIMIT_NAMES = Object.keys(LIMITS) as readonly LimitName[]
+
+export function limitTexts(limits: ApiKey['limits']): string[] {
+  return LIMIT_NAMES.flatMap((name) => {
+    const value = limits[name]
+    if (value === undefined) return []
+    return name === 'budget_usd_per_month' ? `$${value}/month` : `${value.toLocaleString()} ${UNITS[name]}`
+  })
+}
+
+const UNITS = {
+  requests_per_minute: 'requests/min',
+  tokens_per_minute: 'tokens/min',
+  running: 'concurrent',
+  queued: 'queued',
+  scheduled: 'scheduled',
+} as const
+
+/** A field per limit. An empty field uses the default from the settings. */
+export function LimitFields({ draft }: { readonly draft: Draft }) {
+  return (
+    <div class="pair">
+      {LIMIT_NAMES.map((name) => (
+        <label key={name}>
+          <span>{LIMITS[name]}</span>
+          <input
+            type="number"
+            min={0}
+            step={name === 'budget_usd_per_month' ? 'any' : 1}
+            placeholder="Default"
+            value={draft.text(name)}
+            onInput={({ currentTarget }) => draft.set(name, currentTarget.value)}
+          />
+        </label>
+      ))}
+    </div>
+  )
 }

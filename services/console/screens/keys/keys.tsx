@@ -1,22 +1,20 @@
 import { useSignal } from '@preact/signals'
-import { serviceNow } from '#services/console/api/clock.ts'
-import { usePoll } from '#services/console/api/poll.ts'
-import { ownKey } from '#services/console/api/session.ts'
-import type { ApiKey, Project } from '#services/console/api/types.ts'
-import { useAction } from '#services/console/parts/action.ts'
-import { Confirm } from '#services/console/parts/confirm.tsx'
-import { ErrorText } from '#services/console/parts/error-text.tsx'
-import { FormActions } from '#services/console/parts/form-actions.tsx'
-import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
-import { Status } from '#services/console/parts/status.tsx'
-import { Cell, Table } from '#services/console/parts/table.tsx'
-import { dateTimeText, minuteText } from '#services/console/parts/time.ts'
+import type { ComponentChildren } from 'preact'
+import { type ApiKey, ownKey, type Project, usePoll } from '#services/console/api/client.ts'
+import { dateTimeText, minuteText, serviceNow } from '#services/console/api/clock.ts'
+import {
+  Cell,
+  Confirm,
+  Dialog,
+  ErrorText,
+  FormActions,
+  OperatorsOnly,
+  Status,
+  Table,
+  useAction,
+} from '#services/console/parts/parts.tsx'
 import { queryParam, setQuery } from '#services/console/router.ts'
-import { DialogButton } from './dialog-button.tsx'
-import { useDraft } from './draft.ts'
-import { expiryOf, KeyForm, Text } from './form.tsx'
-import { LIMIT_NAMES, LimitFields, limitTexts } from './limits.tsx'
-import { Secret } from './secret.tsx'
+import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'
 import {
   type CreatedKey,
   hasMore,
@@ -29,6 +27,7 @@ import {
   revokeKey,
   rotateKey,
   saveProject,
+  useDraft,
 } from './state.ts'
 import { Usage, usd } from './usage.tsx'
 
@@ -371,5 +370,43 @@ function ProjectForm({ before, close }: { readonly before?: Project; readonly cl
       <p class="dim">Limits apply to all keys of the project together, across the fleet. 0 blocks all.</p>
       <FormActions action={action} verb={before ? 'Save' : 'Create'} close={close} />
     </form>
+  )
+}
+
+interface DialogButtonProps {
+  readonly verb: string
+  readonly title: string
+  readonly isSmall?: boolean
+  readonly isPrimary?: boolean
+  readonly onClose: () => void
+  readonly children: (close: () => void) => ComponentChildren
+}
+
+function DialogButton({ verb, title, isSmall = false, isPrimary = false, onClose, children }: DialogButtonProps) {
+  const isOpen = useSignal(false)
+  return (
+    <>
+      <button
+        type="button"
+        class={isPrimary ? 'primary' : isSmall ? 'small' : undefined}
+        aria-label={isSmall ? title : undefined}
+        onClick={() => {
+          isOpen.value = true
+        }}
+      >
+        {verb}
+      </button>
+      {isOpen.value && (
+        <Dialog
+          title={title}
+          onClose={() => {
+            isOpen.value = false
+            onClose()
+          }}
+        >
+          {children}
+        </Dialog>
+      )}
+    </>
   )
 }

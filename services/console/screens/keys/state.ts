@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
-import { fetchJson, messageOf } from '#services/console/api/client.ts'
-import type { ApiKey, Page, Project } from '#services/console/api/types.ts'
+import { useMemo } from 'preact/hooks'
+import { type ApiKey, fetchJson, messageOf, type Page, type Project } from '#services/console/api/client.ts'
 
 const PAGE_SIZE = 100
 const ITEMS_MAX = 1_000
@@ -12,7 +12,7 @@ export const hasMore = signal(false)
 export const isLoaded = signal(false)
 export const problem = signal('')
 
-export interface KeyFilter {
+interface KeyFilter {
   /** Empty: all. */
   readonly project: string
   /** Empty: all. */
@@ -77,4 +77,39 @@ async function fetchAll<Item>(path: string, filter: Record<string, string>, sign
     after = page.last_id
     if (!page.has_more || data.length >= ITEMS_MAX) return { data, has_more: page.has_more }
   }
+}
+
+export class Draft {
+  readonly #values = signal<Readonly<Record<string, string>>>({})
+
+  constructor(before: Readonly<Record<string, string>> = {}) {
+    this.#values.value = before
+  }
+
+  text(name: string): string {
+    return this.#values.value[name] ?? ''
+  }
+
+  set(name: string, text: string): void {
+    this.#values.value = { ...this.#values.value, [name]: text }
+  }
+
+  /** A number; null for an empty field. */
+  number(name: string): number | null {
+    const text = this.text(name).trim()
+    return text === '' ? null : Number(text)
+  }
+
+  /** Values separated by commas or spaces; null for an empty field. */
+  parts(name: string): string[] | null {
+    const parts = this.text(name)
+      .split(/[\s,]+/)
+      .filter(Boolean)
+    return parts.length > 0 ? parts : null
+  }
+}
+
+/** A draft that lives as long as its form. */
+export function useDraft(before: Readonly<Record<string, string>> = {}): Draft {
+  return useMemo(() => new Draft(before), [])
 }

@@ -4,9 +4,7 @@ import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { fetchJson } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
-import { useAction } from '#services/console/parts/action.ts'
-import { ErrorText } from '#services/console/parts/error-text.tsx'
-import { Plot } from '#services/console/parts/plot.tsx'
+import { ErrorText, Plot, useAction } from '#services/console/parts/parts.tsx'
 import { setQuery } from '#services/console/router.ts'
 
 const DAY_MS = 86_400_000

@@ -1,10 +1,7 @@
-import { usePoll } from '#services/console/api/poll.ts'
-import { isOperator } from '#services/console/api/session.ts'
-import { Confirm } from '#services/console/parts/confirm.tsx'
-import { ErrorText } from '#services/console/parts/error-text.tsx'
-import { ageText } from '#services/console/parts/time.ts'
-import { ModelCard } from './card.tsx'
-import { isLoaded, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
+import { isOperator, usePoll } from '#services/console/api/client.ts'
+import { ageText, latencyText } from '#services/console/api/clock.ts'
+import { Confirm, ErrorText, TryIt } from '#services/console/parts/parts.tsx'
+import { isLoaded, type ModelState, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 
@@ -66,6 +63,131 @@ function PausePool({ pool, isPaused }: { readonly pool: string; readonly isPause
         <p>
           In the whole fleet, jobs of this pool stay queued and new calls get a 503. Running work finishes. You can
           resume it at any time.
+        </p>
+      )}
+    </Confirm>
+  )
+}
+
+interface CardProps {
+  readonly model: ModelState
+  readonly isPoolPaused: boolean
+}
+
+function ModelCard({ model, isPoolPaused }: CardProps) {
+  const { id, aliases, capabilities, loadProgress, pause, capacity } = model
+  return (
+    <li class="card model">
+      <div class="title">
+        <h3>{id}</h3>
+        <State model={model} isPoolPaused={isPoolPaused} />
+      </div>
+      {aliases.length > 0 && <p class="dim">Aliases: {aliases.join(', ')}</p>}
+      {capabilities.length > 0 && (
+        <p class="tags">
+          {capabilities.map((one) => (
+            <span key={one}>{one.replaceAll('_', ' ')}</span>
+          ))}
+        </p>
+      )}
+      {loadProgress !== undefined && loadProgress < 1 && (
+        <progress value={loadProgress} max={1} aria-label={`Loading ${id}`} />
+      )}
+      <Stats model={model} />
+      <Latencies model={model} />
+      {capacity !== undefined && capacity.failing > 0 && (
+        <p class="note bad">
+          {capacity.failing === capacity.workers
+            ? 'Circuit breaker open'
+            : `Circuit breaker open on ${capacity.failing} of ${capacity.workers} workers`}
+          : the upstream servers kept failing, so calls are rejected. After a delay one trial call is sent; if it
+          succeeds, the breaker closes.
+        </p>
+      )}
+      {pause && (
+        <p class="dim">
+          Paused {ageText(pause.since)} by <code>{pause.by_key}</code>
+          {!pause.persistent && ' (not saved; ends when the fleet restarts)'}.
+        </p>
+      )}
+      <div class="actions">
+        <TryIt model={id} capabilities={capabilities} class="button small" />
+        {isOperator.value && <PauseModel id={id} isPaused={pause !== undefined} />}
+      </div>
+    </li>
+  )
+}
+
+function State({ model, isPoolPaused }: CardProps) {
+  const { loadProgress, pause, capacity } = model
+  if (pause || isPoolPaused) return <span class="status paused">{pause ? 'paused' : 'pool paused'}</span>
+  if (capacity?.workers === 0) return <span class="status no-worker">no worker</span>
+  if (capacity && capacity.failing > 0) return <span class="status failed">failing</span>
+  if (loadProgress === undefined) return null
+  if (loadProgress < 1) return <span class="status loading">loading {Math.floor(loadProgress * 100)} %</span>
+  return <span class="status ready">ready</span>
+}
+
+function Stats({ model }: { readonly model: ModelState }) {
+  const { waiting, contextTokens, capacity } = model
+  const stats: [string, string][] = []
+  if (waiting !== undefined) stats.push(['queued', waiting.toLocaleString()])
+  if (contextTokens !== undefined) stats.push(['context', `${contextTokens.toLocaleString()} tokens`])
+  if (capacity) {
+    stats.push(['workers', String(capacity.workers)])
+    stats.push(['slots', `${capacity.concurrency} / ${capacity.slots}`])
+  }
+  for (const { server, limit } of capacity?.limits ?? []) {
+    const name = (capacity?.limits.length ?? 0) > 1 ? `adaptive limit, server ${server + 1}` : 'adaptive limit'
+    stats.push([name, `${limit} concurrent`])
+  }
+  return (
+    <dl>
+      {stats.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  )
+}
+
+function Latencies({ model: { id, firstOutput, run } }: { readonly model: ModelState }) {
+  const rows = [['first output', firstOutput] as const, ['full run', run] as const]
+  const known = rows.filter(([, latency]) => latency?.p50 !== undefined)
+  if (known.length === 0) return null
+  return (
+    <table class="latency" aria-label={`Latency of ${id}`}>
+      <thead>
+        <tr>
+          <th scope="col">latency</th>
+          <th scope="col">p50</th>
+          <th scope="col">p95</th>
+        </tr>
+      </thead>
+      <tbody>
+        {known.map(([name, latency]) => (
+          <tr key={name}>
+            <th scope="row">{name}</th>
+            <td>{latencyText(latency?.p50)}</td>
+            <td>{latencyText(latency?.p95)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  )
+}
+
+function PauseModel({ id, isPaused }: { readonly id: string; readonly isPaused: boolean }) {
+  return (
+    <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={id} action={() => setPaused('model', id, !isPaused)}>
+      {isPaused ? (
+        <p>Queued jobs of this model start again, before new ones.</p>
+      ) : (
+        <p>
+          In the whole fleet, jobs of this model stay queued and new calls get a 503. Running work finishes. The model
+          still serves as a fallback of other models. You can resume it at any time.
         </p>
       )}
     </Confirm>

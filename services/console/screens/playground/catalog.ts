@@ -1,7 +1,91 @@
 import { signal } from '@preact/signals'
-import { fetchJson } from '#services/console/api/client.ts'
-import type { Model, Page } from '#services/console/api/types.ts'
-import { type Field, fieldsOf, type Reference } from './call/schema.ts'
+import { fetchJson, type Model, type Page } from '#services/console/api/client.ts'
+
+interface Schema {
+  readonly $ref?: string
+  readonly type?: string | readonly string[]
+  readonly anyOf?: readonly Schema[]
+  readonly enum?: readonly string[]
+  readonly minimum?: number
+  readonly maximum?: number
+  readonly description?: string
+  readonly properties?: Readonly<Record<string, Schema>>
+}
+
+/** The subset of `GET /openapi.json` that forms read. */
+interface Reference {
+  readonly paths: Readonly<
+    Record<
+      string,
+      { readonly post?: { readonly requestBody?: { readonly content: Readonly<Record<string, { schema: Schema }>> } } }
+    >
+  >
+  readonly components: { readonly schemas: Readonly<Record<string, Schema>> }
+}
+
+export interface Field {
+  readonly name: string
+  readonly label: string
+  readonly kind: 'number' | 'choice' | 'switch' | 'text'
+  readonly min: number | undefined
+  readonly max: number | undefined
+  /** 1 for an integer. */
+  readonly step: number | 'any'
+  readonly choices: readonly string[]
+  readonly hint: string
+}
+
+/** Absolute value from which a bound is the range of an integer type and not a limit to show. */
+const UNLIMITED = 2 ** 52
+
+function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
+  const content = reference.paths[path]?.post?.requestBody?.content ?? {}
+  const schema = resolved(reference, Object.values(content)[0]?.schema ?? {})
+  return names.flatMap((name) => {
+    const property = schema.properties?.[name]
+    return property ? [fieldOf(name, property)] : []
+  })
+}
+
+/** The non-empty field values with their JSON types. */
+export function filledFields(
+  fields: readonly Field[],
+  values: Readonly<Record<string, string>>,
+): Readonly<Record<string, unknown>> {
+  const filled = fields.flatMap(({ name, kind }) => {
+    const value = values[name] ?? ''
+    if (value === '') return []
+    return [[name, kind === 'number' ? Number(value) : kind === 'switch' ? value === 'true' : value]]
+  })
+  return Object.fromEntries(filled)
+}
+
+function resolved({ components }: Reference, schema: Schema): Schema {
+  const name = schema.$ref?.split('/').at(-1)
+  return name === undefined ? schema : (components.schemas[name] ?? {})
+}
+
+function fieldOf(name: string, property: Schema): Field {
+  const schema = property.anyOf?.find(({ type }) => type !== 'null') ?? property
+  const types = [schema.type ?? []].flat()
+  const { minimum, maximum } = schema
+  return {
+    name,
+    label: `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`,
+    kind: schema.enum
+      ? 'choice'
+      : types.includes('number') || types.includes('integer')
+        ? 'number'
+        : types.includes('boolean')
+          ? 'switch'
+          : 'text',
+    min: minimum !== undefined && minimum > -UNLIMITED ? minimum : undefined,
+    max: maximum !== undefined && maximum < UNLIMITED ? maximum : undefined,
+    step: types.includes('integer') || name === 'seed' ? 1 : 'any',
+    choices: schema.enum ?? [],
+    hint: property.description ?? '',
+  }
+}
 
 interface Catalog {
   readonly models: readonly Model[]

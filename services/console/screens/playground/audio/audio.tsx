@@ -1,13 +1,12 @@
-import { useSignal } from '@preact/signals'
-import { useEffect, useRef } from 'preact/hooks'
-import { CallForm } from '#services/console/screens/playground/call/form.tsx'
+import { signal, useSignal } from '@preact/signals'
+import { useEffect, useMemo, useRef } from 'preact/hooks'
+import { fetchApi } from '#services/console/api/client.ts'
+import { latencyText } from '#services/console/api/clock.ts'
+import { type Call, Run } from '#services/console/screens/playground/call/call.ts'
+import { CallForm, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { modelsFor, optionsOf } from '#services/console/screens/playground/catalog.ts'
-import { download } from './download.ts'
-import { PlayButton } from './play-button.tsx'
-import { audio } from './state.ts'
-import { type SubtitleFormat, subtitlesOf } from './subtitles.ts'
-import type { Transcript } from './transcript.ts'
-import { colourOf, Waveform } from './waveform.tsx'
+import { audio, barsOf, Player } from './state.ts'
+import { download, type SubtitleFormat, subtitlesOf, type Transcript } from './transcript.ts'
 
 /** Transcribes a file or a recording and shows words and speakers on the waveform. */
 export function AudioForm() {
@@ -166,4 +165,167 @@ function timestamp(seconds: number): string {
   const tenths = Math.floor(seconds * 10)
   const minutes = Math.floor(tenths / 600)
   return `${minutes}:${((tenths % 600) / 10).toFixed(1).padStart(4, '0')}`
+}
+
+function PlayButton({ player }: { readonly player: Player }) {
+  if (!player.sound.value) return null
+  return (
+    <button type="button" onClick={() => (player.isPlaying.value ? player.stop() : player.play(restart(player)))}>
+      {player.isPlaying.value ? 'Pause' : 'Play'}
+    </button>
+  )
+}
+
+/** Position from which playback starts: the current one, or 0 if playback has reached the end. */
+function restart({ at, sound }: Player): number {
+  return sound.value && at.value < sound.value.duration - 0.05 ? at.value : 0
+}
+
+/** Pixels per second, reduced if the waveform would exceed WIDTH_MAX. */
+const SCALE = 110
+const WIDTH_MAX = 24_000
+const HEIGHT = 72
+/** Number of speaker colours, which repeat. */
+const COLOURS = 4
+
+interface WaveformProps {
+  readonly player: Player
+  readonly transcript: Transcript | undefined
+}
+
+/** A waveform with the words below it. A click on either starts playback there. */
+function Waveform({ player, transcript }: WaveformProps) {
+  const sound = player.sound.value
+  const path = useMemo(() => (sound ? pathOf(barsOf(sound)) : ''), [sound])
+  if (!sound) return null
+  const width = Math.min(WIDTH_MAX, Math.max(280, sound.duration * SCALE))
+  const scale = width / sound.duration
+  const left = (seconds: number) => `${(seconds * scale).toFixed(1)}px`
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard.
+    <section class="wave" tabIndex={0} aria-label="Waveform">
+      <div class="wave-inside" style={{ width: `${width}px` }}>
+        {transcript?.segments
+          .filter(({ speaker }) => speaker)
+          .map(({ start, end, speaker }) => (
+            <span
+              key={start}
+              class={`turn-of ${colourOf(transcript, speaker)}`}
+              style={{ left: left(start), width: left(end - start) }}
+            >
+              {speaker}
+            </span>
+          ))}
+        <button
+          type="button"
+          class="loudness"
+          aria-label="Play from the clicked position, or from the start"
+          onClick={({ offsetX, detail }) => player.play(detail === 0 ? 0 : Math.max(0, offsetX / scale))}
+        >
+          <svg viewBox={`0 0 1000 ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
+            <path d={path} />
+          </svg>
+        </button>
+        <span class="playhead" style={{ left: left(player.at.value) }} />
+        {transcript && (
+          <div class="words">
+            {transcript.words.map(({ word, start, end, speaker }, nth) => (
+              <button
+                type="button"
+                key={`${start}-${nth}`}
+                class={`word ${nth % 2 ? 'low' : ''} ${colourOf(transcript, speaker)} ${
+                  player.at.value >= start && player.at.value < end && player.isPlaying.value ? 'now' : ''
+                }`}
+                style={{ left: left(start) }}
+                title={`${start.toFixed(2)} s to ${end.toFixed(2)} s`}
+                onClick={() => player.play(start)}
+              >
+                {word}
+              </button>
+            ))}
+          </div>
+        )}
+      </div>
+    </section>
+  )
+}
+
+function colourOf({ speakers }: Transcript, speaker: string): string {
+  return speaker ? `voice-${speakers.indexOf(speaker) % COLOURS}` : ''
+}
+
+function pathOf(bars: readonly number[]): string {
+  const step = 1_000 / bars.length
+  return bars
+    .map((value, nth) => {
+      const half = Math.max(0.6, (value * (HEIGHT - 4)) / 2)
+      return `M${(nth * step).toFixed(2)} ${(HEIGHT / 2 - half).toFixed(1)}h${(step * 0.7).toFixed(2)}v${(half * 2).toFixed(1)}h-${(step * 0.7).toFixed(2)}z`
+    })
+    .join('')
+}
+
+const PATH = '/v1/audio/speech'
+/** The OpenAI SDK requires a voice, and most servers accept this one. */
+const VOICE = 'alloy'
+
+const run = new Run()
+const player = new Player()
+const model = signal('')
+const text = signal('It was the best of times, it was the worst of times.')
+const values = signal<Readonly<Record<string, string>>>({ voice: VOICE })
+const generated = signal<{ readonly file: string; readonly audio: Blob; readonly note: string } | undefined>(undefined)
+
+export function SpeechForm() {
+  useEffect(() => () => player.stop(), [])
+  return (
+    <CallForm
+      run={run}
+      model={{ capability: 'speech', chosen: model }}
+      fields={optionsOf(PATH, ['voice', 'speed', 'response_format', 'instructions'])}
+      values={values}
+      verb="Generate"
+      isReady={text.value !== ''}
+      send={generate}
+      extra={generated.value && <PlayButton player={player} />}
+      outcome={<GeneratedAudio />}
+    >
+      <TextField label="Text" text={text} rows={6} />
+    </CallForm>
+  )
+}
+
+function GeneratedAudio() {
+  if (!generated.value) return run.isBusy.value ? <p class="dim">Generating audio…</p> : null
+  const { file, audio, note } = generated.value
+  return (
+    <>
+      <Waveform player={player} transcript={undefined} />
+      <p class="actions">
+        <button type="button" class="small" onClick={() => download(file, audio)}>
+          Download {file}
+        </button>
+        <span class="dim took">{note}</span>
+      </p>
+    </>
+  )
+}
+
+async function generate(options: Readonly<Record<string, unknown>>): Promise<void> {
+  const into = `speech.${options.response_format ?? 'mp3'}`
+  const body = { model: model.value, input: text.value, ...options }
+  const call: Call = { name: 'speech', path: PATH, method: 'audio.speech', body, into }
+  const startedAt = performance.now()
+  generated.value = undefined
+  player.stop()
+  await run.start([call], async (abort) => {
+    const audio = await (await fetchApi(PATH, { method: 'POST', body, signal: abort })).blob()
+    const seconds = latencyText((performance.now() - startedAt) / 1_000)
+    const isDrawn = await player.load(audio)
+    // The request was stopped or replaced while the audio was decoded.
+    if (abort.aborted) return
+    const lasts = isDrawn
+      ? `${(player.sound.value?.duration ?? 0).toFixed(1)} s of audio`
+      : `${audio.size.toLocaleString()} bytes (not playable in this browser)`
+    generated.value = { file: into, audio, note: `${lasts} in ${seconds}` }
+  })
 }

@@ -1,13 +1,14 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import { encodeSrt, encodeVtt } from '#shared/protocols/transcript/cues.ts'
 
-export interface Segment {
+interface Segment {
   readonly start: number
   readonly end: number
   readonly text: string
   readonly speaker: string
 }
 
-export interface SpeakerWord extends Word {
+interface SpeakerWord extends Word {
   readonly speaker: string
 }
 
@@ -57,4 +58,26 @@ function speakerAt(segments: readonly Segment[], seconds: number): string {
   const [first, ...rest] = segments
   if (!first) return ''
   return rest.reduce((best, segment) => (away(segment) < away(best) ? segment : best), first).speaker
+}
+
+export type SubtitleFormat = 'srt' | 'vtt'
+
+// The encoders yield to the event loop with setImmediate during a long transcript. Browsers do not have this function.
+globalThis.setImmediate ??= ((callback: () => void) => setTimeout(callback)) as unknown as typeof setImmediate
+
+export async function subtitlesOf({ cues }: Transcript, format: SubtitleFormat): Promise<string> {
+  return await (format === 'srt' ? encodeSrt(cues) : encodeVtt(cues))
+}
+
+/** Delay until the object URL is revoked. Long enough for the browser to start the download. */
+const REVOKE_DELAY_MS = 10_000
+
+export function download(name: string, content: string | Blob): void {
+  const blob = typeof content === 'string' ? new Blob([content], { type: 'text/plain' }) : content
+  const url = URL.createObjectURL(blob)
+  const link = document.createElement('a')
+  link.href = url
+  link.download = name
+  link.click()
+  setTimeout(() => URL.revokeObjectURL(url), REVOKE_DELAY_MS)
 }

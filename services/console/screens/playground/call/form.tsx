@@ -1,15 +1,10 @@
-import type { Signal } from '@preact/signals'
+import { type Signal, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { useEffect } from 'preact/hooks'
-import { Icon } from '#services/console/parts/icon.tsx'
+import { useEffect, useId } from 'preact/hooks'
+import { CopyButton, ErrorText, Icon } from '#services/console/parts/parts.tsx'
 import { queryParam } from '#services/console/router.ts'
-import { modelFor } from '#services/console/screens/playground/catalog.ts'
-import { Code } from './code.tsx'
-import { ModelChoice } from './model-choice.tsx'
-import { Options } from './options.tsx'
-import { RunProblem } from './problem.tsx'
-import type { Run } from './run.ts'
-import { type Field, filledFields } from './schema.ts'
+import { type Field, filledFields, modelFor, modelsFor } from '#services/console/screens/playground/catalog.ts'
+import { type Call, codeOf, LANGUAGES, type Language, type Run } from './call.ts'
 
 interface CallFormProps {
   readonly run: Run
@@ -112,5 +107,172 @@ function Send({ run, label, isReady }: SendProps) {
     <button key="send" type="submit" class="primary" disabled={!isReady}>
       <Icon name="send" /> {label}
     </button>
+  )
+}
+
+/** The error of the last request with its remedy; nothing after a success. */
+export function RunProblem({ run }: { readonly run: Run }) {
+  const { message = '', fix = '' } = run.problem.value ?? {}
+  return <ErrorText text={[message, fix].filter(Boolean).join(' ')} />
+}
+
+/** Code that repeats the last request, in three languages; nothing before the first request. */
+export function Code({ calls }: { readonly calls: readonly Call[] }) {
+  const language = useSignal<Language>('curl')
+  const chosen = useSignal('')
+  const call = calls.find(({ name }) => name === chosen.value) ?? calls[0]
+  if (!call) return null
+  const code = codeOf(language.value, call, location.origin)
+  return (
+    <div class="card code">
+      <div class="title">
+        <h2>Code for this request</h2>
+        {calls.length > 1 && (
+          <Chips
+            label="Call"
+            all={calls.map(({ name }) => name)}
+            chosen={call.name}
+            onChoose={(name) => {
+              chosen.value = name
+            }}
+          />
+        )}
+        <Chips
+          label="Language"
+          all={LANGUAGES}
+          chosen={language.value}
+          onChoose={(one) => {
+            language.value = one
+          }}
+        />
+        <CopyButton text={code} label="Copy" />
+      </div>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard. */}
+      <pre class="output" tabIndex={0}>
+        {code}
+      </pre>
+    </div>
+  )
+}
+
+interface ChipsProps<One extends string> {
+  readonly label: string
+  readonly all: readonly One[]
+  readonly chosen: string
+  readonly onChoose: (one: One) => void
+}
+
+function Chips<One extends string>({ label, all, chosen, onChoose }: ChipsProps<One>) {
+  return (
+    <fieldset class="chips" aria-label={label}>
+      {all.map((one) => (
+        <button type="button" key={one} class="chip" aria-pressed={chosen === one} onClick={() => onChoose(one)}>
+          {one}
+        </button>
+      ))}
+    </fieldset>
+  )
+}
+
+interface ModelChoiceProps {
+  readonly capability: string
+  readonly model: Signal<string>
+  readonly label?: string
+}
+
+export function ModelChoice({ capability, model, label = 'Model' }: ModelChoiceProps) {
+  return (
+    <label>
+      <span>{label}</span>
+      <select
+        value={model.value}
+        onChange={({ currentTarget }) => {
+          model.value = currentTarget.value
+        }}
+      >
+        {modelsFor(capability).map(({ id }) => (
+          <option key={id}>{id}</option>
+        ))}
+      </select>
+    </label>
+  )
+}
+
+interface OptionsProps {
+  readonly fields: readonly Field[]
+  readonly values: Signal<Readonly<Record<string, string>>>
+  readonly shown?: number
+  /** Content above the options, such as the model. */
+  readonly children?: ComponentChildren
+}
+
+/** Request options, generated from the schema of the endpoint. An empty field uses the default of the service. */
+export function Options({ fields, values, shown = 4, children }: OptionsProps) {
+  const more = fields.slice(shown)
+  return (
+    <aside class="card options" aria-label="Options">
+      {children}
+      {fields.slice(0, shown).map((field) => (
+        <Option key={field.name} field={field} values={values} />
+      ))}
+      {more.length > 0 && (
+        <details>
+          <summary>More options</summary>
+          <div class="options">
+            {more.map((field) => (
+              <Option key={field.name} field={field} values={values} />
+            ))}
+          </div>
+        </details>
+      )}
+    </aside>
+  )
+}
+
+function Option({ field, values }: { readonly field: Field; readonly values: OptionsProps['values'] }) {
+  const { name, label, hint } = field
+  const id = useId()
+  const change = ({ currentTarget }: { currentTarget: { value: string } }) => {
+    values.value = { ...values.value, [name]: currentTarget.value }
+  }
+  return (
+    <div>
+      {/* biome-ignore lint/a11y/noLabelWithoutControl: the control is within, one component down. */}
+      <label>
+        <span>{label}</span>
+        <Control field={field} value={values.value[name] ?? ''} hintId={hint ? id : undefined} onChange={change} />
+      </label>
+      {hint && (
+        <small id={id} class="dim">
+          {hint}
+        </small>
+      )}
+    </div>
+  )
+}
+
+interface ControlProps {
+  readonly field: Field
+  readonly value: string
+  readonly hintId: string | undefined
+  readonly onChange: (event: { currentTarget: { value: string } }) => void
+}
+
+function Control({ field: { kind, min, max, step, choices }, value, hintId, onChange }: ControlProps) {
+  const range = min !== undefined && max !== undefined ? `${min} to ${max}` : 'default'
+  if (kind === 'number') {
+    const bounds = { min, max, step }
+    return (
+      <input type="number" {...bounds} value={value} placeholder={range} aria-describedby={hintId} onInput={onChange} />
+    )
+  }
+  if (kind === 'text') return <input value={value} placeholder="default" aria-describedby={hintId} onInput={onChange} />
+  return (
+    <select value={value} aria-describedby={hintId} onChange={onChange}>
+      <option value="">default</option>
+      {(kind === 'switch' ? ['true', 'false'] : choices).map((choice) => (
+        <option key={choice}>{choice}</option>
+      ))}
+    </select>
   )
 }

@@ -1,13 +1,24 @@
-import { signal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
+import { signal, useSignal } from '@preact/signals'
+import { useEffect, useRef } from 'preact/hooks'
+import { Icon } from '#services/console/parts/parts.tsx'
 import { queryParam } from '#services/console/router.ts'
-import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { ModelChoice } from '#services/console/screens/playground/call/model-choice.tsx'
-import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { type Field, filledFields } from '#services/console/screens/playground/call/schema.ts'
-import { modelFor, modelsFor, optionsOf } from '#services/console/screens/playground/catalog.ts'
-import { Conversation } from './conversation.ts'
-import { Composer, MessageList } from './messages.tsx'
+import { type Call, Run, streamed } from '#services/console/screens/playground/call/call.ts'
+import {
+  CallForm,
+  Code,
+  ModelChoice,
+  Options,
+  RunProblem,
+  TextField,
+} from '#services/console/screens/playground/call/form.tsx'
+import {
+  type Field,
+  filledFields,
+  modelFor,
+  modelsFor,
+  optionsOf,
+} from '#services/console/screens/playground/catalog.ts'
+import { type ChatMessage, Conversation, RateMeter } from './conversation.ts'
 
 const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']
 
@@ -95,4 +106,201 @@ function chatFields(): readonly Field[] {
   const reasons = sides.every(({ model }) => modelsFor('reasoning').some(({ id }) => id === model.value))
   const names = reasons ? [...OPTIONS, 'reasoning_effort'] : OPTIONS
   return optionsOf('/v1/chat/completions', names)
+}
+
+function MessageList({
+  conversation,
+  isOneOfTwo,
+}: {
+  readonly conversation: Conversation
+  readonly isOneOfTwo: boolean
+}) {
+  const messages = conversation.messages.value
+  const end = useRef<HTMLDivElement>(null)
+  const length = messages.at(-1)?.content.length ?? 0
+  useEffect(() => {
+    const scroller = end.current?.parentElement
+    if (scroller) scroller.scrollTop = scroller.scrollHeight
+  }, [length, messages.length])
+  const model = conversation.model.value
+  return (
+    <div
+      class="turns"
+      role="log"
+      aria-label={isOneOfTwo ? `Conversation with ${model}` : 'Conversation'}
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: a scrollable area must be reachable by keyboard.
+      tabIndex={0}
+    >
+      {messages.length === 0 && (
+        <p class="dim hint">
+          {isOneOfTwo
+            ? `Replies of ${model} appear here.`
+            : 'Send a message to start. The reply streams in; Stop cancels generation.'}
+        </p>
+      )}
+      {messages.map((message, nth) => (
+        <Message
+          key={`${message.role}-${nth}`}
+          message={message}
+          model={model}
+          isWriting={nth === messages.length - 1 && message.role === 'assistant' && conversation.run.isBusy.value}
+        />
+      ))}
+      <RunProblem run={conversation.run} />
+      <div ref={end} />
+    </div>
+  )
+}
+
+interface MessageProps {
+  readonly message: ChatMessage
+  readonly model: string
+  readonly isWriting: boolean
+}
+
+function Message({ message, model, isWriting }: MessageProps) {
+  return (
+    <div class={`turn ${message.role}`}>
+      <p class="who dim">{message.role === 'user' ? 'You' : model}</p>
+      <p class="words">
+        {message.content}
+        {isWriting && <span class="caret" />}
+      </p>
+      {message.note && <p class="dim took">{message.note}</p>}
+    </div>
+  )
+}
+
+interface ComposerProps {
+  readonly isBusy: boolean
+  readonly isStarted: boolean
+  readonly onSend: (text: string) => void
+  readonly onStop: () => void
+  readonly onClear: () => void
+}
+
+function Composer({ isBusy, isStarted, onSend, onStop, onClear }: ComposerProps) {
+  const text = useSignal('')
+  const send = () => {
+    const sent = text.value.trim()
+    if (!sent || isBusy) return
+    text.value = ''
+    onSend(sent)
+  }
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return
+    event.preventDefault()
+    send()
+  }
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault()
+        send()
+      }}
+    >
+      <textarea
+        aria-label="Message"
+        placeholder="Type a message. Enter sends, Shift+Enter adds a line."
+        rows={3}
+        value={text.value}
+        onInput={({ currentTarget }) => {
+          text.value = currentTarget.value
+        }}
+        onKeyDown={onKeyDown}
+      />
+      <div class="composer-actions">
+        {isBusy ? (
+          <button key="stop" type="button" class="primary" onClick={onStop}>
+            <Icon name="stop" /> Stop
+          </button>
+        ) : (
+          <button key="send" type="submit" class="primary" disabled={!text.value.trim()}>
+            <Icon name="send" /> Send
+          </button>
+        )}
+        <button type="button" class="small" onClick={onClear} disabled={!isStarted}>
+          Clear
+        </button>
+      </div>
+    </form>
+  )
+}
+
+const PATH = '/v1/completions'
+const COMPLETION_OPTIONS = [
+  'max_tokens',
+  'temperature',
+  'top_p',
+  'seed',
+  'stop',
+  'presence_penalty',
+  'frequency_penalty',
+]
+
+interface Chunk {
+  readonly choices?: readonly { readonly text: string }[]
+  readonly usage?: { readonly completion_tokens: number } | null
+}
+
+const run = new Run()
+const model = signal('')
+const prompt = signal('Once upon a time')
+const completionValues = signal<Readonly<Record<string, string>>>({ max_tokens: '64' })
+const completion = signal({ prompt: '', text: '', note: '' })
+
+export function CompletionsForm() {
+  return (
+    <CallForm
+      run={run}
+      model={{ capability: 'completions', chosen: model }}
+      fields={optionsOf(PATH, COMPLETION_OPTIONS)}
+      values={completionValues}
+      verb="Complete"
+      isReady={prompt.value !== ''}
+      send={complete}
+      outcome={<Completion />}
+    >
+      <TextField label="Prompt" text={prompt} rows={6} />
+    </CallForm>
+  )
+}
+
+function Completion() {
+  const { prompt: sentPrompt, text, note } = completion.value
+  if (!sentPrompt) return null
+  return (
+    <div aria-live="polite">
+      <p class="output written">
+        <span class="dim">{sentPrompt}</span>
+        {text}
+        {run.isBusy.value && <span class="caret" />}
+      </p>
+      <p class="dim took">{note}</p>
+    </div>
+  )
+}
+
+async function complete(options: Readonly<Record<string, unknown>>): Promise<void> {
+  const sentPrompt = prompt.value
+  const body = {
+    model: model.value,
+    prompt: sentPrompt,
+    ...options,
+    stream: true,
+    stream_options: { include_usage: true },
+  }
+  const call: Call = { name: model.value, path: PATH, method: 'completions', body }
+  const meter = new RateMeter()
+  completion.value = { prompt: sentPrompt, text: '', note: '' }
+  const end = await run.start([call], async (abort) => {
+    for await (const { choices = [], usage } of streamed<Chunk>(call, abort)) {
+      const added = choices[0]?.text ?? ''
+      meter.record(added, usage?.completion_tokens)
+      completion.value = { ...completion.value, text: completion.value.text + added }
+    }
+  })
+  if (end !== 'failed')
+    completion.value = { ...completion.value, note: end === 'stopped' ? 'stopped' : meter.summary() }
 }

@@ -1,5 +1,133 @@
-import { useSignal } from '@preact/signals'
-import type { Citation } from './run.ts'
+import { signal, useSignal } from '@preact/signals'
+import type { z } from 'zod'
+import type { ResearchAnnotation, ResearchEvent, ResearchSource } from '#schemas/research/research.ts'
+import { type Call, Run, streamed } from './call/call.ts'
+import { CallForm, TextField } from './call/form.tsx'
+import { optionsOf } from './catalog.ts'
+
+const PATH = '/v1/deep-research'
+
+/** A cited sentence with its source and its position in the report. */
+type Citation = z.infer<typeof ResearchAnnotation>['url_citation']
+type Progress = Omit<Extract<ResearchEvent, { type: 'progress' }>, 'type'>
+type Source = z.infer<typeof ResearchSource>
+
+interface Chunk {
+  readonly choices?: readonly {
+    readonly delta: {
+      readonly content?: string | null
+      readonly annotations?: readonly { readonly url_citation: Citation }[]
+    }
+  }[]
+  readonly research_progress?: Progress
+  readonly search_results?: readonly Source[]
+  readonly research?: { readonly stop_reason: string; readonly searches: number; readonly pages: number }
+}
+
+interface Research {
+  readonly progress: readonly Progress[]
+  readonly report: string
+  readonly citations: readonly Citation[]
+  readonly note: string
+}
+
+const run = new Run()
+const research = signal<Research | undefined>(undefined)
+
+/** Starts a research run and follows it until the report is complete. */
+async function startResearch(
+  model: string,
+  question: string,
+  options: Readonly<Record<string, unknown>>,
+): Promise<void> {
+  const body = { model, messages: [{ role: 'user', content: question }], ...options, stream: true }
+  const call: Call = { name: model, path: PATH, body }
+  let now: Research = { progress: [], report: '', citations: [], note: '' }
+  research.value = now
+  const startedAt = performance.now()
+  const end = await run.start([call], async (abort) => {
+    for await (const chunk of streamed<Chunk>(call, abort)) {
+      now = applyChunk(now, chunk)
+      research.value = now
+    }
+  })
+  if (end === 'failed') return
+  const seconds = ((performance.now() - startedAt) / 1_000).toFixed(1)
+  research.value = { ...now, note: end === 'stopped' ? 'stopped' : `${now.note} in ${seconds} s` }
+}
+
+function applyChunk(now: Research, { choices = [], research_progress: progress, research: how }: Chunk): Research {
+  const { content, annotations } = choices[0]?.delta ?? {}
+  return {
+    progress: progress ? [...now.progress, progress] : now.progress,
+    report: now.report + (content ?? ''),
+    citations: annotations ? annotations.map(({ url_citation }) => url_citation) : now.citations,
+    note: how
+      ? `Searches: ${how.searches}, pages: ${how.pages}, stop reason: ${how.stop_reason.replace('_', ' ')}`
+      : now.note,
+  }
+}
+
+const OPTIONS = ['reasoning_effort', 'max_sources', 'max_tool_calls', 'max_duration_seconds', 'max_tokens']
+
+const model = signal('')
+const question = signal('How are webhooks signed?')
+const values = signal<Readonly<Record<string, string>>>({ reasoning_effort: 'low' })
+
+/** Researches a question and shows the progress, then the report with its citations. */
+export function ResearchForm() {
+  const now = research.value
+  return (
+    <CallForm
+      run={run}
+      model={{ capability: 'deep_research', chosen: model }}
+      fields={optionsOf('/v1/deep-research', OPTIONS)}
+      values={values}
+      shown={3}
+      verb="Research"
+      isReady={question.value.trim() !== ''}
+      send={(options) => startResearch(model.value, question.value.trim(), options)}
+      outcome={
+        now && (
+          <>
+            <Steps progress={now.progress} isWhole={!run.isBusy.value && now.report !== ''} />
+            <p class="dim took">{now.note}</p>
+          </>
+        )
+      }
+      hint={
+        <p class="dim">
+          Without a search backend, sources come from the folder RESEARCH_CORPUS or, if unset, from the Sluice
+          documentation.
+        </p>
+      }
+      below={now?.report && <Report text={now.report} citations={now.citations} />}
+    >
+      <TextField label="Question" text={question} rows={3} />
+    </CallForm>
+  )
+}
+
+function Steps({ progress, isWhole }: { readonly progress: readonly Progress[]; readonly isWhole: boolean }) {
+  const last = progress.at(-1)
+  if (!last) return run.isBusy.value ? <p class="dim">Waiting for a worker…</p> : null
+  return (
+    <div class="steps">
+      <progress max={100} value={isWhole ? 100 : last.percent} aria-label="Progress" />
+      <p class="dim">
+        Queries: {last.queries}, sources found: {last.sources_found}, read: {last.sources_read}
+      </p>
+      <ol aria-live="polite">
+        {progress.map(({ sequence, phase, message }) => (
+          <li key={sequence} class="step-row">
+            <span class="phase">{phase}</span>
+            <span>{message}</span>
+          </li>
+        ))}
+      </ol>
+    </div>
+  )
+}
 
 /**
  * Private-use characters that delimit citation markers during parsing. The parser first removes these characters from the report, so that
@@ -16,7 +144,7 @@ interface ReportProps {
 }
 
 /** A report with the quoted sentence of each citation next to it. */
-export function Report({ text, citations }: ReportProps) {
+function Report({ text, citations }: ReportProps) {
   const chosen = useSignal<number | undefined>(undefined)
   const choose = (nth: number) => {
     chosen.value = nth

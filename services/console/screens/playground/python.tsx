@@ -1,10 +1,9 @@
 import { signal } from '@preact/signals'
 import type { z } from 'zod'
 import type { CodeResult } from '#schemas/code.ts'
-import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, TextField } from '#services/console/screens/playground/call/form.tsx'
-import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
-import { optionsOf } from '#services/console/screens/playground/catalog.ts'
+import { type Call, Run, streamed } from './call/call.ts'
+import { CallForm, TextField } from './call/form.tsx'
+import { optionsOf } from './catalog.ts'
 
 const PATH = '/v1/tools/code'
 const EXAMPLE = `import matplotlib.pyplot as plt

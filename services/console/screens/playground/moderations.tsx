@@ -1,10 +1,8 @@
 import { signal } from '@preact/signals'
 import { fetchJson } from '#services/console/api/client.ts'
-import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { CallForm, nonEmptyLines, TextField } from '#services/console/screens/playground/call/form.tsx'
-import { Run } from '#services/console/screens/playground/call/run.ts'
-import type { Field } from '#services/console/screens/playground/call/schema.ts'
-import { modelsFor } from '#services/console/screens/playground/catalog.ts'
+import { type Call, Run } from './call/call.ts'
+import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
+import { type Field, modelsFor } from './catalog.ts'
 
 const PATH = '/v1/moderations'
 const NAMED_MAX = 3

@@ -1,14 +1,7 @@
 import { signal } from '@preact/signals'
-import { fetchJson, messageOf } from '#services/console/api/client.ts'
-import { usePoll } from '#services/console/api/poll.ts'
-import { isOperator } from '#services/console/api/session.ts'
-import type { Page, Worker } from '#services/console/api/types.ts'
-import { Confirm } from '#services/console/parts/confirm.tsx'
-import { ErrorText } from '#services/console/parts/error-text.tsx'
-import { OperatorsOnly } from '#services/console/parts/operators-only.tsx'
-import { Status } from '#services/console/parts/status.tsx'
-import { Cell, Table } from '#services/console/parts/table.tsx'
-import { ageText } from '#services/console/parts/time.ts'
+import { fetchJson, isOperator, messageOf, type Page, usePoll, type Worker } from '#services/console/api/client.ts'
+import { ageText } from '#services/console/api/clock.ts'
+import { Cell, Confirm, ErrorText, OperatorsOnly, Status, Table } from '#services/console/parts/parts.tsx'
 
 /** All processes of the fleet that send heartbeats, sorted by pool. */
 const workers = signal<readonly Worker[]>([])

@@ -1,0 +1,364 @@
+import { type ReadonlySignal, type Signal, useSignal } from '@preact/signals'
+import type { ComponentChildren } from 'preact'
+import { useEffect, useId, useRef } from 'preact/hooks'
+import { isOperator, messageOf } from '#services/console/api/client.ts'
+import { BASE } from '#services/console/router.ts'
+
+/** Stroked paths in a 24 × 24 view box. */
+const PATHS = {
+  brand: 'M4 7h16M4 12h11M4 17h6',
+  home: 'M4 11l8-7 8 7v9h-5v-6H9v6H4z',
+  jobs: 'M4 6h16M4 12h16M4 18h10',
+  models: 'M12 3l9 5-9 5-9-5zM3 12l9 5 9-5M3 16l9 5 9-5',
+  workers: 'M4 5h16v6H4zM4 13h16v6H4zM7 8h3M7 16h3',
+  letters: 'M3 6h18v12H3zM3 7l9 7 9-7',
+  keys: 'M15 9a4 4 0 1 0-4.5 4L4 19.5V21h3v-2h2v-2h2l1.5-1.5M16 7v.5',
+  hook: 'M9 10a4 4 0 1 1 5 4l2 4M14 9l-4 7a4 4 0 1 1-5-2M16 18a3 3 0 1 0 3-4',
+  play: 'M4 5h16v11H9l-5 4z',
+  book: 'M5 4h11a3 3 0 0 1 3 3v13H8a3 3 0 0 1-3-3zM5 17a3 3 0 0 1 3-3h11',
+  guide: 'M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18zM9.5 9.5a2.5 2.5 0 1 1 3.6 2.2c-.8.4-1.1.9-1.1 1.8M12 17v.2',
+  sun: 'M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v3M12 19v3M2 12h3M19 12h3M5 5l2 2M17 17l2 2M5 19l2-2M17 7l2-2',
+  moon: 'M20 14a8 8 0 1 1-9-11 7 7 0 0 0 9 11z',
+  half: 'M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18',
+  leave: 'M14 4h6v16h-6M4 12h11M11 8l4 4-4 4',
+  stop: 'M7 7h10v10H7z',
+  send: 'M4 12h15M13 6l6 6-6 6',
+  copy: 'M9 9h11v11H9zM5 15H4V4h11v1',
+  back: 'M19 12H5M11 6l-6 6 6 6',
+  again: 'M4 12a8 8 0 1 1 3 6M4 20v-5h5',
+  warn: 'M12 3l10 18H2zM12 10v5M12 18v.5',
+  check: 'M4 12l6 6L20 6',
+} as const
+
+export type IconName = keyof typeof PATHS
+
+/** A decorative icon, hidden from screen readers. Text next to it carries the meaning. */
+export function Icon({ name }: { readonly name: IconName }) {
+  return (
+    <svg class="icon" viewBox="0 0 24 24" aria-hidden="true">
+      <path d={PATHS[name]} />
+    </svg>
+  )
+}
+
+/** An error text that screen readers announce at once; nothing if empty. */
+export function ErrorText({ text }: { readonly text: string }) {
+  if (!text) return null
+  return (
+    <p class="error-text" role="alert">
+      {text}
+    </p>
+  )
+}
+
+interface Action {
+  readonly isBusy: Signal<boolean>
+  /** Error text of the last run, or an empty string. */
+  readonly problem: Signal<string>
+  run(work: () => Promise<void>): Promise<boolean>
+}
+
+export function useAction(): Action {
+  const isBusy = useSignal(false)
+  const problem = useSignal('')
+  const run = async (work: () => Promise<void>) => {
+    isBusy.value = true
+    problem.value = ''
+    await work().catch((error: unknown) => {
+      problem.value = messageOf(error)
+    })
+    isBusy.value = false
+    return problem.value === ''
+  }
+  return { isBusy, problem, run }
+}
+
+interface DialogProps {
+  readonly title: string
+  /** Called after any kind of close: a button, Escape or the back gesture. */
+  readonly onClose: () => void
+  /** @param close Closes the dialog, which returns the focus to the opening button */
+  readonly children: (close: () => void) => ComponentChildren
+}
+
+export function Dialog({ title, onClose, children }: DialogProps) {
+  const dialog = useRef<HTMLDialogElement>(null)
+  const id = useId()
+  useEffect(() => dialog.current?.showModal(), [])
+  return (
+    <dialog ref={dialog} aria-labelledby={id} onClose={onClose}>
+      <h2 id={id}>{title}</h2>
+      {children(() => dialog.current?.close())}
+    </dialog>
+  )
+}
+
+interface ConfirmProps {
+  /** Label of both buttons, such as `Pause`. */
+  readonly verb: string
+  /** Object of the verb, such as a model id. */
+  readonly what: string
+  readonly action: () => Promise<void>
+  /** The consequence, and whether it can be undone. */
+  readonly children: ComponentChildren
+}
+
+export function Confirm({ verb, what, action, children }: ConfirmProps) {
+  const isOpen = useSignal(false)
+  const { isBusy, problem, run } = useAction()
+  const open = () => {
+    problem.value = ''
+    isOpen.value = true
+  }
+  return (
+    <>
+      <button type="button" class="small" aria-label={`${verb} ${what}`} onClick={open}>
+        {verb}
+      </button>
+      {isOpen.value && (
+        <Dialog
+          title={`${verb} ${what}?`}
+          onClose={() => {
+            isOpen.value = false
+          }}
+        >
+          {(close) => (
+            <>
+              {children}
+              <ErrorText text={problem.value} />
+              <div class="actions end">
+                <button type="button" onClick={close}>
+                  Cancel
+                </button>
+                <button
+                  type="button"
+                  class="primary"
+                  disabled={isBusy.value}
+                  onClick={() => void run(action).then((isDone) => isDone && close())}
+                >
+                  {isBusy.value ? 'Working…' : verb}
+                </button>
+              </div>
+            </>
+          )}
+        </Dialog>
+      )}
+    </>
+  )
+}
+
+interface FormActionsProps {
+  readonly action: Action
+  readonly verb: string
+  readonly close: () => void
+}
+
+/** The error of a form with its Cancel and submit buttons. */
+export function FormActions({ action: { isBusy, problem }, verb, close }: FormActionsProps) {
+  return (
+    <div class="form-end">
+      <ErrorText text={problem.value} />
+      <div class="actions end">
+        <button type="button" onClick={close}>
+          Cancel
+        </button>
+        <button type="submit" class="primary" disabled={isBusy.value}>
+          {verb}
+        </button>
+      </div>
+    </div>
+  )
+}
+
+const FEEDBACK_MS = 1_500
+
+/** A button that copies a text to the clipboard and shows the outcome for a moment. */
+export function CopyButton({ text, label }: { readonly text: string; readonly label: string }) {
+  const feedback = useSignal('')
+  const copy = async (button: HTMLElement) => {
+    feedback.value = (await copyText(text, button)) ? 'Copied' : 'Copy failed'
+    setTimeout(() => {
+      feedback.value = ''
+    }, FEEDBACK_MS)
+  }
+  return (
+    <button type="button" class="small" onClick={({ currentTarget }) => void copy(currentTarget)}>
+      <Icon name={feedback.value === 'Copied' ? 'check' : 'copy'} />
+      <span aria-live="polite">{feedback.value || label}</span>
+    </button>
+  )
+}
+
+/** Without TLS a page has no clipboard API, except on localhost. Such a page copies a selection with the deprecated `execCommand`. */
+async function copyText(text: string, button: HTMLElement): Promise<boolean> {
+  if (isSecureContext && navigator.clipboard) {
+    return await navigator.clipboard.writeText(text).then(
+      () => true,
+      () => false,
+    )
+  }
+  const field = document.createElement('textarea')
+  field.className = 'visually-hidden'
+  field.value = text
+  // Next to the button, because text outside an open dialog cannot be selected.
+  button.after(field)
+  field.select()
+  const isDone = document.execCommand('copy')
+  field.remove()
+  button.focus()
+  return isDone
+}
+
+interface LoadMoreProps {
+  readonly list: { readonly hasMore: ReadonlySignal<boolean>; more(): Promise<void> }
+}
+
+/** A button that loads the next page of a list; absent on the last page. */
+export function LoadMore({ list }: LoadMoreProps) {
+  const { isBusy, problem, run } = useAction()
+  return (
+    <>
+      <ErrorText text={problem.value} />
+      {list.hasMore.value && (
+        <p>
+          <button type="button" disabled={isBusy.value} onClick={() => void run(() => list.more())}>
+            Load more
+          </button>
+        </p>
+      )}
+    </>
+  )
+}
+
+/** Renders its children for keys with the `admin` scope, and an explanation for others. */
+export function OperatorsOnly({ children }: { readonly children: ComponentChildren }) {
+  if (isOperator.value === undefined) return <p class="dim">Loading…</p>
+  if (isOperator.value) return <>{children}</>
+  return (
+    <p class="card">
+      This page requires a key with the <code>admin</code> scope. To create one, run{' '}
+      <code>npx sluice keys create --scopes calls,admin</code>
+    </p>
+  )
+}
+
+export function Status({ status }: { readonly status: string }) {
+  return <span class={`status ${status}`}>{status.replace('_', ' ')}</span>
+}
+
+interface TableProps {
+  readonly label: string
+  /** Column heads. An empty head belongs to a column of buttons. */
+  readonly columns: readonly string[]
+  readonly children: ComponentChildren
+}
+
+/** A table that becomes a list of cards on a narrow screen. */
+export function Table({ label, columns, children }: TableProps) {
+  return (
+    <table class="sheet" aria-label={label}>
+      <thead>
+        <tr>
+          {columns.map((column) => (
+            <th key={column} scope="col">
+              {column || <span class="visually-hidden">Actions</span>}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>{children}</tbody>
+    </table>
+  )
+}
+
+/** @param column The column head, shown next to the value on a narrow screen */
+export function Cell({ column = '', children }: { readonly column?: string; readonly children: ComponentChildren }) {
+  return (
+    <td data-column={column}>
+      <div>{children}</div>
+    </td>
+  )
+}
+
+/** Capability → playground form; the first capability that a model has decides. */
+const FORM_OF = [
+  ['chat', 'chat'],
+  ['transcription', 'audio'],
+  ['speech', 'speech'],
+  ['embeddings', 'embeddings'],
+  ['rerank', 'rerank'],
+  ['deep_research', 'research'],
+] as const
+
+interface TryItProps {
+  readonly model: string
+  readonly capabilities: readonly string[]
+  readonly class?: string
+}
+
+/** A link to the playground form for a model; nothing if there is no such form. */
+export function TryIt({ model, capabilities, class: className }: TryItProps) {
+  const [, form] = FORM_OF.find(([capability]) => capabilities.includes(capability)) ?? []
+  if (!form) return null
+  const query = new URLSearchParams({ form, model })
+  return (
+    <a class={className} href={`${BASE}/playground?${query}`} aria-label={`Try it: ${model} in the playground`}>
+      Try it
+    </a>
+  )
+}
+
+const WIDTH = 300
+const HEIGHT = 64
+/** Number of samples that fill the width of the chart. Default: five minutes, with one sample per 2 s. */
+const SAMPLES = 150
+
+interface Series {
+  /** CSS class that sets the colour: `running` or `waiting`. */
+  readonly name: string
+  readonly values: readonly number[]
+}
+
+interface PlotProps {
+  readonly label: string
+  readonly series: readonly Series[]
+  readonly samples?: number
+  /** Lowest value for the top of the scale; default: 1. */
+  readonly topMin?: number
+  /** Formats the label at the top of the scale. */
+  readonly textOf?: (most: number) => string
+}
+
+/** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top. */
+export function Plot({ label, series, samples = SAMPLES, topMin = 1, textOf = String }: PlotProps) {
+  const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
+  return (
+    <div class="plot">
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
+        <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
+        {series.map(({ name, values }) => (
+          <g key={name} class={name}>
+            <path class="area" d={`${lineOf(values, most, samples)}V${HEIGHT}H${startOf(values, samples)}Z`} />
+            <path class="line" d={lineOf(values, most, samples)} />
+          </g>
+        ))}
+      </svg>
+      <span class="most dim" aria-hidden="true">
+        {textOf(most)}
+      </span>
+    </div>
+  )
+}
+
+function startOf(values: readonly number[], samples: number): number {
+  return WIDTH - ((Math.max(values.length, 2) - 1) / (samples - 1)) * WIDTH
+}
+
+function lineOf(values: readonly number[], most: number, samples: number): string {
+  const all = values.length === 1 ? [values[0] ?? 0, values[0] ?? 0] : values
+  const points = all.map((value, nth) => {
+    const x = WIDTH - ((all.length - 1 - nth) / (samples - 1)) * WIDTH
+    return `${x.toFixed(1)} ${(HEIGHT - 2 - (Math.min(value, most) / most) * (HEIGHT - 6)).toFixed(1)}`
+  })
+  return `M${points.join('L')}`
+}
