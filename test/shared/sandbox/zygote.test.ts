@@ -33,14 +33,14 @@ async function startRun(sandbox: Sandbox, code = SLEEP) {
   return { end, cancel: () => abort.abort(new Error('cancelled')) }
 }
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('zygote', () => {
+describe.skipIf(SANDBOX_MISSING !== undefined)('the zygote sandbox', () => {
   let sandbox: Sandbox
   beforeAll(async () => {
     sandbox = await openTestZygote()
   })
   afterAll(() => sandbox.close())
 
-  test('a run finds nothing of the previous one: no file, no variable, no module, no random numbers', async () => {
+  test('gives a run no files, variables, modules or random state of the previous run', async () => {
     const leave = `
 import builtins, random, sys, numpy
 open('/tmp/left', 'w').write('x')
@@ -56,7 +56,7 @@ print(random.random(), numpy.random.random())`
     expect(second.stdout).not.toBe(first.stdout)
   })
 
-  test('the machine is hidden from a run', async () => {
+  test('hides the file system, processes, users and variables of the machine from a run', async () => {
     const look = `
 import os, json, platform
 print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run'), sorted(os.listdir('/dev')),
@@ -77,7 +77,7 @@ print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run
     ])
   })
 
-  test('output arrives while the code runs, each stream in order', async () => {
+  test('delivers output while the program runs, each stream in order', async () => {
     const seen = { stdout: '', stderr: '' }
     const onEvent = (event: SandboxEvent) => {
       if (event.type === 'output') seen[event.stream] += event.text
@@ -92,7 +92,7 @@ print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run
     expect(seen).toEqual(wanted)
   })
 
-  test('a cancelled run leaves no process', async () => {
+  test('leaves no process of a cancelled run within a second', async () => {
     const before = resources().processes
     const stubborn = `
 import signal, threading, time
@@ -107,7 +107,7 @@ while True: pass`
     await until(() => startedSince(before).length === 0, { withinMs: 1_000 })
   })
 
-  test('output beyond the maximum is dropped, with a last line about it', async () => {
+  test('truncates output above 1 MiB, and states the total size in the last line', async () => {
     const { stdout, exit_code } = await runCode(sandbox, "for _ in range(3000): print('ä' * 500)")
     expect(exit_code).toBe(0)
     expect(Buffer.byteLength(stdout)).toBeGreaterThan(1024 * 1024)
@@ -116,7 +116,7 @@ while True: pass`
     expect(stdout).not.toContain('\uFFFD')
   })
 
-  test('frames written by the code itself can only be plots', async () => {
+  test('accepts only PNG plots among the frames that a program writes itself', async () => {
     const forge = `
 import os, struct
 frame = lambda kind, data: os.write(3, kind + struct.pack('>I', len(data)) + data)
@@ -147,15 +147,18 @@ raise SystemExit(7)`
       1,
       /^Traceback .*\n.*line 3.*\n.*\nModuleNotFound/,
     ],
-  ])('%j ends as in any Python, without frames of the sandbox', async (code, exitCode, stderr) => {
-    const result = await runCode(sandbox, code, { scan: true })
-    expect(result).toMatchObject({ exit_code: exitCode, violations: [], stdout: '' })
-    if (typeof stderr === 'string') expect(result.stderr).toBe(stderr)
-    else expect(result.stderr).toMatch(stderr)
-    expect(result.stderr).not.toContain('/opt/')
-  })
+  ])(
+    'ends the program %j like any Python interpreter, without its own stack frames',
+    async (code, exitCode, stderr) => {
+      const result = await runCode(sandbox, code, { scan: true })
+      expect(result).toMatchObject({ exit_code: exitCode, violations: [], stdout: '' })
+      if (typeof stderr === 'string') expect(result.stderr).toBe(stderr)
+      else expect(result.stderr).toMatch(stderr)
+      expect(result.stderr).not.toContain('/opt/')
+    },
+  )
 
-  test('limits that end a run are named', async () => {
+  test('reports the time limit and the memory limit that ended a run', async () => {
     const threads = `
 import threading
 def burn():
@@ -175,8 +178,8 @@ for _ in range(3): threading.Thread(target=multiply).start()`
   })
 })
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygotes', () => {
-  test('a zygote is replaced after its maximum of runs, and the old one ends with its last run', async () => {
+describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygote processes', () => {
+  test('replaces a zygote after its maximum number of runs; the old one ends with its last run', async () => {
     const before = resources().processes
     const sandbox = await openTestZygote({ runsMax: 3 })
     try {
@@ -195,7 +198,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygotes', () =
     expect(startedSince(before)).toEqual([])
   })
 
-  test('runs of a zygote that dies are lost, and the next ones use another', async () => {
+  test('fails the runs of a killed zygote with sandbox_lost, and uses another one for the next runs', async () => {
     const before = resources().processes
     const sandbox = await openTestZygote()
     try {
@@ -209,7 +212,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygotes', () =
     }
   })
 
-  test('no process survives a service that is killed in the middle of runs', async () => {
+  test('ends all processes within 5 s after the service is killed during runs', async () => {
     const before = resources().processes
     const service = spawn(process.execPath, [SERVICE, SANDBOX_DIR, '20'], {
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -222,7 +225,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygotes', () =
     await until(() => alive.every((pid) => !isAlive(pid)), { withinMs: 5_000 })
   })
 
-  test.skipIf(process.getuid?.() !== 0)('a service without privileges has equal results', async () => {
+  test.skipIf(process.getuid?.() !== 0)('runs programs also in a service without root privileges', async () => {
     const directory = await copyForOthers()
     const user = ['--reuid', PLAIN_USER, '--regid', PLAIN_USER, '--clear-groups', '--no-new-privs']
     try {

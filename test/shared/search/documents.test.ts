@@ -10,8 +10,8 @@ const { signal } = new AbortController()
 const read = (type: DocumentType, bytes: Uint8Array | string, by = reader, project = 'prj_1') =>
   by.read({ type, bytes: Buffer.from(bytes), charsMax: 10_000 }, project, signal)
 
-describe('the reader of documents', () => {
-  test('returns the article of a page, or the whole page without one', async () => {
+describe('the document reader', () => {
+  test('returns the article of a page, or the whole page if it has no article', async () => {
     const article = `<p>${'The harbour was built by hand, stone upon stone. '.repeat(20)}</p>`
     const page = `<html><head><title>Harbour</title></head><body><nav>Home About</nav><main>${article}<table><tr><td>Depth</td>
       <td>9 m</td></tr></table></main><footer>Imprint</footer></body></html>`
@@ -25,7 +25,7 @@ describe('the reader of documents', () => {
     expect((await read('html', marked)).text).toBe('It turns. It weighs 103 tonnessee x.')
   })
 
-  test('returns the whole page if the article would lose parts, without navigation', async () => {
+  test('returns the whole page without navigation if the article would omit parts', async () => {
     const section = (name: string) =>
       `<div class="${name}"><h2>${name}</h2><p>${`The ${name} is short. `.repeat(9)}</p><pre>run ${name}</pre></div>`
     const long = `<div class="long"><p>${'The harbour was built by hand, stone upon stone. '.repeat(20)}</p></div>`
@@ -56,18 +56,18 @@ describe('the reader of documents', () => {
     ['pdf', 'no PDF'],
     ['docx', 'no archive'],
     ['text', 'a\0b'],
-  ])('refuses a file that is not %s', async (type, content) => {
+  ])('refuses a file that is not %s with unsupported_media_type', async (type, content) => {
     await expect(read(type, content)).rejects.toMatchObject({ code: 'unsupported_media_type' })
   })
 
-  test('abandons a page that takes too long, and reads the next one', async () => {
+  test('fails a page that exceeds the time limit, and reads the next one', async () => {
     const hasty = new DocumentReader({ documentMs: 1 })
     await expect(read('html', '<p>a</p>', hasty)).rejects.toMatchObject({ code: 'unsupported_media_type' })
     await hasty.close()
     expect((await read('html', '<p>Still here.</p>')).text).toBe('Still here.')
   })
 
-  test('abandons a document that unpacks to more memory than a thread may have', async () => {
+  test('fails a document whose decompressed size exceeds the memory limit of a thread', async () => {
     const small = new DocumentReader({ documentMs: 60_000, bufferBytesMax: 32 * 1024 * 1024 })
     const bomb = pdfWith(' '.repeat(128 * 1024 * 1024), true)
     expect(bomb.length).toBeLessThan(1024 * 1024)
@@ -88,7 +88,7 @@ describe('the reader of documents', () => {
     expect(ended).toEqual(['quick', 'slow'])
   })
 
-  test('abandons a document when its caller disconnects', async () => {
+  test('stops reading when the signal of the caller is aborted', async () => {
     const leaving = AbortSignal.abort(new Error('disconnected'))
     const input = { type: 'text', bytes: Buffer.from('a'), charsMax: 10 } as const
     await expect(reader.read(input, 'prj_1', leaving)).rejects.toThrow('disconnected')
@@ -96,11 +96,11 @@ describe('the reader of documents', () => {
   })
 })
 
-describe('the queues of document projects', () => {
+describe('the document queues of projects', () => {
   const SLOW = Buffer.from('A sentence. '.repeat(300_000))
   const readIn = (by: DocumentReader, project: string, bytes: Buffer) => read('text', bytes, by, project)
 
-  test('alternate, however many documents each has', async () => {
+  test('are served in turn, however many documents each project has', async () => {
     const single = new DocumentReader({ threads: 1 })
     const ended: string[] = []
     const readAll = (project: string, count: number) =>
@@ -110,7 +110,7 @@ describe('the queues of document projects', () => {
     expect(ended).toEqual(['many', 'many', 'few', 'many', 'few', 'many', 'many'])
   })
 
-  test('never use all threads: slow documents delay only those of their own project', async () => {
+  test('leave a thread free for other projects, even with 60 endless documents of one project', async () => {
     const busy = new DocumentReader({ threads: 2, documentMs: 60_000 })
     const leaving = new AbortController()
     const endless = { type: 'pdf', bytes: endlessPdf(), charsMax: 10_000 } as const
@@ -123,7 +123,7 @@ describe('the queues of document projects', () => {
     expect(ends.every((end) => end.status === 'rejected' && end.reason.message === 'disconnected')).toBe(true)
   })
 
-  test('are bounded each', async () => {
+  test('hold at most 64 documents per project, and refuse more with overloaded', async () => {
     const single = new DocumentReader({ threads: 1 })
     const waiting = Array.from({ length: 65 }, () => readIn(single, 'many', Buffer.from('a')))
     await expect(readIn(single, 'many', Buffer.from('a'))).rejects.toMatchObject({
@@ -136,20 +136,20 @@ describe('the queues of document projects', () => {
   })
 })
 
-describe('a hostile page', () => {
+describe('a hostile HTML page', () => {
   const paragraphs = '<p>A sentence of the page.</p>'.repeat(2_000)
   test.each([
     ['nested lists', `${'<ul><li>'.repeat(100)}${paragraphs}`],
-    ['tables in tables', `${'<table><tr><td>'.repeat(500)}${paragraphs}`],
+    ['nested tables', `${'<table><tr><td>'.repeat(500)}${paragraphs}`],
     ['an element with 100,000 attributes', `<div ${'a'.repeat(9)}${' b="c"'.repeat(100_000)}>${paragraphs}</div>`],
     ['an image of 100,000 paths', `${paragraphs}<svg>${'<path d="M0 0"/>'.repeat(100_000)}</svg>`],
-    ['unclosed tags', `${'<p><b>a'.repeat(100_000)}`],
-    ['deep elements', `${'<div>'.repeat(20_000)}${paragraphs}`],
-    ['comments', `${paragraphs}${'<!-- c -->'.repeat(100_000)}`],
-    ['raised marks', `${paragraphs}${'<sup>1<a href="#x">1</a></sup>'.repeat(20_000)}`],
-    ['entities', `<p>${'&amp;'.repeat(300_000)}</p>`],
-    ['angle brackets', '<'.repeat(300_000)],
-  ])('with %s becomes a bounded DOM', (_, page) => {
+    ['200,000 unclosed tags', `${'<p><b>a'.repeat(100_000)}`],
+    ['20,000 nested elements', `${'<div>'.repeat(20_000)}${paragraphs}`],
+    ['100,000 comments', `${paragraphs}${'<!-- c -->'.repeat(100_000)}`],
+    ['20,000 footnote marks', `${paragraphs}${'<sup>1<a href="#x">1</a></sup>'.repeat(20_000)}`],
+    ['300,000 entities', `<p>${'&amp;'.repeat(300_000)}</p>`],
+    ['300,000 angle brackets', '<'.repeat(300_000)],
+  ])('with %s is reduced to a bounded number and depth of elements', (_, page) => {
     const { html, elements, depth } = reducePage(page)
     expect(elements).toBeLessThanOrEqual(ELEMENTS_MAX)
     expect(depth).toBeLessThanOrEqual(DEPTH_MAX)
@@ -159,7 +159,7 @@ describe('a hostile page', () => {
     if (page.includes('sentence') && elements > 1_000) expect(html).toContain('A sentence of the page.')
   })
 
-  test('is converted like a shorter one', async () => {
+  test('with nested lists and 2,000 paragraphs yields its text', async () => {
     const { text } = await read('html', `${'<ul><li>'.repeat(100)}${'<p>A sentence of the page.</p>'.repeat(2_000)}`)
     expect(text).toContain('A sentence of the page.')
   })

@@ -23,13 +23,13 @@ Work begins on the first Monday after the regatta. If the weather turns, the gat
 the inner basin cannot be drained while the wind stands in the north. The council will hear from the engineers every fortnight, and
 its sessions are open to all who live in the town.`
 
-describe('duplicate detection: a text', () => {
-  test('is a duplicate with other case, punctuation and spaces', () => {
+describe('the duplicate detection of texts', () => {
+  test('treats texts that differ in case, punctuation and white space as duplicates', () => {
     expect(isSame(ARTICLE, ARTICLE.toUpperCase().replaceAll('“', '"').replaceAll('\n', '  \n'))).toBe(true)
     expect(isSame('The gate opens at nine.', 'the gate opens — at nine')).toBe(true)
   })
 
-  test('is a duplicate with the header and footer of another site', () => {
+  test('treats texts that differ in the header or footer of their site as duplicates', () => {
     const [coast, times] = [`Coast Post\n\n${ARTICLE}`, `${ARTICLE}\n\nHarbour Times.`]
     expect(isSame(coast, ARTICLE)).toBe(true)
     expect(isSame(ARTICLE, coast)).toBe(true)
@@ -40,9 +40,9 @@ describe('duplicate detection: a text', () => {
     ['another number', 'mended nine times', 'mended twelve times'],
     ['another year', '1931', '1913'],
     ['another name', 'northern gate', 'eastern gate'],
-    ['a denial', 'A survey of the sea bed found no wrecks', 'A survey of the sea bed found wrecks'],
+    ['a negation', 'A survey of the sea bed found no wrecks', 'A survey of the sea bed found wrecks'],
     ['another end', 'which goes to the museum', 'which stays where it is'],
-  ])('with %s in one sentence is no duplicate', (_, from, to) => {
+  ])('treats texts that differ by %s in one sentence as distinct', (_, from, to) => {
     expect(isSame(ARTICLE.replace(from, to), ARTICLE)).toBe(false)
     expect(isSame(ARTICLE, ARTICLE.replace(from, to))).toBe(false)
   })
@@ -53,12 +53,12 @@ describe('duplicate detection: a text', () => {
     ['Room 4 is free.', 'Room 5 is free.'],
     ['', 'A gate.'],
     ['A worker renews its lease.', 'A worker renews its lease. It does so three times.'],
-  ])('that is short and from a common template is no duplicate: %s', (a, b) => {
+  ])('treats short texts from one template as distinct: %s', (a, b) => {
     expect(isSame(a, b)).toBe(false)
     expect(isSame(b, a)).toBe(false)
   })
 
-  test('from a long template is no duplicate for each different value', () => {
+  test('treats long texts from one template as distinct if a value differs', () => {
     const template = (city: string, degrees: number) => {
       return `${ARTICLE.replaceAll('harbour', 'weather station')}\n\nIn ${city} it was ${degrees} degrees at noon.\n\n${city} | ${degrees}`
     }
@@ -66,12 +66,12 @@ describe('duplicate detection: a text', () => {
     for (const a of texts) for (const b of texts) expect(isSame(a, b)).toBe(a === b)
   })
 
-  test('on an equal subject is no duplicate', () => {
+  test('treats texts about an equal subject as distinct', () => {
     const sentences = ARTICLE.split(/(?<=\.)\s+/)
     expect(isSame(sentences.slice(0, 8).join(' '), sentences.slice(6).join(' '))).toBe(false)
   })
 
-  test('is processed in pieces, however long its words and sentences are', () => {
+  test('processes a long text in many steps, whatever the length of its words and sentences', () => {
     for (const text of ['word '.repeat(10_000), 'x'.repeat(50_000), 'A. '.repeat(16_000)]) {
       const steps = [...printOf(text)].length
       expect(steps).toBeGreaterThan(text.startsWith('x') ? 0 : 40)

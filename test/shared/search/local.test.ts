@@ -47,7 +47,7 @@ afterEach(async () => {
 })
 
 describe('the local corpus', () => {
-  test('finds documents by any form of a word, best first, by file name', async () => {
+  test('finds documents by any form of a word and by file name, best match first', async () => {
     open()
     const [hit] = await corpus.search('renewing leases', options)
     expect(hit).toMatchObject({
@@ -60,7 +60,7 @@ describe('the local corpus', () => {
     expect(await urls('nothing has this zyzzyva')).toEqual([])
   })
 
-  test('reads a found document as text in blocks, without scripts', async () => {
+  test('returns a found document as blocks of text without scripts', async () => {
     open()
     const [hit] = await corpus.search('robots obeyed', options)
     const snapshot = await corpus.read(hit as never, READING)
@@ -69,13 +69,13 @@ describe('the local corpus', () => {
     expect(snapshot.blocks.map(({ start, end }) => snapshot.text.slice(start, end)).join('\n\n')).toBe(snapshot.text)
   })
 
-  test('treats operators and quotes of its full-text search as words', async () => {
+  test('treats operators and quotes of the full-text query language as words', async () => {
     open()
     for (const text of ['"lease" OR NOT', 'lease*', 'NEAR(lease job)', 'title:lease', '- "', '(((', 'lease AND AND'])
       expect(Array.isArray(await corpus.search(text, options))).toBe(true)
   })
 
-  test('detects added, changed and deleted files, and keeps found ones readable', async () => {
+  test('detects added, changed and deleted files, and still returns the old text of an earlier hit', async () => {
     open()
     const [before] = await corpus.search('lease', options)
     await put('leases.md', '# Leases\n\nTokens replaced them everywhere.')
@@ -89,14 +89,14 @@ describe('the local corpus', () => {
     expect((await corpus.read(before as never, READING)).text).toContain('renews its lease three times')
   })
 
-  test('uses change notifications of the system, or polls', async () => {
+  test('detects a new file by change notifications or by polling', async () => {
     open(50)
     expect(await urls('aardvark')).toEqual([])
     await put('sub/new.md', 'The aardvark arrives.')
     await until(async () => (await urls('aardvark')).length === 1, { withinMs: 20_000 })
   })
 
-  test('reopens its index, and rebuilds a corrupt one', async () => {
+  test('reopens its index after a restart, and rebuilds a corrupt index', async () => {
     open()
     await corpus.refresh()
     await corpus.close()
@@ -108,7 +108,7 @@ describe('the local corpus', () => {
     expect(await urls('lease')).toEqual(['leases.md'])
   })
 
-  test('skips unreadable files, with the reason', async () => {
+  test('skips unreadable files, and reports each with the reason once', async () => {
     await put('binary.txt', Uint8Array.from([1, 0, 2, 0]))
     await put('broken.pdf', 'this is no PDF')
     await put('broken.docx', 'this is no archive')
@@ -130,7 +130,7 @@ describe('the local corpus', () => {
     expect(problems).toHaveLength(4)
   })
 
-  test('reads no file that has become a link, a pipe or a folder since it was listed', async () => {
+  test('refuses a file that was replaced by a link, a pipe or a directory after it was listed', async () => {
     open()
     const directory = join(root, 'docs')
     const [file] = await listFiles({ directory, paths: ['leases.md'] })
@@ -149,7 +149,7 @@ describe('the local corpus', () => {
     }
   })
 
-  test('splits a document that is longer than a source may be', async () => {
+  test('splits a document above the maximum source length into parts', async () => {
     const paragraph = `${'The zebra walks on and on. '.repeat(100)}\n\n`
     await put('long.md', `# Long\n\n${paragraph.repeat(40)}\n\nThe okapi ends it.`)
     open()
@@ -158,13 +158,13 @@ describe('the local corpus', () => {
     expect((await corpus.read(hit as never, READING)).text.length).toBeLessThanOrEqual(SNAPSHOT_CHARS_MAX)
   })
 
-  test('reports an unreadable folder, instead of an empty one', async () => {
+  test('fails with upstream_error if its directory is unreadable', async () => {
     await rm(join(root, 'docs'), { recursive: true })
     open()
     await expect(corpus.search('lease', options)).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  test('is not searched if its host is not allowed', async () => {
+  test('returns no hits and refuses reads with permission_denied if its host is not allowed', async () => {
     open()
     const domains = { allow: ['example.com'], deny: [] }
     expect(corpus.hasAllowed?.(domains)).toBe(false)
@@ -177,7 +177,7 @@ describe('the local corpus', () => {
     })
   })
 
-  test('returns no file outside of it for any request', async () => {
+  test('refuses to read any path outside its directory with not_found', async () => {
     open()
     for (const url of ['../secret.md', '/etc/passwd', 'file:///etc/passwd', 'leases.md/../../secret.md'])
       await expect(corpus.read({ url, title: '', snippet: '' }, READING)).rejects.toMatchObject({
@@ -185,7 +185,7 @@ describe('the local corpus', () => {
       })
   })
 
-  test('is searchable up to the indexed part, and reports its progress', async () => {
+  test('searches the indexed part while indexing continues, and reports the progress', async () => {
     for (let at = 0; at < 300; at++) await put(`many/${at}.txt`, `Number ${at}: ${'herons nest in trees. '.repeat(50)}`)
     open()
     const partial = () => corpus.search('herons', { ...options, isPartial: true })
@@ -205,7 +205,7 @@ describe('the local corpus', () => {
     expect(await urls('herons')).toHaveLength(5)
   })
 
-  test('counts the passages with a word', async () => {
+  test('returns the number of passages that contain each word', async () => {
     open()
     expect(await corpus.countTerms(['leases', 'webhook', 'zyzzyva'], new AbortController().signal)).toEqual({
       passages: 3,

@@ -105,7 +105,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
   const open = (): SearchBackend => openWebSearch(service(), pages)
   const search = (backend = open(), domains = ALL) => backend.search('tide turns', { limit: 5, domains, signal })
 
-  test('returns hits as plain text, each page once, without tracking parameters', async () => {
+  test('returns hits as plain text, without duplicates, tracking parameters and non-HTTP links', async () => {
     answering(
       wrap([
         { ...RESULT, ...extra },
@@ -119,7 +119,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().name).toBe(name)
   })
 
-  test('returns no hits only if the service reports none', async () => {
+  test('returns an empty list if the service reports no hits', async () => {
     answering(wrap([]))
     expect(await search()).toEqual([])
   })
@@ -130,23 +130,23 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     [401, 'upstream_refused'],
     [403, 'upstream_refused'],
     [404, 'upstream_refused'],
-  ])('maps %d to the failure %s', async (status, code) => {
+  ])('maps status %d to the error code %s', async (status, code) => {
     answering(wrap([]), status)
     await expect(search()).rejects.toMatchObject({ code })
   })
 
   test.each([
-    ['no JSON', '<html>'],
-    ['another shape', '{"error":"limit"}'],
-    ['results of another type', wrap('none' as never)],
-  ])('fails if the response is %s', async (_, body) => {
+    ['invalid JSON', '<html>'],
+    ['JSON without results', '{"error":"limit"}'],
+    ['JSON with a string as results', wrap('none' as never)],
+  ])('fails with upstream_error if the response is %s', async (_, body) => {
     // A response of Brave without web results means that none were found.
     if (name === 'brave' && body === '{"error":"limit"}') return
     answering(body)
     await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  test('respects the allowed hosts', async () => {
+  test('omits hits on hosts that the request does not allow', async () => {
     answering(wrap([{ ...RESULT, ...extra }]))
     expect(await search(open(), { allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search(open(), { allow: [], deny: ['a.example'] })).toEqual([])
@@ -155,7 +155,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().hasAllowed?.({ allow: ['local', 'a.example'], deny: [] })).toBe(true)
   })
 
-  test('is not called by any run while it is rate limited', async () => {
+  test('sends no requests during the Retry-After of a 429 response', async () => {
     answering('{}', 429, { 'retry-after': '30' })
     const backend = open()
     await expect(search(backend)).rejects.toMatchObject({ retryAfterMs: 30_000 })
@@ -164,7 +164,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(asked.length).toBe(before)
   })
 
-  test('fails without a server, and ends with its signal', async () => {
+  test('ends when its signal is aborted, and fails with upstream_error if the connection closes', async () => {
     const gone = openWebSearch(service(), pages)
     handle = () => {}
     const leaving = new AbortController()
@@ -176,7 +176,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
   })
 })
 
-test('services that charge by the number of results are asked for one price unit at most', async () => {
+test('the backends Exa and Serper request at most ten results, the smallest price unit', async () => {
   const bodies: Record<string, unknown>[] = []
   handle = (request, response) => {
     request.on('data', (body: Buffer) => bodies.push(JSON.parse(String(body))))
@@ -188,7 +188,7 @@ test('services that charge by the number of results are asked for one price unit
   expect(bodies).toMatchObject([{ numResults: 10 }, { num: 10 }])
 })
 
-test('SearXNG without responding engines is a failure, not an empty result', async () => {
+test('the backend SearXNG fails with upstream_error if no search engine responded', async () => {
   handle = (_, response) =>
     send(response, JSON.stringify({ results: [], unresponsive_engines: [['google', 'timeout']] }))
   const backend = openWebSearch(searxng(base), pages)
@@ -197,10 +197,10 @@ test('SearXNG without responding engines is a failure, not an empty result', asy
   })
 })
 
-describe('a web page', () => {
+describe('the reader of web pages', () => {
   const read = (path = '/page', domains = ALL) => pages.read(`${base}${path}`, { ...READING, domains })
 
-  test('is read as text, decompressed and in its charset', async () => {
+  test('returns the text of a page, decompressed and decoded by its charset', async () => {
     site({
       '/page': (response) => send(response, gzipSync(PAGE), { 'content-encoding': 'gzip' }),
       '/cyrillic': (response) =>
@@ -212,7 +212,7 @@ describe('a web page', () => {
     expect((await read('/cyrillic')).text).toBe('При')
   })
 
-  test('is read after a redirect, under its new URL', async () => {
+  test('follows a redirect, and returns the new URL', async () => {
     site({
       '/old': (response) => send(response, '', { location: '/page#part' }, 301),
       '/page': (response) => send(response, PAGE),
@@ -221,41 +221,53 @@ describe('a web page', () => {
   })
 
   test.each<[string, string, (response: ServerResponse) => void]>([
-    ['is not there', 'not_found', (response) => send(response, '', {}, 404)],
-    ['is forbidden', 'permission_denied', (response) => send(response, '', {}, 403)],
-    ['fails', 'upstream_error', (response) => send(response, '', {}, 500)],
-    ['moves in a circle', 'upstream_error', (response) => send(response, '', { location: '/page' }, 302)],
-    ['moves to nowhere', 'upstream_error', (response) => send(response, '', { location: 'http://[' }, 302)],
-    ['moves to a file', 'invalid_value', (response) => send(response, '', { location: 'file:///etc/passwd' }, 302)],
+    ['has status 404', 'not_found', (response) => send(response, '', {}, 404)],
+    ['has status 403', 'permission_denied', (response) => send(response, '', {}, 403)],
+    ['has status 500', 'upstream_error', (response) => send(response, '', {}, 500)],
+    ['redirects to itself', 'upstream_error', (response) => send(response, '', { location: '/page' }, 302)],
+    ['redirects to an invalid URL', 'upstream_error', (response) => send(response, '', { location: 'http://[' }, 302)],
     [
-      'moves to a metadata service',
+      'redirects to a file URL',
+      'invalid_value',
+      (response) => send(response, '', { location: 'file:///etc/passwd' }, 302),
+    ],
+    [
+      'redirects to a metadata service',
       'invalid_value',
       (response) => send(response, '', { location: 'http://169.254.169.254/' }, 302),
     ],
     [
-      'is a program',
+      'has the type application/octet-stream',
       'unsupported_media_type',
       (response) => send(response, 'MZ', { 'content-type': 'application/octet-stream' }),
     ],
-    ['says nothing of its type', 'unsupported_media_type', (response) => send(response, PAGE, { 'content-type': '' })],
+    ['has no content type', 'unsupported_media_type', (response) => send(response, PAGE, { 'content-type': '' })],
     ['is binary', 'unsupported_media_type', (response) => send(response, 'a\0b', { 'content-type': 'text/plain' })],
     ['has no text', 'unsupported_media_type', (response) => send(response, '<html><body><img></body></html>')],
-    ['is huge', 'request_too_large', (response) => send(response, 'x'.repeat(100_000))],
+    ['is above the maximum size', 'request_too_large', (response) => send(response, 'x'.repeat(100_000))],
     [
-      'is huge once unpacked',
+      'is above the maximum size after decompression',
       'request_too_large',
       (response) => send(response, gzipSync(Buffer.alloc(10_000_000)), { 'content-encoding': 'gzip' }),
     ],
-    ['is not packed as it says', 'upstream_error', (response) => send(response, PAGE, { 'content-encoding': 'br' })],
-    ['never comes', 'upstream_timeout', () => {}],
-    ['drips', 'upstream_timeout', (response) => void setInterval(() => response.write('x'), 200).unref()],
-    ['breaks off', 'upstream_error', breakOff],
-  ])('that %s is %s', async (_, code, answer) => {
+    [
+      'is not compressed as its header declares',
+      'upstream_error',
+      (response) => send(response, PAGE, { 'content-encoding': 'br' }),
+    ],
+    ['never arrives', 'upstream_timeout', () => {}],
+    [
+      'arrives byte by byte without an end',
+      'upstream_timeout',
+      (response) => void setInterval(() => response.write('x'), 200).unref(),
+    ],
+    ['ends with a closed connection', 'upstream_error', breakOff],
+  ])('fails if the page %s, with the code %s', async (_, code, answer) => {
     site({ '/page': answer })
     await expect(read()).rejects.toMatchObject({ code })
   })
 
-  test('in a private network is not requested, by its address or by a redirect', async () => {
+  test('sends no request to a private address, whether by URL or by redirect', async () => {
     const strict = new WebPages({ policy: { allowPrivate: false } })
     for (const url of [
       `${base}/page`,
@@ -269,7 +281,7 @@ describe('a web page', () => {
     await strict.close()
   })
 
-  test('of a host that the request does not allow is not requested, also after a redirect', async () => {
+  test('sends no request to a host that the caller does not allow, whether by URL or by redirect', async () => {
     await expect(read('/page', { allow: ['a.example'], deny: [] })).rejects.toMatchObject({ code: 'permission_denied' })
     expect(asked).toEqual([])
     site({ '/page': (response) => send(response, '', { location: 'https://denied.example/' }, 302) })
@@ -279,24 +291,24 @@ describe('a web page', () => {
   })
 
   test.each<[string, boolean, (response: ServerResponse) => void]>([
-    ['is not there', true, (response) => send(response, '', {}, 404)],
-    ['allows it', true, (response) => send(response, 'User-agent: *\nDisallow: /other\n')],
-    ['forbids it to all', false, (response) => send(response, 'User-agent: *\nDisallow: /\n')],
+    ['does not exist', true, (response) => send(response, '', {}, 404)],
+    ['allows the page', true, (response) => send(response, 'User-agent: *\nDisallow: /other\n')],
+    ['forbids the page to all', false, (response) => send(response, 'User-agent: *\nDisallow: /\n')],
     [
-      'forbids it to us',
+      'forbids the page to Sluice',
       false,
       (response) => send(response, 'User-agent: sluiceresearch\nDisallow: /page\n\nUser-agent: *\nAllow: /\n'),
     ],
-    ['forbids it to others', true, (response) => send(response, 'User-agent: other\nDisallow: /\n')],
-    ['has moved, and forbids it', false, (response) => send(response, '', { location: '/rules' }, 302)],
-    ['fails', false, (response) => send(response, '', {}, 503)],
-    ['breaks off', false, (response) => void response.destroy()],
+    ['forbids the page to others', true, (response) => send(response, 'User-agent: other\nDisallow: /\n')],
+    ['was moved and forbids the page', false, (response) => send(response, '', { location: '/rules' }, 302)],
+    ['has status 503', false, (response) => send(response, '', {}, 503)],
+    ['ends with a closed connection', false, (response) => void response.destroy()],
     [
-      'takes too long to understand',
+      'takes too long to evaluate',
       false,
       (response) => send(response, `User-agent: *\n${`Disallow: /${'*a'.repeat(1_000)}\n`.repeat(200)}`),
     ],
-  ])('of a site whose robots.txt %s is read: %s', async (_, isRead, robots) => {
+  ])('respects a robots.txt that %s (page is read: %s)', async (_, isRead, robots) => {
     const path = `/page${'a'.repeat(1_500)}`
     const ok = (response: ServerResponse) => send(response, PAGE)
     const rules = (response: ServerResponse) => send(response, 'User-agent: *\nDisallow: /page\n')
@@ -306,7 +318,7 @@ describe('a web page', () => {
     else await expect(reading).rejects.toMatchObject({ code: 'permission_denied' })
   })
 
-  test('has the robots.txt of its site requested once', async () => {
+  test('requests the robots.txt of a site once for two pages', async () => {
     site({ '/page': (response) => send(response, PAGE) })
     await read()
     await read()

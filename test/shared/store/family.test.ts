@@ -29,7 +29,7 @@ const step = (key: string, changes: Partial<NewStep> = {}): NewStep => {
 const PROGRESS = { type: 'job.progress' as const, data: { progress: { phase: 'searching' } } }
 const DELTA = { type: 'job.output.delta' as const, data: { text: 'a' } }
 
-describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabase }) => {
+describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDatabase }) => {
   let database: TestDatabase
   let store: Store
   beforeEach(async (context) => {
@@ -61,7 +61,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     return await store.complete(run, { result: { text: id }, usage: { total_tokens: 3 } })
   }
 
-  it('stores a step with the pending output and progress, once', async () => {
+  it('record a step once, together with its pending output and progress', async () => {
     const run = await running(store)
     const moved = await store.addStep(run, step('a'), [DELTA, PROGRESS])
     expect(moved?.events).toMatchObject([
@@ -79,7 +79,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(run.id)).toMatchObject({ steps: 1, chunk: 1, last_seq: 4 })
   })
 
-  it('lists steps with input and output, in order, page by page, to their tenant alone', async () => {
+  it('list their steps with input and output, in order and in pages, to their own tenant only', async () => {
     const run = await running(store)
     const input = (text: string) => JSON.stringify({ value: { text } })
     for (const [nth, key] of ['c', 'a', 'b'].entries())
@@ -99,7 +99,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await store.listRecordedSteps('key_b', run.id, 0, 2)).toEqual([])
   })
 
-  it('lists steps that no other job has made without those between them, and the text of an output', async () => {
+  it('are listed without their child jobs if requested, and return the text of a result', async () => {
     const { ids } = await parentOf(3)
     for (const id of ids) await end(id)
     const own = await running(store, { endpoint: '/v1/embeddings' })
@@ -115,7 +115,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await store.findResultText('key_b', own.id)).toBeNull()
   })
 
-  it('returns an equal response for a repeated step without output, and stores no other step', async () => {
+  it('return an equal response for a repeated step, and refuse another step with an equal write number', async () => {
     const run = await running(store)
     await store.addStep(run, step('a'), [])
     expect((await store.addStep(run, step('a'), []))?.job).toMatchObject({ steps: 1, chunk: 1 })
@@ -131,8 +131,8 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
   it.each([
     ['a step', (run: HeldAttempt) => store.addStep(run, step('a'), [])],
     ['a child', (run: HeldAttempt) => store.submitChild(run, childOf(run, 'a'))],
-    ['parking', (run: HeldAttempt) => park(run, [])],
-  ])('refuses %s of an attempt that was lost, of another owner, and after the end', async (_, write) => {
+    ['waiting for children', (run: HeldAttempt) => park(run, [])],
+  ])('refuse %s from a lost attempt, from another owner, and after the end', async (_, write) => {
     const run = await running(store)
     await store.handBack(run)
     expect(await write(next(run))).toBeUndefined()
@@ -147,7 +147,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(run.id)).toMatchObject({ state: 'failed', children: 0, steps: 0 })
   })
 
-  it('creates a child with the tenant, priority, trace and deadline of its parent, once', async () => {
+  it('create a child job once, with the tenant, priority, trace and deadline of the parent', async () => {
     const run = await running(store, { priority: 'low', traceparent: '00-a-b-01', requestId: 'req_1' })
     const moved = await store.submitChild(run, childOf(run, 'a'))
     expect(moved?.job).toMatchObject({ id: run.id, children: 1, chunk: 1 })
@@ -173,7 +173,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(children).toHaveLength(3)
   })
 
-  it('distinguishes a child from a rerun, and from a job with a parent_id', async () => {
+  it('list only their children, not redriven jobs or other jobs with their parent_id', async () => {
     const { run } = await parentOf(1)
     await running(store, { parentId: run.id })
     await store.fail(run, { error: ERROR })
@@ -182,7 +182,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(childJobId(run.id, 'again'))).toMatchObject({ parent_id: run.id, depth: 0 })
   })
 
-  it('parks a job until the last awaited child has ended, and wakes it once', async () => {
+  it('wait until the last awaited child has ended, and are queued once', async () => {
     const { run, ids } = await parentOf(3)
     const [one = '', other = '', third = ''] = ids
     const moved = await park(run, [one, other])
@@ -207,7 +207,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect((await job(third)).state).toBe('queued')
   })
 
-  it('queues a job at once whose children have ended meanwhile, with a reset of its output', async () => {
+  it('are queued at once if all children ended before the wait began, and reset their output', async () => {
     const { run, ids } = await parentOf(1)
     await end(ids[0] ?? '')
     const moved = await store.park(run, { ids, wrapUpMs: 60_000, output: [DELTA] })
@@ -217,7 +217,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     })
   })
 
-  it('cancels a parking or waiting job with a cancel request', async () => {
+  it('are cancelled if a cancel is requested before or during their wait', async () => {
     const { run, ids } = await parentOf(1)
     await store.cancel(TENANT, run.id)
     expect(await park(run, ids)).toMatchObject({ job: { state: 'cancelled' }, events: [{ type: 'job.cancelled' }] })
@@ -229,7 +229,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     })
   })
 
-  it('wakes a job whose wait is over, and fails one that was not woken before its deadline', async () => {
+  it('are queued when their maximum wait is over, and fail with timeout at their deadline', async () => {
     const { run, ids } = await parentOf(1)
     await park(run, ids, 60_000)
     await database.advance(HOUR_MS - 120_000)
@@ -249,7 +249,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect((await types(second.id)).at(-1)).toBe('job.failed')
   })
 
-  it('is never left waiting if its last child ends while it parks', async () => {
+  it('are queued exactly once if their last child ends while the wait begins', async () => {
     for (let round = 0; round < 10; round++) {
       const { run, ids } = await parentOf(2)
       const ends = ids.map(async (id) => {
@@ -262,7 +262,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     }
   })
 
-  it('cancels the unfinished children, as a caller does, and records when that is done', async () => {
+  it('cancel their unfinished children when they end, and record when that is done', async () => {
     const { run, ids } = await parentOf(3)
     const [waits = '', runs = '', over = ''] = ids
     await claimed(store, runs, await alive(store))
@@ -286,7 +286,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(over)).toEqual(before)
   })
 
-  describe('of a job that may write a partial result when cancelled', () => {
+  describe('with a partial result on cancel', () => {
     const PARTIAL_MS = 30_000
     const partial = { partialMs: PARTIAL_MS }
     /** A job that has done a step and waits for a child. */
@@ -301,7 +301,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       return (await store.renew({ boot: run.boot, ...lease })).find(({ id }) => id === run.id)
     }
 
-    it('first asks its owner to finish, then to stop, and is completed in between', async () => {
+    it('receive a request to finish at the first cancel and to stop at the second, and may complete', async () => {
       const run = await running(store, partial)
       expect(await store.cancel(TENANT, run.id)).toMatchObject({
         job: { state: 'in_progress', partial_ms: PARTIAL_MS },
@@ -318,7 +318,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       expect((await store.complete(second, { result: 1 }))?.job.state).toBe('completed')
     })
 
-    it('ends at once without steps, at the second cancel, and if its caller has disconnected', async () => {
+    it('end as cancelled without steps, at the second cancel, or if the caller has disconnected', async () => {
       const { id, child } = await waiting()
       expect((await store.cancel(TENANT, id, 'final'))?.job.state).toBe('cancelled')
       expect((await job(child)).state).toBe('queued')
@@ -333,14 +333,14 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       expect(await owned(left)).toMatchObject({ isCancelRequested: true, isToWrapUp: false })
     })
 
-    it('continues writing after concurrent cancels', async () => {
+    it('continue to finish after three concurrent cancels', async () => {
       const run = await running(store, partial)
       const moved = await Promise.all([1, 2, 3].map(() => store.cancel(TENANT, run.id, 'once')))
       expect(moved.filter(Boolean)).toMatchObject([{ events: [{ type: 'job.cancelling', data: { partial: true } }] }])
       expect(await owned(run)).toMatchObject({ isCancelRequested: false, isToWrapUp: true })
     })
 
-    it('is queued while waiting, and survives its worker, until the time for it is over', async () => {
+    it('are queued by a cancel during their wait, and can run again until the time limit', async () => {
       const { id } = await waiting()
       expect(await store.cancel(TENANT, id)).toMatchObject({ job: { state: 'queued' }, request: { body: 'hello' } })
       expect(await store.wake(id)).toBeUndefined()
@@ -367,17 +367,17 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     })
 
     it.each([
-      ['gives it back', (run: HeldAttempt) => store.handBack(run)],
-      ['fails', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
-      ['waits', (run: HeldAttempt) => park(run, [])],
-    ])('ends if its worker %s after the time for it', async (_, write) => {
+      ['requeues the job', (run: HeldAttempt) => store.handBack(run)],
+      ['fails the attempt', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
+      ['waits for children', (run: HeldAttempt) => park(run, [])],
+    ])('end as cancelled if the worker %s after the time limit', async (_, write) => {
       const run = await running(store, partial)
       await store.cancel(TENANT, run.id)
       await database.advance(PARTIAL_MS)
       expect((await write(run))?.job.state).toBe('cancelled')
     })
 
-    it('is requeued if its worker died, and ended if that is only paused', async () => {
+    it('are requeued if their worker is dead, and cancelled if it lives beyond the time limit', async () => {
       const reaper = await alive(store, 'boot_reaper', 3_600_000)
       await store.holdLease('reaper', reaper, 3_600_000)
       const policy = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
@@ -399,7 +399,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       ])
     })
 
-    it('may do so again when rerun', async () => {
+    it('keep the time limit for a partial result when they are redriven', async () => {
       const run = await running(store, partial)
       await store.fail(run, { error: ERROR })
       const again = await store.redrive(TENANT, run.id, childJobId(run.id, 'again'))
@@ -407,7 +407,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     })
   })
 
-  it('counts waiting parents separately, and lists them', async () => {
+  it('are counted and listed in state waiting', async () => {
     const { run, ids } = await parentOf(1)
     await park(run, ids)
     expect(await store.depth()).toEqual(
@@ -416,7 +416,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect((await store.list(TENANT, { limit: 10, states: ['waiting'] })).jobs.map(({ id }) => id)).toEqual([run.id])
   })
 
-  it('purges children and steps with their parent, and no child before it', async () => {
+  it('are purged together with their children and steps, and no child is purged before its parent', async () => {
     const { run, ids } = await parentOf(2)
     await store.addStep(run, step('a', { output: { blob: 'job_1-x' } }), [])
     for (const id of ids) await end(id)
@@ -439,7 +439,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(Number(left[0]?.count)).toBe(0)
   })
 
-  it('purges a family of more parents than one step, though their children have the last ids', async () => {
+  it('are purged in several steps if the family has 55 parents with children', async () => {
     const keysById = (parent: string, count: number) => {
       const keys = Array.from({ length: count }, (_, nth) => `${nth}`)
       return keys.toSorted((a, b) => (childJobId(parent, a) < childJobId(parent, b) ? -1 : 1))

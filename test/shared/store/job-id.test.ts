@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { REPLY_SHARDS, replyShard } from '#shared/jobs/topics.ts'
 import { newId } from '#shared/lib/id.ts'
 
-it('ids have their prefix, their length, and characters that need no escaping', () => {
+it('a new id has its prefix, its length, and only letters and digits', () => {
   for (const length of [1, 8, 24, 20_000]) {
     const id = newId('job_', length)
     expect(id).toMatch(/^job_[0-9A-Za-z]+$/)
@@ -11,12 +11,12 @@ it('ids have their prefix, their length, and characters that need no escaping', 
   expect(newId('req_')).toHaveLength('req_'.length + 24)
 })
 
-it('ids do not repeat', () => {
+it('a new id differs from 50,000 other ids', () => {
   const ids = new Set(Array.from({ length: 50_000 }, () => newId('', 12)))
   expect(ids.size).toBe(50_000)
 })
 
-it('every character of an id is equally likely', () => {
+it('a new id has each of its 54 characters with equal probability', () => {
   const counts = new Map<string, number>()
   for (const character of newId('', 540_000)) counts.set(character, (counts.get(character) ?? 0) + 1)
   expect(counts.size).toBe(54)
@@ -24,7 +24,7 @@ it('every character of an id is equally likely', () => {
   for (const count of counts.values()) expect(Math.abs(count - 10_000)).toBeLessThan(600)
 })
 
-it('the reply shard of a boot id is constant, and boot ids spread over all shards', () => {
+it('the reply shard of a boot id is constant, and 1,000 boot ids use every shard', () => {
   expect(replyShard('ing_0000000000000000')).toBe(replyShard('ing_0000000000000000'))
   const shards = new Set(Array.from({ length: 1_000 }, () => replyShard(newId('ing_', 16))))
   expect(shards.size).toBe(REPLY_SHARDS)

@@ -20,7 +20,7 @@ const ADAPTERS = [
 const ERROR = { code: 'upstream_error', message: 'The upstream failed.', param: null } as const
 const HOUR_MS = 3_600_000
 
-describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDatabase }) => {
+describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere, openDatabase }) => {
   let database: TestDatabase
   let store: Store
   beforeEach(async (context) => {
@@ -46,7 +46,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
   const ids = async (query: Partial<OperatorJobs> = {}) =>
     (await store.operator.listJobs({ limit: 100, ...query })).jobs.map(({ id }) => id)
 
-  it('lists the jobs of all tenants, newest first, by tenant, pool, model, state and time', async () => {
+  it('list the jobs of all tenants, newest first, by tenant, pool, model, state and time', async () => {
     const first = await create(1)
     const failed = await create(2, { tenant: 'key_b' })
     const other = await create(3, { pool: 'embeddings', model: 'embed-1' })
@@ -76,7 +76,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     { of: 'one tenant', query: { tenant: 'key_a' } },
     { of: 'one state', query: { states: ['queued'] as const } },
     { of: 'a model', query: { model: 'echo-1' } },
-  ])('lists every job of $of once, page by page', async ({ query }) => {
+  ])('list each job of $of exactly once over several pages', async ({ query }) => {
     const all: string[] = []
     for (let nth = 0; nth < 7; nth++) all.unshift(await create(nth))
     const seen: string[] = []
@@ -89,7 +89,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     expect(seen).toEqual(all)
   })
 
-  it('counts the older jobs of equal work and priority', async () => {
+  it('count the older jobs of equal kind, model and priority', async () => {
     const [first, , third] = [await create(1), await create(2), await create(3)]
     await create(0, { model: 'echo-2' })
     await create(0, { priority: 'low' })
@@ -98,7 +98,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     expect(await store.operator.countAhead({ id: third, ...work })).toBe(2)
   })
 
-  it('lists failed and successful deliveries, and retries one that had failed', async () => {
+  it('list failed and successful deliveries, and make a failed one due again', async () => {
     const webhook = { url: 'https://example.com/a-secret', events: ['job.failed'] }
     const [given, pending] = [await create(1, { webhook }), await create(2, { webhook, tenant: 'key_b' })]
     for (const id of [given, pending]) await fail(id)
@@ -128,7 +128,7 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     expect(await store.operator.retryDelivery('evt_unknown')).toBeUndefined()
   })
 
-  it('stores a pause, once each, until it is resumed', async () => {
+  it('store a pause once per model or pool until it is resumed', async () => {
     const [model, pool] = [{ target: 'model', id: 'echo-1' } as const, { target: 'pool', id: 'code' } as const]
     await store.operator.pause(model, 'key_1')
     await store.operator.pause(model, 'key_2')

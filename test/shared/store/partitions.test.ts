@@ -17,8 +17,8 @@ const partitions = async (database: TestDatabase) =>
   )
 const days = (count: number) => ['job_events', 'job_steps', 'jobs'].map((inhparent) => ({ inhparent, count }))
 
-describe.skipIf(!postgres)('partitions of Postgres', () => {
-  it('are created once by processes that find them missing at the same time', async () => {
+describe.skipIf(!postgres)('the daily partitions in Postgres', () => {
+  it('are created once by processes that need them at the same time', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await (await database.open()).close()
     const connections = Array.from({ length: PROCESSES }, () => openConnection(database.url))
@@ -32,7 +32,7 @@ describe.skipIf(!postgres)('partitions of Postgres', () => {
     expect(await partitions(database)).toEqual(days(5 + 5 * ROUNDS))
   })
 
-  it('of a past day block no start and no scheduler', async () => {
+  it('are dropped without an error by concurrent starts and schedulers', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const first = await database.open()
     await database.advance(10 * DAY_MS)

@@ -47,7 +47,7 @@ function namesInCode(): string[] {
   return [...modules.flatMap((module) => Object.values(module)), ...whole].flatMap(named)
 }
 
-describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
+describe.skipIf(!postgres)('the queries on a million jobs in Postgres', () => {
   let sent: Query[]
   let database: Awaited<ReturnType<typeof openPostgresDatabase>>
 
@@ -61,7 +61,7 @@ describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
   }, 300_000)
   afterAll(async () => await database[Symbol.asyncDispose]())
 
-  it('every statement finds its few rows by an index', { timeout: 300_000 }, async () => {
+  it('read a bounded number of rows by an index', { timeout: 300_000 }, async () => {
     await using client = await connect(database.url)
     const plans = new Map<string, Touched>()
     for (const query of sent) {
@@ -76,7 +76,9 @@ describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
     expect(Object.fromEntries(wrong)).toEqual({})
   })
 
-  it('a statement that was planned for empty tables does, too', { timeout: 300_000 }, async () => {
+  it('read a bounded number of rows even with a plan that was made for empty tables', {
+    timeout: 300_000,
+  }, async () => {
     await using young = await openPostgresDatabase(postgres ?? '')
     await young.open()
     await using client = await connect(young.url)
@@ -116,8 +118,8 @@ async function connect(url: string): Promise<Client & AsyncDisposable> {
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }
 
-describe.skipIf(!postgres)('among a thousand ended jobs in Postgres', () => {
-  it('each is entered in the ledger without a scan of the others', { timeout: 60_000 }, async () => {
+describe.skipIf(!postgres)('the ledger entry of 1,000 ended jobs in Postgres', () => {
+  it('reads a number of rows proportional to the number of jobs', { timeout: 60_000 }, async () => {
     const jobs = 1_000
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
@@ -251,8 +253,8 @@ async function fillPostgres(url: string): Promise<Layout> {
   return layout
 }
 
-describe('among some hundred thousand jobs in SQLite', () => {
-  it('every statement finds its few rows by an index, and none holds the event loop', {
+describe('the queries on 200,000 jobs in SQLite', () => {
+  it('use an index, and block the event loop for a bounded time', {
     timeout: 300_000,
   }, async () => {
     await using database = await openSqliteDatabase()

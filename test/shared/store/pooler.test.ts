@@ -27,7 +27,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
   }
 
   it.each(['default', 'session', 'transaction'] as const)(
-    'works with pool_mode %s, and doctor detects it',
+    'works with pool_mode %s, which the doctor command detects',
     async (mode) => {
       const pooler = await start(mode)
       await using database = await openPooledDatabase(postgres ?? '', pooler.url)
@@ -43,7 +43,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     },
   )
 
-  it('is used by many concurrent connections without a failure, including keys and limits', async () => {
+  it('completes 200 concurrent jobs over pooled connections, including keys and limits', async () => {
     const pooler = await start('transaction')
     await using database = await openPooledDatabase(postgres ?? '', pooler.url)
     const stores = await Promise.all([1, 2, 3].map(() => open(database.url)))
@@ -65,7 +65,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     for (const one of [...stores, keys, counts]) await one.close()
   })
 
-  it('leaves no setting, lock or named statement on pooled connections', async () => {
+  it('leaves no settings, locks or named statements on pooled connections', async () => {
     const pooler = await start('transaction')
     await using database = await openPooledDatabase(postgres ?? '', pooler.url)
     const store = await open(database.url)
@@ -82,7 +82,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     await store.close()
   })
 
-  it('is migrated through the pooler once by several starts, which release the lock', async () => {
+  it('is migrated once by concurrent starts, which release the migration lock', async () => {
     const pooler = await start('transaction')
     const name = `t_migrate_${Date.now()}`
     const admin = new Client({ connectionString: postgres ?? '' })
@@ -106,7 +106,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
     await admin.end()
   })
 
-  it('recovers after the pooler was killed, and no call fails for another reason', async () => {
+  it('fails with overloaded while PgBouncer is down, and recovers afterwards', async () => {
     const pooler = await start('transaction')
     await using database = await openPooledDatabase(postgres ?? '', pooler.url)
     const store = await open(database.url)

@@ -7,13 +7,13 @@ const failure = (code: string | undefined, message = 'words of the server') =>
   Object.assign(new Error(message), code === undefined ? {} : { code })
 const serviceError = (error: unknown) => translate(error).error as ServiceError
 
-describe('a failure of Postgres', () => {
+describe('the translation of a Postgres error', () => {
   it.each([
     ...['08000', '08003', '08006', '08P01', '25006', '26000', '42P05', '0A000', '25P02', '25P03', '40001', '40P01'],
     ...['53000', '53100', '53200', '53300', '53400', '55P03', '55006', '57000', '57014', '57P01', '57P02', '57P03'],
     ...['57P05', '58000', '58030', '58P01', 'F0000', 'XX000', 'XX001', 'XX002', '28000', '28P01', '3D000', '42501'],
     ...['42P01', '42883', '3F000', 'ECONNRESET', 'EPIPE', 'ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'ETIMEDOUT'],
-  ])('%s is an infrastructure failure, and ends no job', (code) => {
+  ])('maps SQLSTATE or system code %s to overloaded with a remedy', (code) => {
     const error = serviceError(failure(code))
     expect(error).toMatchObject({ code: 'overloaded', isInfrastructure: true, cause: { code } })
     expect((error.cause as PostgresProblem).remediation).not.toBe('')
@@ -27,16 +27,19 @@ describe('a failure of Postgres', () => {
     'timeout expired',
     'Client has encountered a connection error and is not queryable',
     'The server does not support SSL connections',
-  ])('%s, a message of the client, is an infrastructure failure', (message) => {
+  ])('maps the client message "%s" to overloaded', (message) => {
     expect(serviceError(failure(undefined, message))).toMatchObject({ code: 'overloaded', isInfrastructure: true })
   })
 
-  it.each(['22001', '22021', '22P02', '23505', '23514', '42601', '54000'])('%s is returned unchanged', (code) => {
-    const error = failure(code)
-    expect(translate(error)).toMatchObject({ effect: undefined, error })
-  })
+  it.each(['22001', '22021', '22P02', '23505', '23514', '42601', '54000'])(
+    'returns an error with SQLSTATE %s unchanged',
+    (code) => {
+      const error = failure(code)
+      expect(translate(error)).toMatchObject({ effect: undefined, error })
+    },
+  )
 
-  it('is not misclassified by the text of a caller in it', () => {
+  it('ignores text of the caller inside the message', () => {
     const error = failure(
       '22P02',
       'invalid input syntax for type json: "no such database, password authentication failed"',
@@ -69,7 +72,7 @@ describe('a failure of Postgres', () => {
     ['53100', 'could not extend file', 'disk_full', /disk/],
     ['57014', 'canceling statement due to statement timeout', 'slow', /locks/],
     ['08P01', 'query_wait_timeout', 'timeout', /firewalls/],
-  ])('%s "%s" is of the class %s, with a remedy', (code, message, name, remediation) => {
+  ])('maps %s "%s" to the failure class %s with a remedy', (code, message, name, remediation) => {
     const { cause } = serviceError(failure(code, message))
     expect(cause).toBeInstanceOf(PostgresProblem)
     expect(cause).toMatchObject({ facts: { failure: name }, remediation: expect.stringMatching(remediation) })

@@ -27,7 +27,7 @@ if (noLocal && process.env.CI === 'true') throw new Error(`The restart tests can
 const open = (url: string, options = {}) => openPostgresStore({ url, onProblem: () => undefined, ...options })
 
 describe.skipIf(!postgres)('the store on a shared Postgres', () => {
-  it('is migrated once, by any number of concurrent starts, and repeatedly', async () => {
+  it('is migrated once by concurrent and repeated starts', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const stores = await Promise.all([1, 2, 3, 4].map(() => open(database.url)))
     stores.push(await open(database.url))
@@ -39,7 +39,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await database.query('SELECT id FROM jobs')).toHaveLength(5)
   })
 
-  it('refuses a schema with unknown migrations, and accepts one with later ones', async () => {
+  it('refuses a schema whose migrations differ, and accepts one with later migrations', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await (await open(database.url)).close()
     await database.query("INSERT INTO migrations VALUES ('999-later.sql', 'x')")
@@ -50,7 +50,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     )
   })
 
-  it('measures leases and deadlines by the clock of the database, whatever the clock of the process', async () => {
+  it('measures leases and deadlines by the clock of the database, not of the process', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const boot = await alive(store, undefined, 2_000)
@@ -69,7 +69,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await store.claim(other.id, boot)).toBeUndefined()
   })
 
-  it('stores jobs, events and steps in partitions by day, created in advance, and drops them whole', async () => {
+  it('stores jobs, events and steps in daily partitions, which are created in advance and dropped whole', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const partitions = async () =>
@@ -99,14 +99,14 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await partitions()).toBe(15)
   })
 
-  it('reads and changes one job in one partition only', async () => {
+  it('reads one job by its id from a single partition', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await database.open()
     const plan = JSON.stringify(await database.query(`EXPLAIN SELECT * FROM jobs WHERE id = '${newJobId()}'`))
     expect(plan.match(/jobs_\d{8}_pkey/g)).toHaveLength(1)
   })
 
-  it('finds changed jobs by their ids, even with a plan for empty tables', async () => {
+  it('finds changed jobs by the primary key, even with a plan for empty tables', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await open(database.url, { connectionsMax: 2 })
     const boot = await alive(store)
@@ -130,7 +130,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await read('jobs_%_published_at_ms_idx')).toBeLessThan(400)
   })
 
-  it('abandons a statement that waits too long, and recovers', async () => {
+  it('cancels a statement that waits too long for a lock, and runs later ones', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const first = await database.open()
     const store = await open(database.url, { statementTimeoutMs: 300 })
@@ -148,7 +148,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await store.close()
   })
 
-  it('does not take the jobs of a process whose renewal is in flight', async () => {
+  it('does not requeue the jobs of a process whose lease renewal is in flight', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const run = await running(store)
@@ -164,8 +164,8 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
   })
 })
 
-describe.skipIf(!postgres)('a schema change', () => {
-  it('has no time limit, blocks no writer, and is finished by the next start if interrupted', async () => {
+describe.skipIf(!postgres)('a schema migration of Postgres', () => {
+  it('has no time limit, blocks no writes, and is completed by the next start if it is interrupted', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await openOldSchema(database)
     const job = newJob()
@@ -207,8 +207,8 @@ describe.skipIf(!postgres)('a schema change', () => {
   }, 120_000)
 })
 
-describe.skipIf(!postgres)('while its disk is full', () => {
-  it('the store reports it to callers and once in the log, still reads, and writes again when there is space', async () => {
+describe.skipIf(!postgres)('the store on a Postgres with a full disk', () => {
+  it('refuses writes with overloaded, logs the problem once, still reads, and recovers', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const problems: string[] = []
     const store = await open(database.url, { onProblem: (message: string) => void problems.push(message) })
@@ -232,8 +232,8 @@ describe.skipIf(!postgres)('while its disk is full', () => {
   }, 60_000)
 })
 
-describe.skipIf(!postgres)('while a lock is held for longer than the statement timeout', () => {
-  it('each call fails by itself, soon enough, and the store survives', async () => {
+describe.skipIf(!postgres)('the store on a Postgres with a locked table', () => {
+  it('fails each call with overloaded after the statement timeout, and recovers when the lock ends', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const problems: string[] = []
     const onProblem = (message: string) => problems.push(message)
@@ -255,7 +255,7 @@ describe.skipIf(!postgres)('while a lock is held for longer than the statement t
     await store.close()
   }, 60_000)
 
-  it('a shorter lock fails no call', async () => {
+  it('completes all calls if the lock is shorter than the statement timeout', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await open(database.url, { connectionsMax: 2 })
     const job = newJob()
@@ -272,9 +272,9 @@ describe.skipIf(!postgres)('while a lock is held for longer than the statement t
   }, 60_000)
 })
 
-describe.skipIf(noLocal !== undefined)('when Postgres goes down', () => {
+describe.skipIf(noLocal !== undefined)('the store during an outage of Postgres', () => {
   it.each(['SIGINT', 'SIGKILL'] as const)(
-    'the store refuses at once, recovers automatically, and has all acknowledged writes (%s)',
+    'fails with overloaded, recovers, and has all acknowledged writes exactly once (%s)',
     async (signal) => {
       await using server = await startLocalPostgres()
       const problems: string[] = []
@@ -305,7 +305,7 @@ describe.skipIf(noLocal !== undefined)('when Postgres goes down', () => {
     120_000,
   )
 
-  it('a hanging server is abandoned after the timeout, and used again', async () => {
+  it('abandons a suspended server after the statement timeout, and uses it again when it resumes', async () => {
     await using server = await startLocalPostgres()
     const store = await open(server.url, { statementTimeoutMs: 500 })
     const given = newJob()
@@ -319,7 +319,7 @@ describe.skipIf(noLocal !== undefined)('when Postgres goes down', () => {
     await store.close()
   }, 60_000)
 
-  it('a store cannot be opened, with the reason', async () => {
+  it('cannot be opened, and reports the error overloaded', async () => {
     await expect(open('postgres://sluice@127.0.0.1:1/none')).rejects.toMatchObject({ code: 'overloaded' })
   })
 })

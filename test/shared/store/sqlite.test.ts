@@ -40,7 +40,7 @@ function startWriter(errors: 'inherit' | 'ignore' = 'inherit') {
   return { pid: child.pid ?? 0, lines: () => output.split('\n').length - 1, exited, kill }
 }
 
-it('loses no acknowledged write at any kill of its process', async () => {
+it('the SQLite store has every acknowledged write after its process was killed at any time', async () => {
   const answers: string[] = []
   for (let kills = 0; kills < 5; kills++) {
     const writer = startWriter()
@@ -64,7 +64,7 @@ it('loses no acknowledged write at any kill of its process', async () => {
   await store.close()
 })
 
-it('acknowledges no write that is missing when the disk fills up', async () => {
+it('the SQLite store acknowledges no write that is missing after the disk was full', async () => {
   const db = new DatabaseSync(join(directory, 'full.db'))
   db.exec('CREATE TABLE texts (text text) STRICT; PRAGMA max_page_count = 12')
   const insert = db.prepare('INSERT INTO texts VALUES (?)')
@@ -85,7 +85,7 @@ it('acknowledges no write that is missing when the disk fills up', async () => {
   db.close()
 })
 
-it('reports a full disk to callers, to operators and once in the log, and recovers when there is space', async () => {
+it('the SQLite store with a full disk refuses writes, logs the problem once, and recovers', async () => {
   const path = join(directory, 'small')
   const problems: string[] = []
   const exec = vi.spyOn(DatabaseSync.prototype, 'exec')
@@ -106,7 +106,7 @@ it('reports a full disk to callers, to operators and once in the log, and recove
   await store.close()
 })
 
-it('syncs the disk in every group with a durable write, and in no other', async () => {
+it('the group commit syncs the disk for each group with a durable write, and for no other group', async () => {
   const db = new DatabaseSync(join(directory, 'transient.db'))
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE texts (text text) STRICT')
   const group = new GroupCommit(db)
@@ -124,7 +124,7 @@ it('syncs the disk in every group with a durable write, and in no other', async 
   db.close()
 })
 
-it('commits long writes in several transactions, in order, with yields to the event loop in between', async () => {
+it('the group commit splits long writes into several transactions, in order, and yields between them', async () => {
   const db = new DatabaseSync(join(directory, 'long.db'))
   const group = new GroupCommit(db)
   let turns = 0
@@ -145,7 +145,7 @@ it('commits long writes in several transactions, in order, with yields to the ev
   db.close()
 })
 
-it('the jobs of a killed process can be taken as soon as the next one starts', async () => {
+it('the SQLite store requeues the jobs of a killed process at the next start', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 3, { withinMs: 20_000 })
   const answers = await writer.kill()
@@ -157,7 +157,7 @@ it('the jobs of a killed process can be taken as soon as the next one starts', a
   await store.close()
 })
 
-it('refuses a second process with the pid of the first, and frees the file when that is killed', async () => {
+it('the SQLite store refuses a second process with the pid of the first, until that is killed', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 0, { withinMs: 20_000 })
   const open = () => openSqliteStore({ directory, boot: 'boot_second' })
@@ -167,7 +167,7 @@ it('refuses a second process with the pid of the first, and frees the file when 
   await open().close()
 })
 
-it('refuses a second opening in its own process, and still refuses other processes afterwards', async () => {
+it('the SQLite store refuses to be opened twice in a process, and still refuses other processes', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_first' })
   expect(() => openSqliteStore({ directory, boot: 'boot_second' })).toThrow(`process ${process.pid} (boot_first)`)
   const other = startWriter('ignore')
@@ -177,14 +177,14 @@ it('refuses a second opening in its own process, and still refuses other process
   await openSqliteStore({ directory, boot: 'boot_second' }).close()
 })
 
-it('its files are readable by its user only', async () => {
+it('the SQLite store creates its files with mode 0600', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_first' })
   await running(store)
   for (const file of ['store.db', 'store.db-wal']) expect((await stat(join(directory, file))).mode & 0o777).toBe(0o600)
   await store.close()
 })
 
-it('keeps its jobs over a restart, and runs each migration once', async () => {
+it('the SQLite store keeps its jobs across a restart, and runs each migration once', async () => {
   await using database = await openSqliteDatabase()
   const run = await running(await database.open())
   expect(await database.query('SELECT name FROM migrations')).toHaveLength(loadMigrations('sqlite').length)
@@ -193,14 +193,14 @@ it('keeps its jobs over a restart, and runs each migration once', async () => {
   expect(await database.query('SELECT name FROM migrations')).toHaveLength(loadMigrations('sqlite').length)
 })
 
-it('refuses a schema with unknown migrations', async () => {
+it('the SQLite store refuses a schema whose migrations differ', async () => {
   await using database = await openSqliteDatabase()
   await database.open()
   await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
   await expect(database.open()).rejects.toThrow('001-durable-jobs.sql differs from the one applied to this database')
 })
 
-it('is idle while no job is due, undelivered, or missing in the ledger', async () => {
+it('the SQLite store is idle if no job is due, undelivered or missing in the ledger', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   expect(store.isIdle).toBe(true)
   await store.renew({ boot: 'wrk_1', role: 'inference', slots: 1, version: '1', draining: false, leaseMs: 60_000 })
@@ -228,7 +228,7 @@ it('is idle while no job is due, undelivered, or missing in the ledger', async (
   expect(store.isIdle).toBe(false)
 })
 
-it('wakes idle loops as soon as work is written', async () => {
+it('the SQLite store wakes waiting loops when work is written', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   const { signal } = new AbortController()
   let hasWork = false
@@ -244,7 +244,7 @@ it('wakes idle loops as soon as work is written', async () => {
   await store.close()
 })
 
-it('wakes idle loops when aborted, or when it is closed', async () => {
+it('the SQLite store wakes a waiting loop when its signal is aborted or the store is closed', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   const leaving = new AbortController()
   const left = store.untilWork(leaving.signal)

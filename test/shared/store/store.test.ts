@@ -89,7 +89,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   }
 
   describe('a new job', () => {
-    it('can be found, with its first event', async () => {
+    it('is found with its first event', async () => {
       const given = newJob({
         metadata: { a: 'b' },
         webhook: { url: 'https://x', events: ['job.failed'] },
@@ -105,7 +105,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(DurableEvent.array().parse(await store.listEvents(TENANT, given.id, 0, 10))).toHaveLength(1)
     })
 
-    it('keeps any JSON unchanged, including characters that Postgres cannot store', async () => {
+    it('keeps any JSON unchanged, including NUL characters and lone surrogates', async () => {
       const request = { text: '\u0000 \ud800 "quoted" :name $1 ?1', n: 1e300, list: [null, { __proto__: 1 }] }
       const given = newJob({ request, metadata: { key: '\u0000' } })
       await store.create(given)
@@ -113,7 +113,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(given.id)).metadata).toEqual({ key: '\u0000' })
     })
 
-    it('with an existing id is the existing job, as after a lost response', async () => {
+    it('with an existing id returns the existing job', async () => {
       const given = newJob()
       await store.create(given, KEY)
       expect(await store.create(given, KEY)).toMatchObject({ outcome: 'exists', job: { id: given.id } })
@@ -121,7 +121,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await types(given.id)).toEqual(['job.queued'])
     })
 
-    it('is created once by many concurrent requests with one key', async () => {
+    it('is created once by 24 concurrent requests with one Idempotency-Key', async () => {
       const stores = [store, await database.open(), await database.open()]
       const all = await Promise.all(
         Array.from({ length: 24 }, (_, i) => (stores[i % 3] as Store).create(newJob(), KEY)),
@@ -131,7 +131,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.list(TENANT, { limit: 100 })).jobs).toHaveLength(1)
     })
 
-    it('with the key of a different request is refused, with the state of the first', async () => {
+    it('with the Idempotency-Key of a different request is a conflict', async () => {
       const first = newJob()
       await store.create(first, KEY)
       const other = await store.create(newJob(), { ...KEY, fingerprint: 'g' })
@@ -139,7 +139,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.create(newJob(), KEY)).toMatchObject({ outcome: 'exists', job: { state: 'queued' } })
     })
 
-    it('is found by an equal request with its key', async () => {
+    it('is found by its Idempotency-Key and fingerprint', async () => {
       expect(await store.findMade(TENANT, KEY)).toBeUndefined()
       const { id } = newJob()
       await store.create(newJob({ id }), KEY)
@@ -148,7 +148,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.findMade('key_b', KEY)).toBeUndefined()
     })
 
-    it('has a key per tenant and path', async () => {
+    it('may have an equal Idempotency-Key in another tenant or on another path', async () => {
       const created = [
         await store.create(newJob(), KEY),
         await store.create(newJob({ tenant: 'key_b' }), KEY),
@@ -157,7 +157,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(created.map(({ outcome }) => outcome)).toEqual(['created', 'created', 'created'])
     })
 
-    it('loses its key when that expires, and not before', async () => {
+    it('loses its Idempotency-Key after 24 hours', async () => {
       await store.create(newJob(), KEY)
       await database.advance(24 * HOUR_MS - 60_000)
       expect((await store.create(newJob(), KEY)).outcome).toBe('exists')
@@ -166,7 +166,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.create(newJob(), { ...KEY, fingerprint: 'g' })).outcome).toBe('created')
     })
 
-    it('takes over a key that a failed job has freed, once', async () => {
+    it('takes over the Idempotency-Key of a failed job once', async () => {
       const first = await running(store)
       await store.create(newJob({ id: first.id }), KEY)
       await store.fail(first, { error: ERROR })
@@ -175,7 +175,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(all.map(({ outcome }) => outcome).toSorted()).toEqual(['created', 'exists', 'exists'])
     })
 
-    it('with a start time is scheduled', async () => {
+    it('with a start time in the future has state scheduled', async () => {
       const given = newJob({ runAtMs: Date.now() + HOUR_MS })
       await store.create(given)
       expect(await job(given.id)).toMatchObject({ state: 'scheduled', published_at_ms: null })
@@ -183,8 +183,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('many concurrent transitions', () => {
-    it('are each made or refused independently', async () => {
+  describe('concurrent state transitions', () => {
+    it('succeed or are refused independently of each other for 200 jobs', async () => {
       const owner = await alive(store)
       const given = Array.from({ length: 200 }, () => newJob())
       const created = await Promise.all(given.map((each) => store.create(each)))
@@ -219,7 +219,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('fail independently: an invalid write affects no other', async () => {
+    it('succeed even if another write of the group is invalid', async () => {
       const given = Array.from({ length: 20 }, (_, i) =>
         newJob({ retentionMs: i % 7 === 3 ? Number.NaN : HOUR_MS, request: i }),
       )
@@ -231,15 +231,15 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('of one new job create it once', async () => {
+    it('create a job once if it is submitted twice', async () => {
       const twice = newJob()
       const created = await Promise.all([store.create(twice), store.create(twice)])
       expect(created.map(({ outcome }) => outcome)).toEqual(['created', 'exists'])
     })
   })
 
-  describe('a claim', () => {
-    it('is won by one of many', async () => {
+  describe('the claim of a job', () => {
+    it('succeeds for exactly one of 24 concurrent claims', async () => {
       const given = newJob()
       await store.create(given)
       const stores = [store, await database.open(), await database.open()]
@@ -264,7 +264,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.claim(given.id, boot)).toBeDefined()
     })
 
-    it('is refused after the start deadline, and after the deadline', async () => {
+    it('is refused after the start deadline and after the deadline', async () => {
       const early = newJob({ startInMs: 1_000 })
       const late = newJob({ deadlineInMs: 2_000 })
       for (const given of [early, late]) await store.create(given)
@@ -276,7 +276,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await job(early.id)).toMatchObject({ state: 'queued', attempt: 0 })
     })
 
-    it('is refused for a job that is scheduled, running, or ended', async () => {
+    it('is refused for a job that is scheduled, running, ended or unknown', async () => {
       const boot = await alive(store)
       const later = newJob({ runAtMs: Date.now() + HOUR_MS })
       await store.create(later)
@@ -288,7 +288,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('increases the attempt, also after the start deadline of the first', async () => {
+    it('increases the attempt, even after the start deadline of the first attempt', async () => {
       const run = await running(store, { startInMs: 1_000 })
       await store.handBack(run)
       await database.advance(1_000)
@@ -296,7 +296,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('a claim of the next jobs', () => {
+  describe('the claim of the next jobs', () => {
     const OF = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 
     async function createMany(count: number, changes: Partial<NewJob> = {}): Promise<string[]> {
@@ -305,7 +305,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       return jobs.map(({ id }) => id).toSorted()
     }
 
-    it('returns the oldest of one model, kind and priority, with their requests', async () => {
+    it('returns the oldest jobs of one model, kind and priority, with their requests', async () => {
       const ids = await createMany(5)
       await createMany(2, { model: 'other' })
       await createMany(2, { kind: 'count_tokens' })
@@ -326,7 +326,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.complete(run, { result: null }))?.job.state).toBe('completed')
     })
 
-    it('returns each job to one of many', async () => {
+    it('returns each job to exactly one of three workers', async () => {
       const ids = await createMany(30)
       const stores = [store, await database.open(), await database.open()]
       const boots = await Promise.all(stores.map((one) => alive(one)))
@@ -349,7 +349,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  it('counts the queued jobs of each model', async () => {
+  it('returns the number of queued jobs per model and priority', async () => {
     for (let i = 0; i < 3; i++) await store.create(newJob())
     await store.create(newJob({ model: 'other', priority: 'low' }))
     await running(store)
@@ -361,8 +361,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     ])
   })
 
-  describe('the owner', () => {
-    it('completes its job, with the result, the usage and the last output', async () => {
+  describe('the owner of a running job', () => {
+    it('completes the job with its result, usage and last output', async () => {
       const run = await running(store)
       const moved = await store.complete(run, { result: { a: 1 }, usage: { n: 2 }, output: [delta('x')] })
       expect(moved?.events.map(({ seq, type }) => [seq, type])).toEqual([
@@ -392,12 +392,12 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'x'.repeat(300 * 1024) })
     })
 
-    it('fails its job', async () => {
+    it('fails the job with an error', async () => {
       const run = await running(store)
       expect((await store.fail(run, { error: ERROR }))?.job).toMatchObject({ state: 'failed', error: ERROR, tries: 0 })
     })
 
-    it('retries its job later, at the cost of a try', async () => {
+    it('schedules the job for a retry, and counts an attempt as failed', async () => {
       const run = await running(store)
       await store.append(run, [delta('x')])
       const moved = await store.retry(next(run), { error: ERROR, delayMs: 5_000 })
@@ -412,13 +412,13 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await job(run.id)).toMatchObject({ has_output: false, chunk: 0, error: null })
     })
 
-    it('retries a job that only waited for a slot without the cost of a try', async () => {
+    it('schedules the job for a retry without counting a failed attempt, if it only waited for a slot', async () => {
       const run = await running(store)
       const moved = await store.retry(run, { error: ERROR, delayMs: 5_000, isTry: false })
       expect(moved?.job).toMatchObject({ state: 'scheduled', tries: 0, attempt: 1 })
     })
 
-    it('requeues its job at once, without the cost of a try', async () => {
+    it('requeues the job at once without counting a failed attempt', async () => {
       const run = await running(store)
       const moved = await store.handBack(run)
       expect(moved?.job).toMatchObject({ state: 'queued', tries: 0, crashes: 0, attempt: 1 })
@@ -432,10 +432,10 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ['complete', (run) => store.complete(run, { result: 'late' })],
       ['fail', (run) => store.fail(run, { error: ERROR })],
       ['retry', (run) => store.retry(run, { error: ERROR, delayMs: 0 })],
-      ['hand back', (run) => store.handBack(run)],
-      ['honour a cancel', (run) => store.honourCancel(run)],
+      ['requeue', (run) => store.handBack(run)],
+      ['apply a cancel', (run) => store.honourCancel(run)],
     ]
-    it.each(WRITES)('cannot %s once its attempt is lost, nor as another, nor after the end', async (_, write) => {
+    it.each(WRITES)('cannot %s with a lost attempt, with another boot id, or after the end', async (_, write) => {
       const run = await running(store)
       expect(await write({ ...run, boot: await alive(store) })).toBeUndefined()
       expect(await write({ ...run, attempt: 2 })).toBeUndefined()
@@ -454,7 +454,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'good' })
     })
 
-    it.each(WRITES.slice(0, -1))('gets an equal response when it repeats one write: %s', async (_, write) => {
+    it.each(WRITES.slice(0, -1))('receives an equal response if it repeats a write: %s', async (_, write) => {
       const run = await running(store)
       const first = (await write(run)) as { events: unknown; job: DurableJob }
       expect(first.events).not.toEqual([])
@@ -462,7 +462,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(run.id)).last_seq).toBe(first.job.last_seq)
     })
 
-    it('gets no acknowledgement for a write when another one had its number', async () => {
+    it('receives no acknowledgement if another write has used the write number', async () => {
       const run = await running(store)
       await store.append(run, [delta('x')])
       expect(await store.complete(run, { result: 'x' })).toBeUndefined()
@@ -470,7 +470,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('events', () => {
+  describe('the events of a job', () => {
     it('are numbered without gaps while owner and caller write concurrently', async () => {
       const run = await running(store)
       const other = await database.open()
@@ -490,7 +490,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(texts).toEqual(Array.from({ length: 20 }, (_, i) => [`${i}a`, `${i}b`]).flat())
     })
 
-    it('are stored once when one append is repeated concurrently', async () => {
+    it('are stored once if an append is repeated concurrently', async () => {
       const run = await running(store)
       const stores = [store, await database.open()]
       const all = await Promise.all(
@@ -500,7 +500,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await types(run.id)).toEqual(['job.queued', 'job.started', 'job.output.delta', 'job.output.delta'])
     })
 
-    it('include the progress of the job', async () => {
+    it('update the progress of the job', async () => {
       const run = await running(store)
       await store.append(run, [
         { type: 'job.progress', data: { percent: 10 } },
@@ -522,8 +522,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('a cancel', () => {
-    it('ends a waiting job', async () => {
+  describe('the cancellation of a job', () => {
+    it('ends a queued or scheduled job', async () => {
       const waiting = [newJob(), newJob({ runAtMs: Date.now() + HOUR_MS })]
       for (const given of waiting) {
         await store.create(given)
@@ -535,7 +535,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('is a flag on a running job, set once, which its owner receives and honours', async () => {
+    it('sets a flag on a running job once, which its owner receives with the lease renewal', async () => {
       const run = await running(store)
       expect(await store.honourCancel(run)).toBeUndefined()
       expect(await store.cancel(TENANT, run.id)).toMatchObject({
@@ -551,7 +551,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.renew(process)).toEqual([])
     })
 
-    it('loses against work that finishes first', async () => {
+    it('has no effect if the job completes first', async () => {
       const run = await running(store)
       await store.cancel(TENANT, run.id)
       expect((await store.complete(run, { result: 1 }))?.job.state).toBe('completed')
@@ -560,9 +560,9 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
     it.each([
       ['retry', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
-      ['hand back', (run: HeldAttempt) => store.handBack(run)],
-      ['loss', lose],
-    ] as const)('prevents a requeue: %s', async (_, goBack) => {
+      ['requeue', (run: HeldAttempt) => store.handBack(run)],
+      ['lost worker', lose],
+    ] as const)('ends the job as cancelled instead of a requeue (%s)', async (_, goBack) => {
       const run = await running(store)
       await store.cancel(TENANT, run.id)
       const moved = await goBack(run)
@@ -571,7 +571,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(moved?.events).toMatchObject([{ type: 'job.cancelled', data: null }])
     })
 
-    it('is forced if the owner does not honour it in time', async () => {
+    it('is forced after the grace period if the owner does not apply it', async () => {
       const run = await running(store)
       await watch(run.boot)
       await store.cancel(TENANT, run.id)
@@ -585,8 +585,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('the lease sweep', () => {
-    it('requeues the job of a process with an expired lease, to be published', async () => {
+  describe('the sweep of expired leases', () => {
+    it('requeues the job of a process with an expired lease, and records a crash', async () => {
       const run = await running(store, { request: { a: 1 } })
       await store.append(run, [delta('x')])
       await watch()
@@ -602,7 +602,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await reap()).toEqual([])
     })
 
-    it('ignores the jobs of live processes', async () => {
+    it('ignores the jobs of processes with a valid lease', async () => {
       const run = await running(store)
       await watch(run.boot)
       expect(await reap()).toEqual([])
@@ -626,7 +626,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.complete(run, { result: 1 }))?.job.state).toBe('completed')
     })
 
-    it('takes the jobs of a dead process, and none of live ones, within two leases after the clock was set back', async () => {
+    it('requeues only the jobs of dead processes within two leases after the clock was set back', async () => {
       await store.holdLease(REAPER_LEASE, 'scheduler', 3 * HOUR_MS)
       await database.advance(2 * HOUR_MS)
       const [lives, dies] = [await running(store), await running(store)]
@@ -638,14 +638,14 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await reap()).toMatchObject([{ job: { id: dies.id, state: 'queued', crashes: 1 } }])
     })
 
-    it('moves to another process at once if the clock was set back while the first held the lease', async () => {
+    it('can be taken over by another process if the clock was set back', async () => {
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await store.holdLease(REAPER_LEASE, 'another', 5_000)).toBe(false)
       await database.advance(-HOUR_MS)
       expect(await store.holdLease(REAPER_LEASE, 'another', 5_000)).toBe(true)
     })
 
-    it('does nothing without the lease', async () => {
+    it('does nothing in a process that does not hold the lease of the sweep', async () => {
       const run = await running(store)
       await watch()
       expect(await reap('another')).toEqual([])
@@ -656,11 +656,11 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(run.id)).state).toBe('in_progress')
     })
 
-    it('need not wait for a process that deregistered', async () => {
+    it('requeues the job of a deregistered process without a delay', async () => {
       expect(await lose(await running(store))).toMatchObject({ job: { state: 'queued' } })
     })
 
-    it('fails a job that has lost its third worker', async () => {
+    it('fails a job with worker_lost after the third lost worker', async () => {
       let run = await running(store)
       for (const crashes of [1, 2]) {
         expect((await lose(run))?.job).toMatchObject({ state: 'queued', crashes })
@@ -672,7 +672,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
-    it('counts no crash for a worker that was only silent, however often', async () => {
+    it('counts no crash for a worker that sends heartbeats again later', async () => {
       const given = newJob()
       await store.create(given)
       for (let lapse = 1; lapse <= 4; lapse++) {
@@ -683,7 +683,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('counts crashes of dead workers next to silent ones', async () => {
+    it('counts the crashes of dead workers, but not of workers that were only silent', async () => {
       const given = newJob()
       await store.create(given)
       const silent = await alive(store)
@@ -702,7 +702,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(given.id)).state).toBe('failed')
     })
 
-    it('fails a running job past its deadline and the grace period, not earlier', async () => {
+    it('fails a running job with timeout after its deadline and the grace period', async () => {
       const run = await running(store, { deadlineInMs: 10_000 })
       await watch(run.boot)
       await database.advance(2_000)
@@ -715,13 +715,13 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await reap()).toMatchObject([{ job: { state: 'failed', error: { code: 'timeout' }, crashes: 0 } }])
     })
 
-    it('fails a lost job past its deadline instead of requeueing it', async () => {
+    it('fails a lost job with timeout if its deadline has passed', async () => {
       const run = await running(store, { deadlineInMs: 8_000 })
       await watch()
       expect(await reap()).toMatchObject([{ job: { id: run.id, state: 'failed', error: { code: 'timeout' } } }])
     })
 
-    it('takes each lost job once, with any number of concurrent sweeps', async () => {
+    it('requeues each lost job once with three concurrent sweeps', async () => {
       const boot = await alive(store)
       for (let i = 0; i < 10; i++) await running(store, {}, boot)
       await watch()
@@ -733,7 +733,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   })
 
   describe('the periodic sweeps', () => {
-    it('expire jobs that waited too long, and nothing else', async () => {
+    it('expire jobs that waited beyond their start deadline, and no others', async () => {
       const late = newJob({ startInMs: 1_000 })
       const scheduled = await running(store, { deadlineInMs: 2_000 })
       const handedBack = await running(store, { startInMs: 1_000 })
@@ -750,7 +750,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(isRunning.id)).state).toBe('in_progress')
     })
 
-    it('do not queue a scheduled job past its start deadline', async () => {
+    it('expire a scheduled job past its deadline instead of queueing it', async () => {
       const run = await running(store, { deadlineInMs: 2_000 })
       await store.retry(run, { error: ERROR, delayMs: 2_000 })
       await database.advance(2_000)
@@ -758,7 +758,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.expire(10)).toHaveLength(1)
     })
 
-    it('queue due jobs, oldest first and within the limit', async () => {
+    it('queue due jobs, oldest first and up to the limit', async () => {
       const base = Date.now()
       const given = [3, 1, 2, 9].map((hours) =>
         newJob({ runAtMs: base + hours * HOUR_MS, request: hours, deadlineInMs: 9 * HOUR_MS }),
@@ -771,7 +771,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(started[0]?.job.published_at_ms).toBeGreaterThan(base)
     })
 
-    it('republish queued jobs that were published long ago, once each time', async () => {
+    it('publish queued jobs again that were published long ago, once per interval', async () => {
       const old = newJob({ request: 'old' })
       await store.create(old)
       await running(store)
@@ -786,7 +786,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeUnpublished('inference', 30_000, 1)).toHaveLength(1)
     })
 
-    it('queue each due job once, with any number of concurrent sweeps', async () => {
+    it('queue each due job once with three concurrent sweeps', async () => {
       for (let i = 0; i < 20; i++) await store.create(newJob({ runAtMs: Date.now() + HOUR_MS }))
       await database.advance(HOUR_MS)
       const stores = [store, await database.open(), await database.open()]
@@ -800,8 +800,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('leases', () => {
-    it('are held by one process at a time, and pass on when they end', async () => {
+  describe('the leases of the store', () => {
+    it('are held by one process at a time, and can be acquired by another after they expire', async () => {
       expect(await store.holdLease('due', 'a', 5_000)).toBe(true)
       expect(await store.holdLease('due', 'b', 5_000)).toBe(false)
       expect(await store.holdLease('other', 'b', 5_000)).toBe(true)
@@ -817,7 +817,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.holdLease('due', 'a', 5_000)).toBe(true)
     })
 
-    it('are acquired by one of many', async () => {
+    it('are granted to exactly one of ten concurrent processes', async () => {
       const stores = [store, await database.open()]
       const held = await Promise.all(
         Array.from({ length: 10 }, (_, i) => (stores[i % 2] as Store).holdLease('due', `holder-${i}`, 5_000)),
@@ -826,8 +826,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('queries', () => {
-    it("return a tenant's own jobs only", async () => {
+  describe('the queries for jobs', () => {
+    it('return only jobs of the given tenant', async () => {
       const mine = await running(store)
       await store.complete(mine, { result: 1 })
       const waiting = newJob()
@@ -846,7 +846,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.create(newJob({ tenant: 'key_b', id: mine.id }))).toMatchObject({ outcome: 'conflict' })
     })
 
-    it('page through jobs in both directions', async () => {
+    it('return pages of jobs in both directions', async () => {
       const ids = Array.from({ length: 7 }, (_, i) => newJobId(Date.now() + i))
       for (const id of ids.toSorted(() => Math.random() - 0.5)) await store.create(newJob({ id }))
       const walk = async (order: 'asc' | 'desc') => {
@@ -873,7 +873,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await list({ states: ['expired'] })).toEqual([])
     })
 
-    it('count waiting and running jobs', async () => {
+    it('count queued and running jobs by pool and priority', async () => {
       await running(store)
       await store.create(newJob({ priority: 'low' }))
       await store.create(newJob({ priority: 'low' }))
@@ -883,7 +883,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ])
     })
 
-    it('count waiting and running jobs of each tenant', async () => {
+    it('count queued, running and scheduled jobs of each tenant', async () => {
       await running(store)
       await store.create(newJob())
       await store.create(newJob({ tenant: 'key_b', runAtMs: Date.now() + HOUR_MS }))
@@ -895,7 +895,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ])
     })
 
-    it("return the positions of a tenant's jobs among those for equal slots", async () => {
+    it("return the positions of a tenant's jobs among jobs for equal slots", async () => {
       const { pool, kind, model } = newJob()
       const of = { pool, kind, model, priority: 'normal' } as const
       const ids: string[] = []
@@ -918,8 +918,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('finished jobs', () => {
-    it('are erased except for their skeleton', async () => {
+  describe('ended jobs', () => {
+    it('are erased, except for id, state, usage and times', async () => {
       const webhook = { url: 'https://example.com/secret', events: ['job.completed'] }
       const run = await running(store, { metadata: { secret: 'x' }, request: 'secret', webhook })
       expect(await store.erase(TENANT, run.id)).toBe(false)
@@ -941,7 +941,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('that failed, were cancelled or expired are rerun as new jobs', async () => {
+    it('that failed, were cancelled or expired can be redriven as new jobs', async () => {
       const failed = await running(store, { request: 'again' })
       expect(await store.redrive(TENANT, failed.id, newJobId())).toBeUndefined()
       await store.fail(failed, { error: ERROR })
@@ -961,7 +961,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.redrive(TENANT, failed.id, newJobId())).toBeUndefined()
     })
 
-    it('past their retention are hidden, and purged with their events', async () => {
+    it('are hidden after their retention period, and purged with their events and keys', async () => {
       const run = await running(store)
       await store.create(newJob({ id: run.id }), KEY)
       await store.complete(run, { result: 1 })
@@ -983,7 +983,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('are purged independently of others of their day, with the names of their blobs', async () => {
+    it('are purged independently of other jobs of their day, and the names of their blobs are returned', async () => {
       const requests = [
         { blob: 'a', encode: {} },
         { body: 1, attachments: ['b'], encode: {} },
@@ -1003,7 +1003,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: kept.id }])
     })
 
-    it('are purged and erased in small steps', async () => {
+    it('are purged and erased in steps of bounded size', async () => {
       const long = await running(store)
       for (let chunk = 0; chunk < 3; chunk++) {
         await store.append(
@@ -1033,7 +1033,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       for (const table of ['jobs', 'job_events']) expect(await database.query(`SELECT * FROM ${table}`)).toEqual([])
     })
 
-    it('are purged, but no unfinished job, however old', async () => {
+    it('are purged, but unfinished jobs are not, however old they are', async () => {
       const given = newJob({ deadlineInMs: 1_000 * HOUR_MS })
       await store.create(given)
       await database.advance(500 * HOUR_MS)
@@ -1048,7 +1048,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     const webhook = { url: 'https://example.com/hook', events: ['job.started', 'job.completed', 'job.expired'] }
     const tried = { at_ms: 1, duration_ms: 12, status: 500, error: 'It is broken.' }
 
-    it('are written with their state transitions', async () => {
+    it('are written in the transaction of the state transition', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       await running(store)
@@ -1064,7 +1064,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.listDeliveries(expiring.id)).toMatchObject([{ type: 'job.expired', url: webhook.url }])
     })
 
-    it('that wait for an earlier one are postponed until its retry, and sent as soon as it is done', async () => {
+    it('are postponed while an earlier delivery of their job is retried, and sent once that is delivered', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       const nextAt = async () => (await store.listDeliveries(run.id)).map(({ next_at_ms }) => next_at_ms)
@@ -1083,7 +1083,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ type: 'job.completed', tries: 0 }])
     })
 
-    it('are sent although more blocked ones exist than one query reads', async () => {
+    it('are sent even if 220 other deliveries wait for an earlier one', async () => {
       const boot = await alive(store)
       const runs = await Promise.all(Array.from({ length: 220 }, () => running(store, { webhook }, boot)))
       const firsts = await store.takeDeliveries(300, 20_000)
@@ -1096,7 +1096,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ job_id: last.id }])
     })
 
-    it('are taken by one process at a time, in the order of the job, until they are delivered', async () => {
+    it('are taken by one process at a time, in the order of their job, until they are delivered', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       const [taken, ...none] = (await Promise.all([1, 2].map(() => store.takeDeliveries(10, 20_000)))).flat()
@@ -1125,7 +1125,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(states).toEqual(['delivered', 'failed'])
     })
 
-    it('that return unsent are due again, with attempts, status and history unchanged', async () => {
+    it('keep attempts, status and history if they are returned without an attempt', async () => {
       const run = await running(store, { webhook })
       const take = async () => (await store.takeDeliveries(10, 20_000))[0] ?? expect.fail('nothing to deliver')
       const refused = { state: 'pending', retryInMs: 0, status: 500, error: 'status 500' } as const
@@ -1142,7 +1142,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
-    it('that an operator makes due during an attempt are delivered if that succeeds', async () => {
+    it('stay delivered if an operator made them due again during a successful attempt', async () => {
       await running(store, { webhook })
       const [taken] = await store.takeDeliveries(10, 20_000)
       if (!taken) throw new Error('nothing to deliver')
@@ -1151,7 +1151,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  it('refuses calls after it was closed, and may be closed twice', async () => {
+  it('fails calls with overloaded after it was closed, and can be closed twice', async () => {
     await store.close()
     await store.close()
     await expect(store.find(TENANT, 'job_x')).rejects.toMatchObject({ code: 'overloaded' })

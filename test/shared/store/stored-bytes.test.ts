@@ -19,7 +19,7 @@ const ADAPTERS = [
 const TENANT = 'key_a'
 const MIB = 1024 ** 2
 
-describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }) => {
+describe.each(ADAPTERS)('the count of stored bytes on $name', ({ name, isHere, openDatabase }) => {
   let database: TestDatabase
   let store: Store
   beforeEach(async (context) => {
@@ -36,7 +36,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     ...{ id: newFileId(), tenant: TENANT, purpose: 'vision', filename: 'a', bytes, keepMs },
   })
 
-  it('include requests with their blobs from the start, outputs from the end, and neither after an erasure', async () => {
+  it('includes requests, blobs, steps and results, and nothing after an erasure', async () => {
     const request = { body: 'x'.repeat(1_000) }
     const run = await running(store, { tenant: TENANT, request, blobBytes: 5 * MIB })
     const ofRequest = JSON.stringify(request).length + 5 * MIB
@@ -45,7 +45,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     await store.append(run, output)
     const step = { key: 'k', kind: 'search', output: { value: 1 }, cost: {}, blobBytes: 300 }
     await store.addStep({ ...run, chunk: 1 }, step, [])
-    expect(await used(), 'while running').toBe(ofRequest)
+    expect(await used(), 'bytes of a running job').toBe(ofRequest)
     await store.complete({ ...run, chunk: 2 }, { result: 'z'.repeat(700) })
     expect(await used()).toBe(ofRequest + 502 + '{"value":1}'.length + 300 + 702)
     expect(await used('key_b')).toBe(0)
@@ -53,7 +53,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     expect(await used()).toBe(0)
   })
 
-  it('include children, and exclude purged jobs', async () => {
+  it('includes child jobs, and excludes purged jobs', async () => {
     const run = await running(store, { tenant: TENANT, request: {} })
     const child = { id: `${run.id.slice(0, 14)}${'c'.repeat(22)}`, pool: 'embeddings', kind: 'embed' } as const
     const made = { ...child, endpoint: '/v1/embeddings', model: 'm', request: { body: 'abc' }, blobBytes: 40 }
@@ -66,7 +66,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     expect(await used()).toBe(0)
   })
 
-  it('include files and conversations until they are deleted or expire', async () => {
+  it('includes files and conversations until they are deleted or expire', async () => {
     const kept = file(100)
     await store.files.create(kept, { filesMax: 9 })
     await store.files.create(file(7, 1_000), { filesMax: 9 })
@@ -75,7 +75,7 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     expect(await used()).toBe(107 + '[]'.length)
     const read = await store.conversations.find(TENANT, conversation.id)
     if (read) await store.conversations.change(read, { items: [{ id: 'é' } as never] }, HOUR_MS)
-    expect(await used(), 'bytes, not characters').toBe(107 + '[{"id":"é"}]'.length + 1 + '[]'.length)
+    expect(await used(), 'bytes in UTF-8, not characters').toBe(107 + '[{"id":"é"}]'.length + 1 + '[]'.length)
     await database.advance(2_000)
     await store.files.purge(9)
     await store.files.delete(TENANT, kept.id)
@@ -84,19 +84,22 @@ describe.each(ADAPTERS)('stored bytes on $name', ({ name, isHere, openDatabase }
     expect(await used()).toBe(0)
   })
 
-  it('are reserved for a project up to its quota', async () => {
+  it('grants reservations of a project up to its quota', async () => {
     await store.files.create(file(60), { filesMax: 9 })
     expect(await store.storedBytes.hold(TENANT, 'one', 41, 100)).toEqual({ isGranted: false, used: 60 })
     expect(await store.storedBytes.hold(TENANT, 'one', 40, 100)).toMatchObject({ isGranted: true })
   })
 
-  it('are reserved by concurrent processes up to the quota, and released for dead processes', async (context) => {
+  it('grants concurrent processes reservations up to the quota, and releases those of dead processes', async (context) => {
     if (name === 'sqlite') context.skip('one process has the file')
     const ask = (boot: string, bytes: number) => store.storedBytes.hold(TENANT, boot, bytes, 100)
     const answers = await Promise.all(Array.from({ length: 12 }, (_, i) => ask(`ing_${i}`, 30)))
     expect(answers.filter(({ isGranted }) => isGranted)).toHaveLength(3)
     const holder = answers.findIndex(({ isGranted }) => isGranted)
-    expect(await ask(`ing_${holder}`, 10), 'less').toMatchObject({ isGranted: true, used: 60 })
+    expect(await ask(`ing_${holder}`, 10), 'smaller reservation of a holder').toMatchObject({
+      isGranted: true,
+      used: 60,
+    })
     expect(await ask('other', 30)).toMatchObject({ isGranted: true })
     await database.advance(store.storedBytes.keepMs + 1)
     expect(await ask('late', 100)).toEqual({ isGranted: true, used: 0 })

@@ -23,7 +23,7 @@ const ADAPTERS = [
 ]
 const OF = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 
-describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openDatabase }) => {
+describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, openDatabase }) => {
   let database: TestDatabase & { url?: string }
   let store: Store
   let boot: string
@@ -52,7 +52,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
       .join('')
   }
 
-  it('returns one job per tenant, then as many more of each as requested', async () => {
+  it('returns one job per tenant, and then up to the requested number from each tenant', async () => {
     await submit('aaaaaaaaaa', 'b', 'ccc')
     expect(await claim(3)).toBe('abc')
     expect(await claim(5)).toBe('aaacc')
@@ -60,7 +60,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await claim(1)).toBe('')
   })
 
-  it('starts after the tenant that was served last, and visits each once', async () => {
+  it('starts after the tenant that was served last, and visits each tenant once', async () => {
     await submit('a', 'b', 'c')
     expect(await claim(1, 'a')).toBe('b')
     expect(await claim(1, 'b')).toBe('c')
@@ -71,7 +71,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await claim(1, 'nobody')).toBe('a')
   })
 
-  it('prefers tenants with fewer running jobs of that kind, model and priority', async () => {
+  it('prefers tenants with fewer running jobs of an equal kind, model and priority', async () => {
     await submit('aaaa', 'bbbb')
     await store.claimNext(OF, boot, 2, 'b')
     await store.create(newJob({ tenant: 'c', model: 'other' }))
@@ -103,7 +103,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     }
   }
 
-  it('respects the concurrency limits of tenants over all models, and finds tenants behind any number of limited ones', async () => {
+  it('respects the concurrency limit of a tenant over all models, and skips 1,200 tenants at their limit', async () => {
     const full = Array.from({ length: 1_200 }, (_, i) => `f${i}`)
     await limit({ a: 3, c: 1, ...Object.fromEntries(full.map((tenant) => [tenant, 0])) })
     await submit('aaaaaa', 'bb', 'cc')
@@ -117,7 +117,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await claim(1, 'd')).toBe('z')
   })
 
-  it('respects the limit of a tenant with two racing workers', async () => {
+  it('respects the concurrency limit of a tenant with three concurrent workers', async () => {
     await limit({ a: 4 })
     await submit('a'.repeat(40))
     const stores = [store, await database.open(), await database.open()]
@@ -125,7 +125,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(await store.tenants.running('a')).toBe(4)
   })
 
-  it('stays fair with racing workers, each at its own position', async () => {
+  it('serves three tenants equally with three concurrent workers', async () => {
     await submit('a'.repeat(60), 'bbbb', 'cccc')
     const stores = [store, await database.open(), await database.open()]
     const boots = await Promise.all(stores.map((one) => alive(one)))
@@ -147,7 +147,7 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     expect(Math.max(...counts) - Math.min(...counts)).toBeLessThanOrEqual(3)
   })
 
-  it('reads little next to a hundred thousand jobs of one tenant and a thousand of others', {
+  it('reads a bounded number of rows among 100,000 jobs of one tenant and 1,000 of others', {
     timeout: 120_000,
   }, async () => {
     await store.close()

@@ -34,7 +34,7 @@ const ENTRY: UsageEntry = {
 }
 const today = dayOf(Date.now())
 
-describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
+describe.each(ADAPTERS)('the usage ledger on $name', ({ isHere, openDatabase }) => {
   let database: TestDatabase
   let store: Store
   beforeEach(async (context) => {
@@ -53,7 +53,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     while (await enterEnded(store.usage, MODELS));
   }
 
-  it('adds up concurrent entries of many processes, in any order', async () => {
+  it('adds up concurrent entries of several processes', async () => {
     const entries = Array.from({ length: 20 }, (_, i) => ({ ...ENTRY, keyId: `key_${i}`, model: `m${i % 3}` }))
     const both = [entries, entries.toReversed()]
     await Promise.all([1, 2, 3].flatMap((n) => both.map((rows, i) => store.usage.add(`ing_${n}_${i}`, 1, rows))))
@@ -67,7 +67,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect((await sum('model')).map(({ group }) => group)).toEqual(['m0', 'm1', 'm2'])
   })
 
-  it('returns the last day of keys and projects, and their recent usage', async () => {
+  it('returns the last active day of keys and projects, and their recent usage', async () => {
     const old = { ...ENTRY, day: '2029-12-01', costNanos: 100 }
     await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-01-02' }, old, { ...old, keyId: 'key_b' }])
     const of = [
@@ -103,7 +103,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect(spent.map(({ costNanos }) => costNanos)).toEqual([7, 14, 0])
   })
 
-  it('has each durable job once, with its key, however it ended and however many processes enter it', async () => {
+  it('counts each ended durable job once for its key, however many processes enter it', async () => {
     const done = await running(store, { tenant: 'proj', keyId: 'key_a' })
     const metered = { ...NOTHING, input_tokens: 1_000, cached_tokens: 400, output_tokens: 100 }
     await store.complete(done, { result: {}, metered })
@@ -136,7 +136,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect(await store.usage.listEnded(10)).toEqual([])
   })
 
-  it('has no call for a batch, whose requests are separate calls', async () => {
+  it('counts no call for a batch job, whose requests are counted as calls', async () => {
     const lane = { tenant: 'proj', keyId: 'key_a', pool: 'batches', kind: 'batch', model: 'batch' } as const
     await store.complete(await running(store, lane), { result: {}, metered: NOTHING })
     await store.complete(await running(store, { tenant: 'proj', keyId: 'key_a' }), { result: {}, metered: NOTHING })
@@ -145,7 +145,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect(await store.usage.listEnded(10)).toEqual([])
   })
 
-  it('counts the tokens of a research with its children, for its project and key, and searches with itself', async () => {
+  it('counts the tokens of a research job at its child jobs, and its searches at itself', async () => {
     const research = {
       tenant: 'proj',
       keyId: 'key_a',
@@ -175,7 +175,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect((await sum('key')).map(({ group }) => group)).toEqual(['key_a'])
   })
 
-  it('has a rerun job twice, because work was done twice', async () => {
+  it('counts a redriven job as a second call', async () => {
     const run = await running(store, { tenant: 'proj', keyId: 'key_a' })
     await store.fail(run, { error: { code: 'internal_error', message: 'x', param: null } })
     const again = newJobId()
@@ -187,7 +187,7 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
 })
 
 describe.skipIf(!postgres)('a ledger batch whose response was lost', () => {
-  it('is counted once when it is sent again', async () => {
+  it('is counted once if it is sent again', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     for (const batch of [1, 1, 2, 2, 1]) await store.usage.add('ing', batch, [ENTRY])

@@ -86,8 +86,8 @@ afterEach(async () => {
 })
 afterAll(() => new Promise((resolve) => server.close(resolve)))
 
-describe('a searching MCP server', () => {
-  test('is called by its tool, and returns hits like every backend', async () => {
+describe('the search backend with an MCP server', () => {
+  test('calls the search tool of the server, and returns its hits', async () => {
     const queries: string[] = []
     const tool: Tool = ({ query }) => {
       queries.push(query ?? '')
@@ -104,7 +104,7 @@ describe('a searching MCP server', () => {
     expect(backend.name).toBe('mcp')
   })
 
-  test('is called over one connection, and over a new one after a failure', async () => {
+  test('uses one connection for several calls, and a new one after a failure', async () => {
     let isBroken = false
     const tool: Tool = () => {
       if (isBroken) throw new Error('broken')
@@ -122,7 +122,7 @@ describe('a searching MCP server', () => {
     expect(await search()).toHaveLength(1)
   })
 
-  test('with sessions of the older protocol is called by that, and retried after an expired session', async () => {
+  test('uses sessions of the older protocol, and opens a new session after one expired', async () => {
     const sessions = new Map<string, StreamableTransport>()
     const answerTo: Fetch = async (request) => {
       const known = sessions.get(request.headers.get('mcp-session-id') ?? '')
@@ -143,7 +143,7 @@ describe('a searching MCP server', () => {
     expect(await search()).toHaveLength(1)
   })
 
-  test('gets its token, whatever the name of its tool', async () => {
+  test('sends its bearer token, and calls a tool with a configured name', async () => {
     handle = speaking({ look_up: () => [TIDES] })
     await backend.close()
     open({ token: 'secret-1', searchTool: 'look_up' })
@@ -151,12 +151,12 @@ describe('a searching MCP server', () => {
     expect(new Set(asked.map(({ authorization }) => authorization))).toEqual(new Set(['Bearer secret-1']))
   })
 
-  test('returns no hits only if it reports none', async () => {
+  test('returns an empty list if the server reports no hits', async () => {
     handle = speaking(results())
     expect(await search()).toEqual([])
   })
 
-  test('respects the allowed hosts', async () => {
+  test('omits hits on hosts that the request does not allow', async () => {
     expect(await search({ allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search({ allow: [], deny: ['sea.example'] })).toEqual([])
     const [hit] = await search({ allow: ['example'], deny: [] })
@@ -168,33 +168,37 @@ describe('a searching MCP server', () => {
   })
 
   test.each<[string, string, RequestListener]>([
-    ['has no such tool', 'upstream_refused', speaking({ other: () => '' })],
-    ['wants more than a query', 'upstream_refused', speaking(results(TIDES), { search: 'question' })],
+    ['does not have the search tool', 'upstream_refused', speaking({ other: () => '' })],
+    ['requires further arguments of the tool', 'upstream_refused', speaking(results(TIDES), { search: 'question' })],
     [
-      'says that the search failed',
+      'reports that the search failed',
       'upstream_error',
       speaking({ search: () => Promise.reject(new Error('no index')) }),
     ],
-    ['answers in words', 'upstream_error', speaking({ search: () => 'I found nothing, sorry.' })],
-    ['answers in another shape', 'upstream_error', speaking({ search: () => ({ items: [TIDES] }) })],
-    ['gives results without addresses', 'upstream_error', speaking(results({ id: '1', title: 'Tides' }))],
-    ['gives more than anybody reads', 'upstream_error', speaking({ search: () => 'x'.repeat(3_000_000) })],
-    ['is none', 'upstream_error', (_, response) => void response.writeHead(200).end('<html>')],
-    ['answers JSON of another kind', 'upstream_error', (_, response) => json(response, { tools: [] })],
-    ['is not there', 'upstream_error', (_, response) => void response.writeHead(404).end('no')],
-    ['fails', 'upstream_error', (_, response) => void response.writeHead(500).end('no')],
-    ['breaks off', 'upstream_error', (_, response) => void response.destroy()],
-    ['refuses the token', 'upstream_refused', (_, response) => void response.writeHead(401).end()],
-    ['is throttled', 'rate_limit_exceeded', (_, response) => throttled(response)],
-    ['moves elsewhere', 'upstream_error', (_, response) => void response.writeHead(307, METADATA).end()],
-    ['hangs', 'upstream_timeout', () => {}],
-    ['drips without an end', 'upstream_timeout', (_, response) => drip(response)],
-  ])('that %s fails as %s, by its name', async (_, code, listener) => {
+    ['returns plain text', 'upstream_error', speaking({ search: () => 'I found nothing, sorry.' })],
+    ['returns JSON without results', 'upstream_error', speaking({ search: () => ({ items: [TIDES] }) })],
+    ['returns results without URLs', 'upstream_error', speaking(results({ id: '1', title: 'Tides' }))],
+    ['returns 3 MB', 'upstream_error', speaking({ search: () => 'x'.repeat(3_000_000) })],
+    ['returns HTML', 'upstream_error', (_, response) => void response.writeHead(200).end('<html>')],
+    ['returns JSON of another protocol', 'upstream_error', (_, response) => json(response, { tools: [] })],
+    ['responds with status 404', 'upstream_error', (_, response) => void response.writeHead(404).end('no')],
+    ['responds with status 500', 'upstream_error', (_, response) => void response.writeHead(500).end('no')],
+    ['closes the connection', 'upstream_error', (_, response) => void response.destroy()],
+    ['responds with status 401', 'upstream_refused', (_, response) => void response.writeHead(401).end()],
+    ['responds with status 429', 'rate_limit_exceeded', (_, response) => throttled(response)],
+    [
+      'redirects to a metadata service',
+      'upstream_error',
+      (_, response) => void response.writeHead(307, METADATA).end(),
+    ],
+    ['never responds', 'upstream_timeout', () => {}],
+    ['responds byte by byte without an end', 'upstream_timeout', (_, response) => drip(response)],
+  ])('fails if the server %s, with the code %s and its name in the message', async (_, code, listener) => {
     handle = listener
     await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
   })
 
-  test('is not called while it is rate limited', async () => {
+  test('sends no requests during the Retry-After of a 429 response', async () => {
     handle = (_, response) => throttled(response)
     await expect(search()).rejects.toMatchObject({ retryAfterMs: 30_000 })
     handle = speaking(results(TIDES))
@@ -202,7 +206,7 @@ describe('a searching MCP server', () => {
     expect(asked).toEqual([])
   })
 
-  test('that hangs in a tool ends with the signal, and delays no other run', async () => {
+  test('ends a hanging call when its signal is aborted, without delaying other calls', async () => {
     handle = speaking({ search: ({ query }) => (query === 'slow' ? new Promise(() => {}) : { results: [TIDES] }) })
     const leaving = new AbortController()
     const slow = backend.search('slow', { limit: 5, domains: ALL, signal: leaving.signal })
@@ -212,7 +216,7 @@ describe('a searching MCP server', () => {
     expect(await search()).toHaveLength(1)
   })
 
-  test('at a metadata service is not called', async () => {
+  test('refuses a server at the address of a metadata service', async () => {
     await backend.close()
     backend = openMcpSearch(
       { url: 'http://169.254.169.254/mcp', searchTool: 'search' },
@@ -222,11 +226,11 @@ describe('a searching MCP server', () => {
   })
 })
 
-describe('a result of an MCP server', () => {
+describe('a search hit of an MCP server', () => {
   const found = async () => (await search())[0] as Hit
   const fetching = (fetch: Tool) => speaking({ ...results(TIDES), fetch })
 
-  test('is read by its tool fetch, as text without markup', async () => {
+  test('is read by the fetch tool, and returned as text without markup', async () => {
     const ids: string[] = []
     handle = fetching(({ id }) => {
       ids.push(id ?? '')
@@ -238,16 +242,16 @@ describe('a result of an MCP server', () => {
     expect(ids).toEqual(['tides-1'])
   })
 
-  test('that is a page is read as one', async () => {
+  test('is converted to text if the fetch tool returns HTML', async () => {
     handle = fetching(() => ({ text: '<html><body><p>The tide turns.</p><script>alert(1)</script></body></html>' }))
     expect((await backend.read(await found(), READING)).text).toBe('The tide turns.')
   })
 
   test.each<[string, Tool]>([
-    ['fails', () => Promise.reject(new Error('gone'))],
-    ['answers in words', () => 'It is not here.'],
-    ['gives no text', () => ({ title: 'Tides' })],
-  ])('whose fetch %s cannot be read', async (_, fetch) => {
+    ['reports an error', () => Promise.reject(new Error('gone'))],
+    ['returns plain text', () => 'It is not here.'],
+    ['returns no text', () => ({ title: 'Tides' })],
+  ])('fails with upstream_error if the fetch tool %s', async (_, fetch) => {
     handle = fetching(fetch)
     await expect(backend.read(await found(), READING)).rejects.toMatchObject({
       code: 'upstream_error',
@@ -255,7 +259,7 @@ describe('a result of an MCP server', () => {
     })
   })
 
-  test('is read from its page if the server has no fetch, if the URL guard allows it', async () => {
+  test('is read from its web page if the server has no fetch tool and the URL guard allows the host', async () => {
     const page = '<html><body><p>The tide turns twice a day.</p></body></html>'
     const url = `${base}/page`
     const listener = speaking(results({ ...TIDES, url }))
