@@ -15,89 +15,11 @@ const CAP_SPREAD_RATIO = 0.5
 /** Maximum number of tenants per queue whose latest retry time is stored. */
 const PACED_TENANTS_MAX = 10_000
 
-export interface AdmissionControlOptions {
-  readonly waitQueues: Pick<WaitQueues, 'of' | 'estimateMs'>
-  readonly startTimeoutMs: number
-  /** Number of jobs that would run before a new job of the tenant. */
-  readonly ahead: (asked: AdmissionRequest) => number
-}
-
 export interface AdmissionRequest extends Work {
   readonly pool: PoolName
   readonly tenant: string
   /** Longest `Retry-After` that this caller's SDK honours, in ms; default: one minute. */
   readonly retryMsMax?: number | undefined
-}
-
-/**
- * Admission control for attached jobs (docs/internals/design.md, Fairness).
- *
- * The problem: if a queue grows without bound, then every caller waits until its timeout and all work is wasted. If many rejected
- * callers return at the same moment, then most are rejected again, and the rejections themselves use the CPU.
- *
- * The invariants: an admitted job is expected to start within `startTimeoutMs`. The retries of a tenant arrive no faster than jobs
- * complete.
- *
- * How it works:
- * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts.
- * 2. If the estimate fits `startTimeoutMs`, then admit the job.
- * 3. Otherwise reject with a Retry-After: the moment at which the remaining wait is 80 % of `startTimeoutMs`. The retry is at least one
- *   interval after that of the tenant's previous rejection. A Retry-After above the cap is replaced by a random time between half of
- *   the cap and the cap.
- *
- * Example: `startTimeoutMs` is 60 s, the estimate is 100 s, and 2 jobs complete per second. The first Retry-After is
- * (100 − 48) × 1.03 = 53.6 s, the next one is half a second later.
- *
- * Rejected alternative: reservations, which recognise a returning caller by a hash of its request and admit it before newer
- * callers. Goodput was the same; the state and its rules took 350 lines.
- */
-export class AdmissionControl {
-  readonly #options: AdmissionControlOptions
-  /**
-   * Latest time, by queue and tenant, at which a rejected caller was asked to return. Kept per queue, so that a slow model does not
-   * delay the retries for a fast one.
-   */
-  readonly #retriesAtMs = new WeakMap<WaitQueue, Map<string, number>>()
-
-  constructor(options: AdmissionControlOptions) {
-    this.#options = options
-  }
-
-  /** @throws ServiceError `overloaded`, with the Retry-After after which the job could start within `startTimeoutMs` */
-  admit(asked: AdmissionRequest): void {
-    const { startTimeoutMs } = this.#options
-    const waitMs = this.estimateMs(asked)
-    if (waitMs <= startTimeoutMs) return
-    const excessMs = (waitMs - startTimeoutMs * RETRY_TARGET_RATIO) * RETRY_AFTER_MARGIN
-    throw refusal(waitMs, this.#paced(asked, excessMs), asked.retryMsMax)
-  }
-
-  /** Estimated wait of a new job, in ms. */
-  estimateMs(asked: AdmissionRequest): number {
-    const ahead = this.#options.ahead(asked)
-    return ahead === 0 ? 0 : this.#options.waitQueues.estimateMs(asked, ahead)
-  }
-
-  /** Counts a completed job in the completion rate of its queue. */
-  completed(job: AdmissionRequest): void {
-    this.#options.waitQueues.of(job).waitEstimate.completed(Date.now())
-  }
-
-  /** Delay until a retry, at least `afterMs` and one interval after the tenant's previous retry in the same queue. */
-  #paced(asked: AdmissionRequest, afterMs: number): number {
-    const { tenant, retryMsMax = RETRY_AFTER_MS_MAX } = asked
-    const now = Date.now()
-    const queue = this.#options.waitQueues.of(asked)
-    const retries = this.#retriesAtMs.get(queue) ?? new Map<string, number>()
-    this.#retriesAtMs.set(queue, retries)
-    const intervalMs = this.#options.waitQueues.estimateMs(asked, 1)
-    const nextMs = (retries.get(tenant) ?? 0) + intervalMs - now
-    const delayMs = Math.max(RETRY_AFTER_MS_MIN, afterMs, nextMs)
-    if (delayMs > retryMsMax) return retryMsMax * (1 - Math.random() * CAP_SPREAD_RATIO)
-    if (retries.size >= PACED_TENANTS_MAX) retries.clear()
-    retries.set(tenant, now + delayMs)
-    return delayMs
-  }
 }
 
 /**
@@ -117,14 +39,6 @@ function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError
   return new ServiceError('overloaded', message, { retryAfterMs })
 }
 
-/**
- * The rejection of a job that already waits and will not start in time. @param waitMs Remaining wait @param startTimeoutMs
- * Maximum wait
- */
-export function lateRefusal(waitMs: number, startTimeoutMs: number): ServiceError {
-  return refusal(waitMs, waitMs - startTimeoutMs * RETRY_TARGET_RATIO)
-}
-
 function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {
   return Math.min(mostMs, Math.max(RETRY_AFTER_MS_MIN, ms))
 }
@@ -140,17 +54,20 @@ export interface QueuedJob {
   readonly sentAtMs: number | undefined
 }
 
-export interface WaitQueue<Job extends QueuedJob = QueuedJob> {
+interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   readonly waitEstimate: WaitEstimate<Job>
   /** True for the queue of one model whose own concurrency limit is below the number of slots. */
   readonly isBounded: boolean
   servedSentAtMs: number
+  /** Latest time, by tenant, at which a rejected caller was asked to return. */
+  readonly retriesAtMs: Map<string, number>
   capacity: { readonly atMs: number; readonly count: number } | undefined
 }
 
-export interface LateJob<Job> {
+interface LateJob<Job> {
   readonly job: Job
   readonly waitMs: number
+  readonly error: ServiceError
 }
 
 interface PoolWorker {
@@ -167,9 +84,31 @@ interface QueuesPresence {
   workers(pool: PoolName): readonly PoolWorker[]
 }
 
-/** Wait estimates: one for each pool, and one for each model that has its own concurrency limit. */
-export class WaitQueues<Job extends QueuedJob = QueuedJob> {
+/**
+ * Admission control for attached jobs (docs/internals/design.md, Fairness).
+ *
+ * The problem: if a queue grows without bound, then every caller waits until its timeout and all work is wasted. If many rejected
+ * callers return at the same moment, then most are rejected again, and the rejections themselves use the CPU.
+ *
+ * The invariants: an admitted job is expected to start within `startTimeoutMs`. The retries of a tenant arrive no faster than jobs
+ * complete.
+ *
+ * How it works, with one estimate for each pool, and one for each model that has its own concurrency limit:
+ * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts.
+ * 2. If the estimate fits `startTimeoutMs`, then admit the job.
+ * 3. Otherwise reject with a Retry-After: the moment at which the remaining wait is 80 % of `startTimeoutMs`. The retry is at least one
+ *   interval after that of the tenant's previous rejection. A Retry-After above the cap is replaced by a random time between half of
+ *   the cap and the cap.
+ *
+ * Example: `startTimeoutMs` is 60 s, the estimate is 100 s, and 2 jobs complete per second. The first Retry-After is
+ * (100 − 48) × 1.03 = 53.6 s, the next one is half a second later.
+ *
+ * Rejected alternative: reservations, which recognise a returning caller by a hash of its request and admit it before newer
+ * callers. Goodput was the same; the state and its rules took 350 lines.
+ */
+export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   readonly #presence: QueuesPresence
+  readonly #startTimeoutMs: number
   /**
    * Queues by pool, or by pool and model if the model has its own limit. Durations of a fast model do not predict those of a slow
    * one.
@@ -181,8 +120,25 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
    */
   readonly #queueOf = new WeakMap<Job, WaitQueue<Job>>()
 
-  constructor(presence: QueuesPresence) {
+  constructor(presence: QueuesPresence, startTimeoutMs: number) {
     this.#presence = presence
+    this.#startTimeoutMs = startTimeoutMs
+  }
+
+  /**
+   * @param ahead Number of jobs that would run before the job
+   * @throws ServiceError `overloaded`, with the Retry-After after which the job could start within `startTimeoutMs`
+   */
+  admit(asked: AdmissionRequest, ahead: number): void {
+    const waitMs = this.estimateMs(asked, ahead)
+    if (waitMs <= this.#startTimeoutMs) return
+    const excessMs = (waitMs - this.#startTimeoutMs * RETRY_TARGET_RATIO) * RETRY_AFTER_MARGIN
+    throw refusal(waitMs, this.#paced(asked, excessMs), asked.retryMsMax)
+  }
+
+  /** Counts a completed job in the completion rate of its queue. */
+  completed(work: QueuedJob['envelope']): void {
+    this.of(work).waitEstimate.completed(Date.now())
   }
 
   of(work: QueuedJob['envelope'] | (Work & { readonly pool: PoolName })): WaitQueue<Job> {
@@ -194,6 +150,7 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
       waitEstimate: new WaitEstimate(),
       isBounded,
       servedSentAtMs: 0,
+      retriesAtMs: new Map(),
       capacity: undefined,
     }
     this.#queues.set(key, queue)
@@ -234,20 +191,39 @@ export class WaitQueues<Job extends QueuedJob = QueuedJob> {
     return this.#presence.workers(job.envelope.pool).every(({ running }) => running === 0)
   }
 
-  /** Jobs whose total wait will exceed the maximum by far, by their position in the fair order. */
-  *late(waitMsMax: number): Generator<LateJob<Job>> {
+  /** Jobs whose total wait will exceed the maximum by far, by their position in the fair order, with the error for each. */
+  *late(): Generator<LateJob<Job>> {
     const now = Date.now()
+    const mostMs = LATE_RATIO * this.#startTimeoutMs
     for (const queue of this.#queues.values()) {
       const { waitEstimate } = queue
       const [first] = waitEstimate.waiting.keys()
       const everyMs = first && waitEstimate.everyMs(now, this.#capacityOf(queue, first.envelope))
-      if (!everyMs || waitEstimate.waiting.size * everyMs + waitedMs(waitEstimate, now) <= LATE_RATIO * waitMsMax)
-        continue
+      if (!everyMs || waitEstimate.waiting.size * everyMs + waitedMs(waitEstimate, now) <= mostMs) continue
       for (const [job, before] of inFairOrder([...waitEstimate.waiting.keys()])) {
         const waitMs = before * everyMs
-        if (now - (waitEstimate.waiting.get(job) ?? now) + waitMs > LATE_RATIO * waitMsMax) yield { job, waitMs }
+        if (now - (waitEstimate.waiting.get(job) ?? now) + waitMs > mostMs)
+          yield { job, waitMs, error: this.#lateRefusal(waitMs) }
       }
     }
+  }
+
+  /** Delay until a retry, at least `afterMs` and one interval after the tenant's previous retry in the same queue. */
+  #paced(asked: AdmissionRequest, afterMs: number): number {
+    const { tenant, retryMsMax = RETRY_AFTER_MS_MAX } = asked
+    const now = Date.now()
+    const { retriesAtMs: retries } = this.of(asked)
+    const intervalMs = this.estimateMs(asked, 1)
+    const nextMs = (retries.get(tenant) ?? 0) + intervalMs - now
+    const delayMs = Math.max(RETRY_AFTER_MS_MIN, afterMs, nextMs)
+    if (delayMs > retryMsMax) return retryMsMax * (1 - Math.random() * CAP_SPREAD_RATIO)
+    if (retries.size >= PACED_TENANTS_MAX) retries.clear()
+    retries.set(tenant, now + delayMs)
+    return delayMs
+  }
+
+  #lateRefusal(waitMs: number): ServiceError {
+    return refusal(waitMs, waitMs - this.#startTimeoutMs * RETRY_TARGET_RATIO)
   }
 
   #capacityOf(queue: WaitQueue<Job>, work: Work & { readonly pool: PoolName }): number {

@@ -2,7 +2,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
-import { lateRefusal, WaitQueues } from '#shared/capacity/admission-control.ts'
+import { AdmissionControl } from '#shared/capacity/admission-control.ts'
 import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
@@ -48,7 +48,7 @@ export class AttachedJobs implements JobOwner {
   readonly #jobs = new JobRegistry()
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
-  #waitQueues!: WaitQueues<AttachedJob>
+  #admission!: AdmissionControl<AttachedJob>
   #stopLateCheck: (() => void) | undefined
   #receiver: Closable | undefined
   #stopLosses: (() => void) | undefined
@@ -90,10 +90,10 @@ export class AttachedJobs implements JobOwner {
       },
     })
     const { boot, presence } = jobs
-    const waitQueues = new WaitQueues<AttachedJob>(presence)
-    jobs.#waitQueues = waitQueues
+    const admission = new AdmissionControl<AttachedJob>(presence, options.startTimeoutMs)
+    jobs.#admission = admission
     const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
-    jobs.#sender = new Sender({ ...options, boot, presence, waitQueues, onUnsent })
+    jobs.#sender = new Sender({ ...options, boot, presence, admission, onUnsent })
     jobs.#stopLosses = options.broker.onLoss?.((name) => jobs.#onLoss(name))
     jobs.#stopLateCheck = atAlignedInterval(LATE_CHECK_INTERVAL_MS, () => jobs.#refuseLate())
     return jobs
@@ -141,7 +141,7 @@ export class AttachedJobs implements JobOwner {
     this.#sender.admit(spec)
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
     this.#jobs.set(job.id, job)
-    this.#waitQueues.entered(job)
+    this.#admission.entered(job)
     this.#budget.earn()
     job.timers.deadline = setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs)
     this.#awaitStart(job)
@@ -227,7 +227,7 @@ export class AttachedJobs implements JobOwner {
     const { id: job_id, attempt, worker } = job
     this.#options.log.info({ job_id, attempt, reason, delay_ms: delayMs, worker }, 'job retried')
     job.requeue()
-    this.#waitQueues.entered(job)
+    this.#admission.entered(job)
     this.#sender.leave(job)
     job.timers.retry = setTimeout(() => {
       // The pool may have lost its last worker. The new attempt has the same start timeout as the first.
@@ -256,7 +256,7 @@ export class AttachedJobs implements JobOwner {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
         clearTimeout(job.timers.start)
-        this.#waitQueues.started(job)
+        this.#admission.started(job)
         this.#sender.start(job)
         this.presence.expect(worker, job.envelope.pool)
       }
@@ -307,7 +307,7 @@ export class AttachedJobs implements JobOwner {
   /** Fails a job that has not started in time, unless a live worker can still start it before its deadline. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
     if (job.state !== 'queued') return
-    const error = this.#waitQueues.mayBeLost(job) ? this.#sender.unstartedError(job, waitMs) : undefined
+    const error = this.#admission.mayBeLost(job) ? this.#sender.unstartedError(job, waitMs) : undefined
     if (!error) return this.#awaitStart(job)
     this.#stopWorker(job)
     this.#end(job, 'failed', error)
@@ -318,10 +318,9 @@ export class AttachedJobs implements JobOwner {
    */
   #refuseLate(): void {
     if (!this.#options.broker.isReachable) return
-    const { startTimeoutMs } = this.#options
-    for (const { job, waitMs } of this.#waitQueues.late(startTimeoutMs)) {
+    for (const { job, error } of this.#admission.late()) {
       this.#stopWorker(job)
-      this.#end(job, 'failed', lateRefusal(waitMs, startTimeoutMs).toBody())
+      this.#end(job, 'failed', error.toBody())
     }
   }
 
@@ -334,7 +333,7 @@ export class AttachedJobs implements JobOwner {
     if (!this.#jobs.delete(job.id)) return
     for (const timer of Object.values(job.timers)) clearTimeout(timer)
     this.#sender.dropBlob(job)
-    this.#waitQueues.left(job)
+    this.#admission.left(job)
     this.#sender.leave(job)
     if (end === 'completed') this.#sender.completed(job)
     job.finish(error)

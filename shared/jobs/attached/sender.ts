@@ -3,7 +3,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { AdmissionControl, type AdmissionRequest, type WaitQueues } from '#shared/capacity/admission-control.ts'
+import type { AdmissionControl, AdmissionRequest } from '#shared/capacity/admission-control.ts'
 import { SlotPartition, type WaitingCalls } from '#shared/capacity/slot-partition.ts'
 import { TenantDispatcher } from '#shared/capacity/tenant-dispatcher.ts'
 import { recordOf, storeBody } from '#shared/jobs/body.ts'
@@ -28,7 +28,7 @@ export interface SenderOptions {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly presence: Presence
-  readonly waitQueues: WaitQueues<AttachedJob>
+  readonly admission: AdmissionControl<AttachedJob>
   readonly log: Log
   readonly startTimeoutMs: number
   /** Called if a reachable broker rejected an attempt that the fair queue had released. */
@@ -42,7 +42,6 @@ export interface SenderOptions {
 export class Sender {
   readonly #options: SenderOptions
   readonly #dispatchers = new Map<PoolName, TenantDispatcher<AttachedJob>>()
-  readonly #admission: AdmissionControl
   readonly #withBlob = new Set<string>()
   readonly #partition: SlotPartition
   readonly #stopDispatch: () => void
@@ -54,8 +53,6 @@ export class Sender {
       for (const [pool, turns] of this.#dispatchers) if (turns.hasWaiting) void this.#sendNext(pool)
     }
     const waiting = () => this.#waiting()
-    const ahead = (asked: AdmissionRequest) => this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
-    this.#admission = new AdmissionControl({ ...options, ahead })
     this.#partition = new SlotPartition({
       boot,
       publish: (record) => presence.send(record),
@@ -71,7 +68,7 @@ export class Sender {
 
   /** Rejects a job that cannot start in time (see {@link AdmissionControl}). @throws ServiceError `overloaded` */
   admit(asked: AdmissionRequest): void {
-    this.#admission.admit(asked)
+    this.#options.admission.admit(asked, this.#ahead(asked))
   }
 
   /**
@@ -80,12 +77,15 @@ export class Sender {
   unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
     const why = unstartedReason(this.#options.presence, job, waitMs)
     if (why === undefined) return undefined
-    const retry_after_ms = Math.max(RETRY_AFTER_MS_MIN, this.#admission.estimateMs(job.envelope))
+    const retry_after_ms = Math.max(
+      RETRY_AFTER_MS_MIN,
+      this.#options.admission.estimateMs(job.envelope, this.#ahead(job.envelope)),
+    )
     return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
   }
 
   completed(job: AttachedJob): void {
-    this.#admission.completed(job.envelope)
+    this.#options.admission.completed(job.envelope)
   }
 
   /**
@@ -186,6 +186,11 @@ export class Sender {
   close(): void {
     this.#stopDispatch()
     this.#partition.close()
+  }
+
+  /** Number of jobs that would run before a new job of the tenant. */
+  #ahead(asked: AdmissionRequest): number {
+    return this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
   }
 
   #dispatcherOf(pool: PoolName): TenantDispatcher<AttachedJob> {

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { AdmissionControl, WaitQueues } from '#shared/capacity/admission-control.ts'
+import { AdmissionControl } from '#shared/capacity/admission-control.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 const START_MS = 4_000
@@ -30,11 +30,7 @@ class Overload {
   readonly retryAfterSeconds: number[] = []
   ended = 0
   #callers = 0
-  readonly #gate = new AdmissionControl({
-    waitQueues: new WaitQueues({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }),
-    startTimeoutMs: START_MS,
-    ahead: ({ tenant }) => this.#ahead(tenant),
-  })
+  readonly #gate = new AdmissionControl({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }, START_MS)
   readonly #doesRetry: (nth: number) => boolean
   readonly #retryMsMax: number | undefined
 
@@ -66,7 +62,7 @@ class Overload {
   #call(caller: Caller): void {
     caller.tries++
     try {
-      this.#gate.admit({ pool: 'inference', kind: 'say', model: 'm', ...caller })
+      this.#gate.admit({ pool: 'inference', kind: 'say', model: 'm', ...caller }, this.#ahead(caller.tenant))
       this.queue.push(caller)
       this.admittedAt.push(caller.tries)
     } catch (error) {
@@ -151,14 +147,10 @@ describe('admission control of a pool that receives 120 % of the calls it can ru
 
   it('computes Retry-After per model, so that a slow model does not delay retries for a fast one', () => {
     const WAITS_MS: Record<string, number> = { slow: 50_000, fast: START_MS + 1_000 }
-    const gate = new AdmissionControl({
-      waitQueues: new FixedWaits(WAITS_MS),
-      startTimeoutMs: START_MS,
-      ahead: () => 2,
-    })
+    const gate = new FixedWaits(WAITS_MS)
     const retryAfterMs = (model: string) => {
       try {
-        gate.admit({ pool: 'inference', kind: 'say', model, tenant: 'a' })
+        gate.admit({ pool: 'inference', kind: 'say', model, tenant: 'a' }, 2)
       } catch (error) {
         return ServiceError.from(error).retryAfterMs
       }
@@ -170,11 +162,11 @@ describe('admission control of a pool that receives 120 % of the calls it can ru
 })
 
 /** Queues of models that have their own concurrency limit and a fixed wait. */
-class FixedWaits extends WaitQueues {
+class FixedWaits extends AdmissionControl {
   readonly #waitsMs: Readonly<Record<string, number>>
 
   constructor(waitsMs: Readonly<Record<string, number>>) {
-    super({ capacityOf: () => 1, slots: () => 1, workers: () => [] })
+    super({ capacityOf: () => 1, slots: () => 1, workers: () => [] }, START_MS)
     this.#waitsMs = waitsMs
   }
 

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { AdmissionControl, type QueuedJob, WaitQueues } from '#shared/capacity/admission-control.ts'
+import { AdmissionControl, type QueuedJob } from '#shared/capacity/admission-control.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -25,8 +25,7 @@ interface Call extends QueuedJob {
 
 /** Slots that run calls and durable jobs one after the other, and the ingress's view of them. */
 class SlowPool {
-  readonly lines: WaitQueues<Call>
-  readonly gate: AdmissionControl
+  readonly lines: AdmissionControl<Call>
   readonly waiting: Call[] = []
   readonly running = new Set<Call>()
   readonly started: { readonly call: Call; readonly atMs: number }[] = []
@@ -40,17 +39,13 @@ class SlowPool {
     this.#durable = durable
     const waiting = () => (this.#durable > 0 ? [{ ...WORK, priority: 'normal' as const }] : [])
     const worker = () => ({ running: this.running.size, capacity: { backlog: waiting() } }) as unknown as Peer
-    this.lines = new WaitQueues({ capacityOf: () => bound, slots: () => slots, workers: () => [worker()] })
-    this.gate = new AdmissionControl({
-      waitQueues: this.lines,
-      startTimeoutMs: START_MS,
-      ahead: this.#ahead.bind(this),
-    })
+    const presence = { capacityOf: () => bound, slots: () => slots, workers: () => [worker()] }
+    this.lines = new AdmissionControl(presence, START_MS)
   }
 
   call(tenant: string, call = this.#newCall(tenant)): Call {
     try {
-      this.gate.admit({ ...WORK, tenant })
+      this.lines.admit({ ...WORK, tenant }, this.#ahead({ tenant }))
       this.lines.entered(call)
       this.waiting.push(call)
     } catch (error) {
@@ -96,7 +91,7 @@ class SlowPool {
   #end(call: Call): void {
     this.running.delete(call)
     this.lines.left(call)
-    this.gate.completed(call.envelope)
+    this.lines.completed(call.envelope)
     if (this.#durable > 0) this.#durable--
   }
 
@@ -174,9 +169,9 @@ describe('the waiting calls of a pool', () => {
     pool.call('b')
     // Nothing has ended, so there is no measurement.
     expect(pool.refused).toHaveLength(0)
-    expect([...pool.lines.late(START_MS)]).toHaveLength(0)
+    expect([...pool.lines.late()]).toHaveLength(0)
     vi.setSystemTime(Date.now() + 10_000)
-    const late = [...pool.lines.late(START_MS)]
+    const late = [...pool.lines.late()]
     // Ten seconds each over two slots: the twenty-third starts after 120 s at the earliest.
     expect(late.length).toBeGreaterThan(30)
     expect(late.every(({ job }) => job.envelope.tenant === 'a' && job.nth > 20)).toBe(true)
