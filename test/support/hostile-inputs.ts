@@ -238,7 +238,7 @@ const SOCKET_INPUTS: readonly HostileInput[] = [
     endpoint: CHAT,
     body: { a: Array(390_000).fill(1) },
   })),
-  frame('28 MB that are no JSON', () => 'x'.repeat(LARGE), { holds: UNMASKED }),
+  frame('28 MB that are not JSON', () => 'x'.repeat(LARGE), { holds: UNMASKED }),
 ]
 
 export const HOSTILE_INPUTS: readonly HostileInput[] = [

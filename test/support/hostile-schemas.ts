@@ -23,7 +23,7 @@ const PROTOTYPE_NAMES = JSON.parse(
 /** Schemas that expand far beyond their size, or that are contradictory. The service must survive each one. */
 export const HOSTILE_SCHEMAS: readonly (readonly [string, Record<string, unknown>])[] = [
   ['a billion items', { type: 'array', minItems: 1_000_000_000 }],
-  ['a billion items that are anything', { type: 'array', minItems: 1_000_000_000, items: true }],
+  ['a billion items of any type', { type: 'array', minItems: 1_000_000_000, items: true }],
   ['twenty million properties', { type: 'object', minProperties: 20_000_000 }],
   ['infinitely many properties', { type: 'object', minProperties: Number.POSITIVE_INFINITY }],
   ['a billion characters', { type: 'string', minLength: 1_000_000_000 }],
@@ -42,16 +42,22 @@ export const HOSTILE_SCHEMAS: readonly (readonly [string, Record<string, unknown
     '3,000 alternatives over 2,000 properties',
     { properties: properties(2_000, () => ({})), anyOf: Array.from({ length: 3_000 }, () => ({ properties: {} })) },
   ],
-  ['alternatives that begin alike, 30 levels', ambiguous(30)],
-  ['references that double 40 times', doubling(40)],
+  ['30 levels of alternatives with a common prefix', ambiguous(30)],
+  ['40 levels of doubled references', doubling(40)],
   ['a chain of 5,000 references', chain(5_000)],
-  ['an allOf of itself', { allOf: [{ $ref: '#' }] }],
-  ['an anyOf of itself', { anyOf: [{ $ref: '#' }, { type: 'string' }] }],
-  ['a reference to itself', { $ref: '#' }],
-  ['two that are each other', { $ref: '#/$defs/a', $defs: { a: { $ref: '#/$defs/b' }, b: { $ref: '#/$defs/a' } } }],
-  ['itself, required', { type: 'object', properties: { a: { $ref: '#' } }, required: ['a'] }],
+  ['an allOf that refers to the root', { allOf: [{ $ref: '#' }] }],
+  ['an anyOf that refers to the root', { anyOf: [{ $ref: '#' }, { type: 'string' }] }],
+  ['a reference to the root', { $ref: '#' }],
   [
-    'itself twice, begun alike',
+    'two definitions that refer to each other',
+    { $ref: '#/$defs/a', $defs: { a: { $ref: '#/$defs/b' }, b: { $ref: '#/$defs/a' } } },
+  ],
+  [
+    'a required property that refers to the root',
+    { type: 'object', properties: { a: { $ref: '#' } }, required: ['a'] },
+  ],
+  [
+    'two alternatives that refer to the root in a common property',
     {
       anyOf: ['x', 'y'].map((name) => ({
         type: 'object',
@@ -60,16 +66,22 @@ export const HOSTILE_SCHEMAS: readonly (readonly [string, Record<string, unknown
       })),
     },
   ],
-  ['a reference that is no pointer', { $ref: '#/%zz' }],
-  ['a reference to nothing', { $ref: '#/$defs/nothing' }],
+  ['a reference that is not a JSON pointer', { $ref: '#/%zz' }],
+  ['a reference to a missing definition', { $ref: '#/$defs/nothing' }],
   ['a reference to a prototype', { $ref: '#/constructor/prototype' }],
-  ['a format named like a property of objects', { type: 'string', format: 'constructor' }],
-  ['properties named like those of objects', { type: 'object', properties: PROTOTYPE_NAMES }],
-  ['required names like those of objects', { type: 'object', required: ['__proto__', 'toString', 'hasOwnProperty'] }],
-  ['words where numbers belong', { type: 'array', minItems: 'many', maxItems: {}, items: { minLength: [] } }],
-  ['lists and numbers where schemas belong', { properties: [], items: 7, anyOf: [null, 3], allOf: [[]] }],
-  ['negative and broken numbers', { type: 'array', minItems: -3, items: { type: 'integer', multipleOf: -0.5 } }],
-  ['a pattern that backtracks for ever', { type: 'string', pattern: '^(a+)+$', minLength: 100 }],
+  ['a format named like a member of Object.prototype', { type: 'string', format: 'constructor' }],
+  ['properties named like members of Object.prototype', { type: 'object', properties: PROTOTYPE_NAMES }],
+  [
+    'required names of members of Object.prototype',
+    { type: 'object', required: ['__proto__', 'toString', 'hasOwnProperty'] },
+  ],
+  ['strings in place of numbers', { type: 'array', minItems: 'many', maxItems: {}, items: { minLength: [] } }],
+  ['lists and numbers in place of schemas', { properties: [], items: 7, anyOf: [null, 3], allOf: [[]] }],
+  [
+    'negative limits and a negative multipleOf',
+    { type: 'array', minItems: -3, items: { type: 'integer', multipleOf: -0.5 } },
+  ],
+  ['a pattern with exponential backtracking', { type: 'string', pattern: '^(a+)+$', minLength: 100 }],
 ]
 
 function part([name, schema]: [string, unknown]): unknown {

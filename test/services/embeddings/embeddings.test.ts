@@ -102,7 +102,7 @@ for (const { mode, options } of MODES) {
       expect(embedder.calls).toHaveLength(2)
     })
 
-    it('runs a durable job and stores the response of a synchronous call', async () => {
+    it('stores a response in a durable job that is equal to that of a synchronous call', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: ['one', 'two'], encoding_format: 'base64' }

@@ -97,7 +97,7 @@ describe('decoding of a chat request', () => {
     expect(request).toMatchObject({ ...sampling, ...more, stop: ['END'], max_tokens: 7 })
   })
 
-  test("limits max_tokens to the maximum of the model, and has the model's usual length as default", () => {
+  test("limits max_tokens to the model's maximum, and uses the model's default if it is absent", () => {
     const limited = context({ limits: { max_output_tokens: 100, default_output_tokens: 50 } })
     expect(decode({ ...hello, max_tokens: 4096 }, limited).max_tokens).toBe(100)
     expect(decode(hello, limited).max_tokens).toBe(50)

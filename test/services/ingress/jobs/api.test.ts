@@ -92,7 +92,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
 
   const calls = ENDPOINTS.flatMap((path) => [false, true].map((stream) => ({ path, stream })))
   test.each(calls)(
-    'for $path, stream $stream, end with the response of the synchronous call',
+    'for $path, stream $stream, end with a response equal to that of the synchronous call',
     async ({ path, stream }) => {
       const body = ask(path, 'one two three', path === COUNT ? {} : { stream })
       const plain = await (await service.post(path, { ...body, stream: false })).json()

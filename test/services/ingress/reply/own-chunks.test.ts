@@ -38,7 +38,7 @@ describe('chunks of a response that are written as one string each', () => {
     expect(client.isEnded).toBe(false)
   })
 
-  it('end with the last chunk only if no data remains', async () => {
+  it('consist of the terminating chunk if no data remains', async () => {
     using client = await openRaw(await startServer((res) => res.end()))
     client.send(rawRequest('GET /'))
     await until(() => client.received.endsWith('\r\n\r\n0\r\n\r\n'))
