@@ -1,7 +1,7 @@
 import { SERVICE } from '#services/ingress/openapi/jobs.ts'
 import { OPERATIONS, templateOf } from '#services/ingress/openapi/openapi.ts'
 import { type Operation, TAGS } from '#services/ingress/openapi/operation.ts'
-import { CHAPTERS } from '#services/ingress/pages/guide/guide.ts'
+import { CHAPTERS } from '#services/ingress/pages/guide.ts'
 import { ROUTES } from '#services/ingress/routes.ts'
 import { table } from './table.ts'
 

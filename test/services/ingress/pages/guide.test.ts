@@ -1,6 +1,6 @@
 import { readdirSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { CHAPTERS, GUIDE } from '#services/ingress/pages/guide/guide.ts'
+import { CHAPTERS, GUIDE } from '#services/ingress/pages/guide.ts'
 import { type Admin, openAdmin } from '../../../support/admin.ts'
 
 let admin: Admin

@@ -1,6 +1,6 @@
 import type { Browser, BrowserContextOptions, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { CHAPTERS, GUIDE } from '#services/ingress/pages/guide/guide.ts'
+import { CHAPTERS, GUIDE } from '#services/ingress/pages/guide.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS } from '../../../support/browser.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { Marked, type Token, type Tokens } from 'marked'
 import { gfmHeadingId } from 'marked-gfm-heading-id'
-import { PageFile } from '#services/ingress/pages/pages.ts'
+import { PageFile } from './files.ts'
 
 /**
  * A page of the guide: folder and name of its file below docs/, and its title in the navigation. The URL contains only
@@ -85,7 +85,7 @@ const ENTITIES: Readonly<Record<string, string>> = { lt: '<', gt: '>', quot: '"'
 
 export const GUIDE = '/docs/guide'
 
-const DOCS = new URL('../../../../docs/', import.meta.url)
+const DOCS = new URL('../../../docs/', import.meta.url)
 const RENDERER = { table: tableHtml, code: codeHtml, html: withoutComments }
 const NAMES: ReadonlyMap<string, string> = new Map(CHAPTERS.map(({ folder, name }) => [`/${folder}/${name}.md`, name]))
 
@@ -99,7 +99,7 @@ export function guideFiles(): ReadonlyMap<string, PageFile> {
   })
   const first = pages[0]?.[1]
   const assets = ['guide.css', 'search.js'].map((name): [string, PageFile] => {
-    return [`${GUIDE}/${name}`, PageFile.at(new URL(name, import.meta.url))]
+    return [`${GUIDE}/${name}`, PageFile.at(new URL(`guide/${name}`, import.meta.url))]
   })
   const index = new PageFile('json', async () => Buffer.from(JSON.stringify(await searchIndex())))
   return new Map([...pages, ...assets, [`${GUIDE}/search.json`, index], ...(first ? [[GUIDE, first] as const] : [])])

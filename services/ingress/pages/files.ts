@@ -1,0 +1,112 @@
+import { createHash } from 'node:crypto'
+import { existsSync, readdirSync } from 'node:fs'
+import { readFile } from 'node:fs/promises'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
+import { newId } from '#shared/lib/id.ts'
+
+const compress = promisify(gzip)
+
+/** Content Security Policy (Level 3): only resources of this origin, and no framing. */
+const POLICY = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "img-src 'self' data:",
+  "font-src 'self'",
+  "connect-src 'self'",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
+
+const TYPES: Readonly<Record<string, string>> = {
+  html: 'text/html; charset=utf-8',
+  js: 'text/javascript; charset=utf-8',
+  css: 'text/css; charset=utf-8',
+  svg: 'image/svg+xml',
+  json: 'application/json',
+}
+
+/**
+ * Browser caching. `immutable` files never change, because their names contain a hash. `checked` files are revalidated
+ * by ETag.
+ */
+type Caching = 'immutable' | 'checked'
+
+export class PageFile {
+  readonly #read: () => Promise<Buffer>
+  readonly #type: string
+  readonly #caching: Caching
+  #content: Promise<{ plain: Buffer; gzipped: Buffer; etag: string }> | undefined
+
+  /** @param extension Determines the content type */
+  constructor(extension: string, read: () => Promise<Buffer>, caching: Caching = 'checked') {
+    this.#type = TYPES[extension] ?? 'application/octet-stream'
+    this.#read = read
+    this.#caching = caching
+  }
+
+  static at(url: URL, caching?: Caching): PageFile {
+    const { pathname } = url
+    return new PageFile(pathname.slice(pathname.lastIndexOf('.') + 1), () => readFile(url), caching)
+  }
+
+  async send(req: IncomingMessage, res: ServerResponse): Promise<void> {
+    this.#content ??= this.#load()
+    const { plain, gzipped, etag } = await this.#content.catch((error: unknown) => {
+      this.#content = undefined
+      throw error
+    })
+    const isGzipped = /\bgzip\b/.test(String(req.headers['accept-encoding'] ?? ''))
+    const body = isGzipped ? gzipped : plain
+    pageHeaders(res)
+    res.setHeader('etag', etag)
+    res.appendHeader('vary', 'accept-encoding')
+    res.setHeader('cache-control', this.#caching === 'immutable' ? 'public, max-age=31536000, immutable' : 'no-cache')
+    if (req.headers['if-none-match'] === etag) return void res.writeHead(304).end()
+    if (isGzipped) res.setHeader('content-encoding', 'gzip')
+    res.writeHead(200, { 'content-type': this.#type, 'content-length': body.length })
+    res.end(req.method === 'HEAD' ? undefined : body)
+  }
+
+  async #load() {
+    const plain = await this.#read()
+    const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22)
+    return { plain, gzipped: await compress(plain), etag: `"${hash}"` }
+  }
+}
+
+export function pageHeaders(res: ServerResponse): void {
+  const requestId = newId('req_')
+  res.setHeader('x-request-id', requestId)
+  res.setHeader('request-id', requestId)
+  res.setHeader('content-security-policy', POLICY)
+  res.setHeader('x-content-type-options', 'nosniff')
+  res.setHeader('referrer-policy', 'no-referrer')
+}
+
+/** Build output of the console (services/console/build.ts), created by `npm ci`. */
+const DIST = new URL('../../console/dist/', import.meta.url)
+
+export const CONSOLE = '/console'
+
+/**
+ * Files of the console by path; empty if the console is not built. Browsers cache assets forever, because their names
+ * contain a hash.
+ */
+export function consoleFiles(): ReadonlyMap<string, PageFile> {
+  const assets = new URL('assets/', DIST)
+  if (!existsSync(assets)) return new Map()
+  const files = readdirSync(assets).map((name): [string, PageFile] => {
+    return [`${CONSOLE}/assets/${name}`, PageFile.at(new URL(name, assets), 'immutable')]
+  })
+  return new Map([[CONSOLE, PageFile.at(new URL('index.html', DIST))], ...files])
+}
+
+/** File for a path. The console is a single-page application, so the paths of all screens return one page. */
+export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): PageFile | undefined {
+  const isScreen = path.startsWith(`${CONSOLE}/`) && !path.startsWith(`${CONSOLE}/assets/`)
+  return files.get(isScreen ? CONSOLE : path)
+}
