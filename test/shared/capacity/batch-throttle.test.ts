@@ -27,7 +27,7 @@ async function waited(pace: SubmitQueue): Promise<number> {
   return Math.round(at - from)
 }
 
-it('the batch throttle delays no line while no calls arrive, whatever the duration of a line', async () => {
+it('the batch throttle does not delay lines of a batch file if no calls arrive, however slow a line is', async () => {
   const pace = new SubmitQueue()
   expect(await pace.runLine(taking(200), never)).toBe(200)
   expect(await waited(pace)).toBe(0)

@@ -22,7 +22,7 @@ function openSubmits(turns: SubmitQueue) {
   return { begun, submit, end: () => ends.shift()?.() }
 }
 
-it('job submissions are not delayed while no other project makes calls', async () => {
+it('job submissions are not delayed if no other project makes calls', async () => {
   const turns = new SubmitQueue()
   turns.recordCall('a')
   const { begun, submit } = openSubmits(turns)
@@ -30,7 +30,7 @@ it('job submissions are not delayed while no other project makes calls', async (
   await until(() => begun.length === 50)
 })
 
-it('job submissions next to calls run a few at once, and round robin over projects', async () => {
+it('job submissions of several projects run round robin with limited concurrency while others make calls', async () => {
   const turns = new SubmitQueue()
   turns.recordCall('caller')
   const { begun, submit, end } = openSubmits(turns)

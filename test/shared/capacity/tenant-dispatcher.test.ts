@@ -293,7 +293,7 @@ describe('the max-min fair share', () => {
     [[256, 10, 200], 256, 123],
     [[4, 4], 8, Number.POSITIVE_INFINITY],
     [[1, 1], 0, 0],
-  ])('for the demands %j and %i slots is %d', (wanted, of, part) => {
+  ])('is computed from the demands %j and %i slots as %d', (wanted, of, part) => {
     expect(maxMinPart(wanted, of)).toBe(part)
   })
 })

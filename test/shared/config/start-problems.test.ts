@@ -38,7 +38,7 @@ describe('an invalid setting', () => {
     expect(problemsOf(() => parseConfig(env))).toEqual([problem])
   })
 
-  test('is refused under its former name, with the new name', () => {
+  test('is refused with the new name if it was renamed', () => {
     expect(problemsOf(() => parseConfig({ WORKER_SILENT_MS: '3000', RUNNING_MAX_PER_KEY: '4' }))).toEqual([
       'RUNNING_MAX_PER_KEY was renamed: set CONCURRENCY_MAX_PER_KEY instead.',
       'WORKER_SILENT_MS was renamed: set WORKER_SUSPECTED_MS instead.',

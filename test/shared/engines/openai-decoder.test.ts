@@ -181,7 +181,7 @@ describe('tool calls of an OpenAI upstream', () => {
   })
 
   test.each(['{"a": 1', '{a: 1}', '[1]', '5', '"text"', '{"a":1}}'])(
-    'with the invalid arguments %s finish with reason length',
+    'finish with reason length if the arguments are the invalid JSON %s',
     (text) => {
       expect(read([call({ index: 0, ...named('f', text) }), end('tool_calls')]).seen.finish).toEqual(['length'])
       expect(read(whole({ tool_calls: [named('f', text)] }, 'tool_calls')).seen.finish).toEqual(['length'])
@@ -196,7 +196,7 @@ describe('tool calls of an OpenAI upstream', () => {
     },
   )
 
-  test('of type custom are forwarded with their text input and unknown fields', () => {
+  test('are forwarded with their text input and unknown fields if their type is custom', () => {
     const custom = {
       id: 'x',
       type: 'custom',
@@ -284,7 +284,7 @@ describe('the content of an OpenAI response', () => {
     [{ reasoning: 'think', reasoning_details: [{ type: 'reasoning.text', text: 'think' }] }, 'think'],
     [{ content: [{ type: 'thinking', thinking: [{ type: 'text', text: 'think' }] }] }, 'think'],
     [{ content: [{ type: 'reasoning', text: 'think' }] }, 'think'],
-  ])('with the delta %j contains reasoning', (delta, thought) => {
+  ])('contains reasoning if the delta is %j', (delta, thought) => {
     expect(read([chunk(delta), chunk({ content: 'Hello' }), end()]).seen).toMatchObject({ thought, text: 'Hello' })
   })
 })

@@ -39,7 +39,7 @@ describe('the stop-string filter', () => {
 })
 
 describe('a stop string', () => {
-  test('of more than 1,000 characters is refused with status 400 by chat completions and messages', async () => {
+  test('is refused with status 400 above 1,000 characters by chat completions and messages', async () => {
     await using stack = await startStack()
     const messages = [{ role: 'user', content: 'Hi' }]
     const stop = 'x'.repeat(1_001)

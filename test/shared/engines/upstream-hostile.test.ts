@@ -105,7 +105,7 @@ describe('a response of an untrusted upstream', () => {
       { usage: { input_tokens: 1, output_tokens: 1, more: LONG } },
     ],
   ])(
-    'of the Messages API is refused with status 502 if it has %s longer than the maximum record size',
+    'is refused with status 502 by the Messages API client if it has %s above the record size',
     async (_, content, more) => {
       const message = { type: 'message', role: 'assistant', content, stop_reason: 'end_turn', ...more }
       await using upstream = await startUpstream((_call, answer) => answer.json(message))

@@ -788,7 +788,7 @@ describe('a streamed or whole response of an Anthropic upstream', () => {
     [{ stop_reason: 'stop_sequence', stop_sequence: 'END' }, finish('stop', { stop_sequence: 'END' })],
     [{ stop_reason: 'refusal' }, finish('content_filter')],
     [{ stop_reason: 'model_context_window_exceeded' }, finish('length', { context_full: true })],
-  ])('with %j yields the matching finish event', async (fields, expected) => {
+  ])('yields the matching finish event for %j', async (fields, expected) => {
     expect((await eventsOf('anthropic', [start, ...end(fields)])).at(-2)).toEqual(expected)
   })
 })

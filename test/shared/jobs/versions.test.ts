@@ -231,7 +231,7 @@ describe('events of a newer worker', () => {
     expect(await call.next()).toBeUndefined()
   })
 
-  it('with an unknown error code fail the call as internal_error with the original message', async () => {
+  it('fail the call as internal_error with the original message if their error code is unknown', async () => {
     const jobs = await openIngress()
     const call = await submit(jobs, 'say')
     const head = { job_id: call.id, attempt: 1 }
@@ -244,7 +244,7 @@ describe('events of a newer worker', () => {
     await expect(call.next()).rejects.toMatchObject({ code: 'internal_error', message: 'The ink has run out.' })
   })
 
-  it('with an unknown delta type leave the rest of the response unchanged', () => {
+  it('leave the rest of the response unchanged if a delta type is unknown', () => {
     const events = [
       { type: 'start', model: 'm', input_tokens: 1 },
       { type: 'mood', choice: 7, mood: 'good' },
@@ -255,7 +255,7 @@ describe('events of a newer worker', () => {
     expect(encodeChat(events as never, encode).choices).toMatchObject([{ index: 0, message: { content: 'hello' } }])
   })
 
-  it('of a durable job reach its subscribers, except those of unknown type', async () => {
+  it('reach the subscribers of a durable job, except those of unknown type', async () => {
     const live = await LiveEvents.open(broker, silentLog)
     closers.push(() => live.close())
     const subscription = live.subscribe('job_1')
@@ -307,12 +307,12 @@ describe('the control channel between different versions', () => {
 })
 
 describe('stored rows of a newer version', () => {
-  it('have the error code internal_error if a job failed with an unknown code', () => {
+  it('are read with the error code internal_error if a job failed with an unknown code', () => {
     const job = jobOf({ error: JSON.stringify({ code: 'out_of_ink', message: 'No ink.', param: null, more: 1 }) })
     expect(job.error).toEqual({ code: 'internal_error', message: 'No ink.', param: null })
   })
 
-  it('with an unsupported key leave other keys valid, and are kept by a write of this version', async () => {
+  it('keep an unsupported key unchanged in a write of this version, and other keys stay valid', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
     onTestFinished(() => rm(directory, { recursive: true, force: true }))
     const [plain, limited] = [newKey().key, newKey().key]

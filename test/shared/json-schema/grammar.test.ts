@@ -264,7 +264,7 @@ describe('the grammar of a JSON schema', () => {
     if (path !== '') expect(refusal.message).toContain(`'${path.slice(1)}' `)
   })
 
-  test('of a non-strict tool omits keywords that it cannot enforce', () => {
+  test('omits keywords that it cannot enforce if the tool is not strict', () => {
     for (const [, , schema] of REFUSED.filter(([keyword]) => keyword !== 'minItems')) {
       try {
         writeSchemaGrammar(schema, 'tools', { isStrict: false })

@@ -326,7 +326,7 @@ describe('the file keys.json', () => {
     { running: null },
     { tokens_per_minute: 1.5 },
     'many',
-  ])('with the invalid limit %j invalidates only the key or project with that limit', async (limits) => {
+  ])('makes only the key or project with the invalid limit %j invalid', async (limits) => {
     const { directory } = await filePlace()
     const problems: string[] = []
     const store = openFileKeys(directory, (problem) => problems.push(problem))

@@ -14,7 +14,7 @@ function open() {
   return { begun, add }
 }
 
-it('the tick throttle starts the first 8 tasks at once and later ones 8 per tick, in order', async () => {
+it('the yielding throttle starts the first 8 tasks at once and later ones 8 per tick, in order', async () => {
   const { begun, add } = open()
   for (let nth = 0; nth < 20; nth++) add(nth)
   expect(begun).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
@@ -30,7 +30,7 @@ it('the tick throttle starts the first 8 tasks at once and later ones 8 per tick
   expect(begun.at(-1)).toBe(21)
 })
 
-it('the tick throttle queues at most 1,000 tasks, and starts any further task at once', () => {
+it('the yielding throttle queues at most 1,000 tasks, and starts any further task at once', () => {
   const { begun, add } = open()
   for (let nth = 0; nth < 5_000; nth++) add(nth)
   expect(begun).toHaveLength(4_000)

@@ -46,7 +46,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     expect(vectors[2]).toEqual((await embed('three'))[0])
   })
 
-  test('of a text are identical alone, in any batch, and among concurrent calls', async () => {
+  test('are identical for a text alone, in any batch, and among concurrent calls', async () => {
     const texts = PAIRS.flat().concat(Array.from({ length: 8 }, (_, n) => `${'word '.repeat(n * 12)}${n}`))
     const alone = new Map<string, number[]>()
     for (const text of texts) alone.set(text, (await embed(text))[0] ?? [])

@@ -149,7 +149,7 @@ describe('a hostile HTML page', () => {
     ['20,000 footnote marks', `${paragraphs}${'<sup>1<a href="#x">1</a></sup>'.repeat(20_000)}`],
     ['300,000 entities', `<p>${'&amp;'.repeat(300_000)}</p>`],
     ['300,000 angle brackets', '<'.repeat(300_000)],
-  ])('with %s is reduced to a bounded number and depth of elements', (_, page) => {
+  ])('is reduced to a bounded number and depth of elements if it has %s', (_, page) => {
     const { html, elements, depth } = reducePage(page)
     expect(elements).toBeLessThanOrEqual(ELEMENTS_MAX)
     expect(depth).toBeLessThanOrEqual(DEPTH_MAX)
@@ -159,7 +159,7 @@ describe('a hostile HTML page', () => {
     if (page.includes('sentence') && elements > 1_000) expect(html).toContain('A sentence of the page.')
   })
 
-  test('with nested lists and 2,000 paragraphs yields its text', async () => {
+  test('is converted to its text if it has nested lists and 2,000 paragraphs', async () => {
     const { text } = await read('html', `${'<ul><li>'.repeat(100)}${'<p>A sentence of the page.</p>'.repeat(2_000)}`)
     expect(text).toContain('A sentence of the page.')
   })

@@ -286,7 +286,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
     expect(await job(over)).toEqual(before)
   })
 
-  describe('with a partial result on cancel', () => {
+  describe('that may write a partial result on cancel', () => {
     const PARTIAL_MS = 30_000
     const partial = { partialMs: PARTIAL_MS }
     /** A job that has done a step and waits for a child. */

@@ -113,7 +113,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(given.id)).metadata).toEqual({ key: '\u0000' })
     })
 
-    it('with an existing id returns the existing job', async () => {
+    it('is not created if its id exists; the existing job is returned', async () => {
       const given = newJob()
       await store.create(given, KEY)
       expect(await store.create(given, KEY)).toMatchObject({ outcome: 'exists', job: { id: given.id } })
@@ -131,7 +131,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.list(TENANT, { limit: 100 })).jobs).toHaveLength(1)
     })
 
-    it('with the Idempotency-Key of a different request is a conflict', async () => {
+    it('is refused as a conflict if its Idempotency-Key belongs to a different request', async () => {
       const first = newJob()
       await store.create(first, KEY)
       const other = await store.create(newJob(), { ...KEY, fingerprint: 'g' })
@@ -175,7 +175,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(all.map(({ outcome }) => outcome).toSorted()).toEqual(['created', 'exists', 'exists'])
     })
 
-    it('with a start time in the future has state scheduled', async () => {
+    it('has state scheduled if its start time is in the future', async () => {
       const given = newJob({ runAtMs: Date.now() + HOUR_MS })
       await store.create(given)
       expect(await job(given.id)).toMatchObject({ state: 'scheduled', published_at_ms: null })
@@ -941,7 +941,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('that failed, were cancelled or expired can be redriven as new jobs', async () => {
+    it('can be redriven as new jobs if they failed, were cancelled or expired', async () => {
       const failed = await running(store, { request: 'again' })
       expect(await store.redrive(TENANT, failed.id, newJobId())).toBeUndefined()
       await store.fail(failed, { error: ERROR })

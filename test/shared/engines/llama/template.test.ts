@@ -270,7 +270,7 @@ describe('a chat template', () => {
     ['Qwen', QWEN, ['<tool_call>\n{"name": "'], ['", "arguments":'], { type: 'text', text: '<tool_call>' }],
     ['Llama 3', LLAMA_3, ['{"name": "'], ['", "parameters":'], { type: 'start', text: '{"name": "' }],
     ['Mistral', MISTRAL, ['[TOOL_CALLS][{"name": "'], ['", "arguments":'], { type: 'text', text: '[TOOL_CALLS][' }],
-  ])('has the tool call format of %s', (_, source, before, between, trigger) => {
+  ])('is parsed to the tool call format of %s', (_, source, before, between, trigger) => {
     const { tools } = templateOf(source).forms
     expect(tools).toMatchObject({ before, between })
     if (tools) expect(triggerOf(tools)).toMatchObject(trigger)
@@ -285,7 +285,7 @@ describe('a chat template', () => {
     ['CHATML', CHATML],
     ['Gemma', GEMMA],
     ['Phi', PHI],
-  ])('of %s has no tool call format', (_, source) => {
+  ])('has no tool call format if it is that of %s', (_, source) => {
     expect(templateOf(source).forms.tools).toBeUndefined()
   })
 
@@ -489,7 +489,7 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     ['Llama 3', LLAMA_3, ['<|eot_id|>', '<|start_header_id|>', '<|end_header_id|>']],
     ['Mistral', MISTRAL, ['[INST]', '[/INST]', '[TOOL_CALLS]']],
   ])(
-    'of %s makes the model call the named tool, or any tool if one is required',
+    'makes a model with the template of %s call the named tool, or any tool if one is required',
     async (_, template, controlTokens) => {
       await using engine = await openRandomEngine({ template, controlTokens })
       const tools = [WEATHER, { ...WEATHER, name: 'news' }].map((tool) => ({

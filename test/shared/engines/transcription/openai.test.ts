@@ -182,7 +182,7 @@ describe('the request to a transcription upstream', () => {
 })
 
 describe('the response of a transcription upstream', () => {
-  test('in verbose_json yields language, duration, text, numbered segments and their words', async () => {
+  test('yields language, duration, text, numbered segments and their words from verbose_json', async () => {
     await using at = await openOn(sends(VERBOSE))
     const events = await collectTranscript(at.engine, askTranscript({ words: true }))
     expect(events.map(({ type }) => type)).toEqual(['start', 'text', 'segment', 'segment', 'usage', 'finish'])
@@ -199,7 +199,7 @@ describe('the response of a transcription upstream', () => {
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 50, output_tokens: 4 })
   })
 
-  test('with words inside segments, as of whisper.cpp, yields words without spaces and omits empty ones', async () => {
+  test('yields words without spaces, and omits empty words, if segments contain words (whisper.cpp)', async () => {
     const words = [
       { word: ' Hi', start: 0, end: 1, probability: 0.9 },
       { word: '', start: 1, end: 1 },
@@ -209,7 +209,7 @@ describe('the response of a transcription upstream', () => {
     expect(eventsOf(events, 'segment')[0]?.segment.words).toEqual([{ word: 'Hi', start: 0, end: 1 }])
   })
 
-  test('with words but no segments yields segments that contain all of the text', async () => {
+  test('yields segments that contain all of the text if it has words but no segments', async () => {
     const words = 'One two three four'.split(' ').map((word, at) => ({ word, start: at, end: at + 1 }))
     const said = words.map((word) => (word.word === 'two' ? { ...word, word: 'two.' } : word))
     await using at = await openOn(sends({ text: '"One two." Three – three four!', words: said, duration: '4.0' }))
@@ -222,20 +222,20 @@ describe('the response of a transcription upstream', () => {
     expect(eventsOf(events, 'start')[0]?.duration).toBe(4)
   })
 
-  test('in json yields one segment over the whole duration, and an estimated token count', async () => {
+  test('yields one segment over the whole duration, and an estimated token count, from json', async () => {
     await using at = await openOn(sends({ text: 'Hello world.', usage: { type: 'duration', seconds: 3 } }))
     const events = await collectTranscript(at.engine)
     expect(eventsOf(events, 'segment')).toMatchObject([{ segment: { id: 0, start: 0, end: 3, text: 'Hello world.' } }])
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 30, output_tokens: 3 })
   })
 
-  test('without speech yields no text and no segment', async () => {
+  test('yields no text and no segment if the audio has no speech', async () => {
     await using at = await openOn(sends({ text: '', segments: [] }))
     const events = await collectTranscript(at.engine, askTranscript(), { duration: 2 })
     expect(events.map(({ type }) => type)).toEqual(['start', 'usage', 'finish'])
   })
 
-  test('with 20,000 characters and 600 log probabilities yields events of bounded size', async () => {
+  test('yields events of bounded size for 20,000 characters and 600 log probabilities', async () => {
     const logprobs = Array.from({ length: 600 }, (_, at) => ({ token: `t${at}`, logprob: -0.5, bytes: [116] }))
     const text = '🎉'.repeat(20_000)
     await using at = await openOn(sends({ text, logprobs }))
@@ -260,7 +260,7 @@ describe('the stream of a transcription upstream', () => {
   const stream = { transcription: { stream: true } }
   const wish = askTranscript({ stream: true })
 
-  test('of OpenAI yields each delta as it arrives, and usage at the end', async () => {
+  test('yields each delta as it arrives, and usage at the end (OpenAI)', async () => {
     const done = Promise.withResolvers<void>()
     const usage = { type: 'tokens', input_tokens: 8, output_tokens: 2, total_tokens: 10 }
     await using at = await openOn(
@@ -298,7 +298,7 @@ describe('the stream of a transcription upstream', () => {
     ['Speaches in json', [{ text: 'Hello.' }, { text: 'Goodbye.' }], 'Hello. Goodbye.'],
     ['a server with all text in the last event', [{ type: 'transcript.text.done', text: ' Hello' }], 'Hello'],
     ['a server that sends no events', [], ''],
-  ])('of %s yields all of its text', async (_, frames, text) => {
+  ])('yields the complete text of %s', async (_, frames, text) => {
     await using at = await openOn(streams(...frames), {}, stream)
     const events = await collectTranscript(at.engine, wish, { duration: 2 })
     expect(transcriptOf(events)).toBe(text)
@@ -306,7 +306,7 @@ describe('the stream of a transcription upstream', () => {
     expect(events.filter(({ type }) => type === 'start')).toHaveLength(1)
   })
 
-  test('of Speaches in verbose_json yields one segment per frame', async () => {
+  test('yields one segment per frame (Speaches in verbose_json)', async () => {
     const frame = (text: string, start: number) => ({
       ...VERBOSE,
       text,
@@ -368,7 +368,7 @@ describe('the stream of a transcription upstream', () => {
   })
 })
 
-describe('a call of a failing transcription upstream', () => {
+describe('a failing call of a transcription upstream', () => {
   test.each([
     [400, { error: { message: 'too short', code: 'audio_too_short', param: 'file' } }, 'audio_too_short', 'file'],
     [
@@ -384,7 +384,7 @@ describe('a call of a failing transcription upstream', () => {
     [429, { error: { message: 'slow down' } }, 'overloaded', null],
     [500, 'oops', 'upstream_error', null],
     [503, 'loading', 'overloaded', null],
-  ])('with status %i and %j fails with the error code %s', async (status, body, code, param) => {
+  ])('maps status %i with %j to the error code %s', async (status, body, code, param) => {
     await using at = await openOn((_, answer) => answer.json(body, status, { 'retry-after': '2' }))
     const audio = fileOf()
     const error = await transcriptFailure(at.engine, askTranscript(), {}, audio)
@@ -398,12 +398,12 @@ describe('a call of a failing transcription upstream', () => {
     ['plain text', (answer: Answer) => answer.text('Hello', 'text/plain')],
     ['JSON without text', (answer: Answer) => answer.json({ segments: [] })],
     ['an error with status 200', (answer: Answer) => answer.json({ error: { message: 'no' } })],
-  ])('fails with upstream_error if the response is %s', async (_, script) => {
+  ])('has the error code upstream_error if the response is %s', async (_, script) => {
     await using at = await openOn((_, answer) => script(answer))
     expect(['upstream_error']).toContain((await transcriptFailure(at.engine)).code)
   })
 
-  test('fails with upstream_error if the upstream is unreachable', async () => {
+  test('has the error code upstream_error if the upstream is unreachable', async () => {
     const server = await startSpeechServer({})
     await server[Symbol.asyncDispose]()
     const engine = openOpenAiTranscription(speechModel(server.url), {})
@@ -420,7 +420,7 @@ describe('a call of a failing transcription upstream', () => {
     expect(at.server.calls).toHaveLength(0)
   })
 
-  test('fails with upstream_error if reading the file fails during the upload', async () => {
+  test('has the error code upstream_error if reading the file fails during the upload', async () => {
     await using at = await openOn(sends(VERBOSE))
     const broken = async function* () {
       yield CONTENT.subarray(0, 5)

@@ -97,7 +97,7 @@ describe('an attached job', () => {
     ['is repeated', [2, 2, 3], 'a1a3', []],
     ['has already been processed', [2, 3, 2, 4], 'a1a2a4', []],
     ['is missing', [2, 4], 'a1', ['lost']],
-  ])('handles an output event whose sequence number %s', async (_name, numbers, text, expected) => {
+  ])('handles an output event whose sequence number %s: output "$2", reports $3', async (_name, numbers, text, expected) => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     for (const [index, number] of numbers.entries()) say(number, `a${index + 1}`)

@@ -347,7 +347,7 @@ describe('the attached jobs of an ingress', () => {
     expect(calls.slice(0, left + 2).some(({ state }) => state === 'done')).toBe(false)
   })
 
-  it('of one model are prefetched only up to the slots of its workers and two more', async () => {
+  it('are prefetched per model only up to the slots of its workers and two more', async () => {
     await beat('wrk_1', { slots: 100 })
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], backlog: [] }
     const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 3 }]
@@ -364,7 +364,7 @@ describe('the attached jobs of an ingress', () => {
     expect(await broker.lag(QUEUE)).toBe(6)
   })
 
-  it('make the ingress cancel them at the worker when their deadline passes', async () => {
+  it('are cancelled at their worker when their deadline passes', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])
     await passWith('wrk_1', TIMEOUT_MS)
@@ -408,7 +408,7 @@ describe('the attached jobs of an ingress', () => {
     expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
   })
 
-  it('make the ingress send a cancel to a worker that starts a cancelled job', async () => {
+  it('are cancelled at a worker that starts them after their cancellation', async () => {
     const job = await submit()
     const taken = await take()
     jobs.cancel(job)
@@ -417,7 +417,7 @@ describe('the attached jobs of an ingress', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, worker: 'wrk_9' })
   })
 
-  it('make the ingress send a cancel to a second worker that starts an attempt', async () => {
+  it('are cancelled at the second of two workers that start one attempt', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED], 'wrk_1')
@@ -513,7 +513,7 @@ describe('the attached jobs of an ingress', () => {
     expect((await submit({ pool: 'embeddings' })).state).toBe('queued')
   })
 
-  it('of another tenant are sent before the waiting calls of one tenant', async () => {
+  it('are sent before the waiting calls of a busy tenant if they belong to another tenant', async () => {
     for (let i = 0; i < 10; i++) await submit({ tenant: 'key_many', body: i })
     expect(await broker.lag(QUEUE)).toBe(4)
     // A tenant without running calls need not wait until others have ended.
@@ -529,7 +529,7 @@ describe('the attached jobs of an ingress', () => {
     expect(order).toEqual([0, 1, 2, 3, 'one', 4, 'two', 5, 6, 7, 8, 9])
   })
 
-  it('of a tenant at one ingress start as often as those of a tenant that floods three ingresses', async () => {
+  it('start equally often for a tenant at one ingress and a tenant that floods three ingresses', async () => {
     const ingresses = [jobs, await openJobs(), await openJobs()]
     for (const ingress of ingresses) {
       for (let i = 0; i < 60; i++) await submit({ tenant: 'key_many' }, ingress)

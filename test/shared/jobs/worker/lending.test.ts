@@ -133,7 +133,7 @@ const kinds = [
 ] as const
 
 describe.each(kinds)('%s on a worker with several models', (_, submit) => {
-  it('of one model use every slot, but no extra ones, if no other model has work', async () => {
+  it('use every slot, but no extra ones, if only one model has work', async () => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)
@@ -142,7 +142,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
     expect(worker.running, 'running jobs').toBe(SLOTS)
   })
 
-  it.each(ways)('of %s leave the next freed slots to those of %s, and get them back', async (first, second) => {
+  it.each(ways)('give the next freed slots from model %s to model %s, and back when that has no more work', async (first, second) => {
     await submit(first, 3 * SLOTS)
     await until(() => runs(first) === SLOTS)
     await submit(second, 3)
@@ -154,7 +154,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
     expect(worker.running).toBe(SLOTS)
   })
 
-  it('of a model that hangs in every slot leave extra slots to other models', async () => {
+  it('run in extra slots if another model hangs in every slot', async () => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await submit('b', 6)

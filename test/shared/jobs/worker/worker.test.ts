@@ -264,7 +264,7 @@ describe('a cancel message', () => {
   })
 
   it.each([{ job_id: 'job_a' }, { job_id: 'job_a', attempt: 1 }])(
-    'with the fields %j, received before its job, prevents the job from running',
+    'prevents a job from running if it arrives before the job, with the fields %j',
     async (which) => {
       await openPool()
       await control({ type: 'cancel', ...which })
@@ -277,7 +277,7 @@ describe('a cancel message', () => {
     },
   )
 
-  it('for another attempt or another worker has no effect', async () => {
+  it('has no effect if it names another attempt or another worker', async () => {
     const pool = await openPool()
     await submit('a', { attempt: 2 })
     await until(() => work.running.size === 1)
@@ -339,7 +339,7 @@ describe('a queue record of a job', () => {
     ['a kind named like an inherited property', Buffer.from(JSON.stringify(envelopeOf({ kind: 'constructor' })))],
     ['__proto__ as its kind', Buffer.from(JSON.stringify(envelopeOf({ kind: '__proto__' })))],
     ['a megabyte of zeros', Buffer.alloc(1_000_000)],
-  ])('that cannot be parsed (%s) becomes a dead letter, and the next record is processed', async (_name, value) => {
+  ])('becomes a dead letter if it cannot be parsed (%s), and the next record is processed', async (_name, value) => {
     await openPool()
     await broker.submit(QUEUE, value)
     await submit('next')
@@ -418,7 +418,7 @@ describe('the drain of a worker', () => {
     expect(said('spoken').at(-1)).toBe('failed worker_lost')
   })
 
-  it('with an expired timeout also ends an earlier drain with a longer one', async () => {
+  it('ends an earlier drain with a longer timeout if it times out first', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)

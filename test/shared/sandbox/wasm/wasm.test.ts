@@ -144,7 +144,7 @@ except OSError as error: print(error.strerror, wrote <= 64 << 20)
     expect(await runCode(sandbox, code)).toMatchObject({ exit_code: 0, stdout: 'No space left on device True\n' })
   })
 
-  it('that crashes its interpreter ends with exit code 139', async () => {
+  it('ends with exit code 139 if it crashes its interpreter', async () => {
     const result = await runCode(sandbox, "print('before', flush=True)\nimport os; os.abort()")
     expect(result).toMatchObject({ success: true, exit_code: 139, stdout: 'before\n' })
     expect(result.stderr).toMatch(/interpreter crashed/)
