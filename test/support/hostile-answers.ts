@@ -112,6 +112,17 @@ const HOSTILE_ANSWERS: readonly HostileAnswer[] = [
     }),
   },
   {
+    name: '20 calls with arguments of 100,000 values',
+    api: 'openai',
+    path: MESSAGES,
+    script: message({
+      tool_calls: Array.from({ length: 20 }, (_, index) => ({
+        ...{ id: `c${index}`, type: 'function' },
+        function: { name: 'f', arguments: `{"a":[${'1,'.repeat(100_000)}1]}` },
+      })),
+    }),
+  },
+  {
     name: '190,000 blocks of an unknown type',
     api: 'anthropic',
     path: MESSAGES,

@@ -72,6 +72,7 @@ export class Calls {
       if (typeof entry !== 'object' || entry === null) continue
       const delta = readDelta(entry as WireToolCall, this.#options.keepsExtra)
       const call = (isWhole ? undefined : this.#find(delta)) ?? this.#add(delta)
+      if (!isWhole) call.scan(delta)
       call.read(delta, this.#ids, out)
     }
   }
@@ -178,6 +179,10 @@ class CallState {
     return !this.#isCustom && this.#scan.isClosed
   }
 
+  scan({ text }: CallDelta): void {
+    this.#scan.push(text)
+  }
+
   read({ id, name, text, isCustom, extra }: CallDelta, ids: Set<string>, out: GenerateEvent[]): void {
     if (id !== '' && this.wireId === '') {
       this.wireId = id
@@ -194,7 +199,6 @@ class CallState {
     if (text === '') return
     if (this.#written.length + this.#held.length + text.length > ARGUMENTS_CHARS_MAX)
       throw answerError(this.#model, 'called a tool with arguments that are too long')
-    this.#scan.push(text)
     this.#held += text
     if (this.name !== '') this.#push(out)
   }

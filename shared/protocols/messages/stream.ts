@@ -2,6 +2,7 @@ import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputBlock } from '#schemas/messages.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { runNowOrYielding } from '#shared/lib/yielding.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { BlockStream, frame } from './block-stream.ts'
 import {
@@ -23,7 +24,7 @@ type StartEvent = Extract<GenerateEvent, { type: 'start' }>
 
 /** The answer of `POST /v1/messages` (docs/reference/compatibility.md, Messages requests). */
 export const messagesAnswer: Answer<GenerateEvent> = {
-  whole: encodeMessage,
+  whole: (events, context) => runNowOrYielding(encodeMessage(events, context)),
   open: (context) => new MessagesStream(context),
 }
 

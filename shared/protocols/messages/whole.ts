@@ -6,20 +6,32 @@ import { envelope, parseInput, stopReason, stopSequence, textBlock, toolBlock } 
 import { NativeAnswer, searchBlock, searchResultBlock } from './native.ts'
 
 /**
- * The whole message (docs/reference/compatibility.md, Messages answers) from all events of a call.
+ * The whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. Yields between blocks, because the
+ * arguments of each call are parsed.
  *
  * @throws ServiceError `upstream_error` if the answer has no finish
  */
-export function encodeMessage(events: readonly GenerateEvent[], context: EncodeContext): Message {
+export function* encodeMessage(
+  events: readonly GenerateEvent[],
+  context: EncodeContext,
+): Generator<undefined, Message> {
   const start = findEvent(events, 'start')
   const finish = findEvent(events, 'finish')
   if (finish === undefined) throw unfinished()
   const content = new Pieces(context.call_id)
-  for (const event of events) content.push(event)
+  for (const event of events) {
+    content.push(event)
+    yield
+  }
+  const blocks: OutputBlock[] = []
+  for (const piece of content.pieces) {
+    blocks.push(toBlock(piece, context))
+    yield
+  }
   const hasCalls = content.pieces.some((piece) => piece.type === 'tool')
   const reason = stopReason(finish, hasCalls, findEvent(events, 'refusal') !== undefined)
   const body = {
-    content: content.pieces.map((piece) => toBlock(piece, context)),
+    content: blocks,
     stop_reason: reason,
     stop_sequence: stopSequence(finish, reason),
   }

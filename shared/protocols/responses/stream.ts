@@ -3,21 +3,23 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
+import { runNowOrYielding } from '#shared/lib/yielding.ts'
 import type { ItemEvent } from './items.ts'
 import { ResponseOutput } from './output.ts'
 import { responsesError } from './response.ts'
 
 export const responsesAnswer: Answer<GenerateEvent> = {
-  whole(events, context): ResponseObject {
-    const output = new ResponseOutput(context)
-    const discarded: ItemEvent[] = []
-    for (const event of events) {
-      output.push(discarded, event)
-      discarded.length = 0
-    }
-    return output.ended()
-  },
+  whole: (events, context) => runNowOrYielding(responseIn(events, context)),
   open: (context) => new ResponsesStream(context),
+}
+
+function* responseIn(events: readonly GenerateEvent[], context: EncodeContext): Generator<undefined, ResponseObject> {
+  const output = new ResponseOutput(context)
+  for (const event of events) {
+    output.push([], event)
+    yield
+  }
+  return output.ended()
 }
 
 /** The answer of `POST /v1/responses/input_tokens`. */

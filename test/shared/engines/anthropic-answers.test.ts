@@ -2,7 +2,9 @@ import { describe, expect, test } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Message } from '#schemas/messages.ts'
+import { runToEnd } from '#shared/lib/yielding.ts'
 import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
+import { encodeMessage } from '#shared/protocols/messages/whole.ts'
 import { ask, collect, engineOn, failure } from '../../support/engine-calls.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
 import { messageOf } from '../../support/wire/messages.ts'
@@ -57,7 +59,7 @@ async function messageFrom(answer: object | readonly unknown[], version = CONTEX
   const stream = messagesAnswer.open?.(context)
   const frames = [...events.flatMap((event) => stream?.push(event) ?? []), ...(stream?.end() ?? [])]
   const joined = messageOf(frames.map(({ data }) => JSON.parse(data)))
-  const whole = JSON.parse(JSON.stringify(messagesAnswer.whole(events, context))) as Message
+  const whole = JSON.parse(JSON.stringify(runToEnd(encodeMessage(events, context)))) as Message
   expect(joined).toEqual(whole)
   return whole
 }
@@ -132,7 +134,7 @@ describe('content blocks of an Anthropic upstream', () => {
     [null, [], '{}'],
     [{ a: 1 }, ['{"a"', ':1}'], '{"a":1}'],
     [{}, [{ a: 1 }], '{"a":1}'],
-  ])('with tool input %j and deltas %j yield the arguments %s', async (input, deltas, expected) => {
+  ])('combine the tool input %j and the deltas %j to the arguments %s', async (input, deltas, expected) => {
     const { content } = await messageFrom([
       start(),
       open(0, { type: 'tool_use', id: 'toolu_1', name: 'f', input }),
@@ -170,7 +172,7 @@ describe('content blocks of an Anthropic upstream', () => {
     expect((await messageFrom({ type: 'message', content, stop_reason: 'end_turn' })).content).toEqual(content)
   })
 
-  test('of any type are forwarded unchanged from whole and streamed responses', async () => {
+  test('are forwarded unchanged if their type is unknown, from whole and streamed responses', async () => {
     const search = { type: 'server_tool_use', id: 'srvtoolu_1', name: 'web_search', caller: { type: 'direct' } }
     const found = {
       type: 'web_search_tool_result',

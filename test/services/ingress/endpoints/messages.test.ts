@@ -9,7 +9,6 @@ import { describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import { type GenerateEvent, GenerateRequest, type Turn } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { Message } from '#schemas/messages.ts'
 import { ModelConfig } from '#schemas/models.ts'
 
 import {
@@ -20,8 +19,10 @@ import {
 } from '#services/ingress/endpoints/messages/decode.ts'
 import { SSE_KEEP_ALIVE } from '#services/ingress/http/reply.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { runToEnd } from '#shared/lib/yielding.ts'
 import { messagesErrorBody } from '#shared/protocols/errors.ts'
 import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
+import { encodeMessage } from '#shared/protocols/messages/whole.ts'
 import { doAll } from '../../../support/pieces.ts'
 import { sseFailure, sseOf, sseStream } from '../../../support/sse.ts'
 
@@ -438,8 +439,7 @@ function parsed(given: string): Frame[] {
     })
 }
 
-const whole = (events: readonly GenerateEvent[], version = OLD) =>
-  messagesAnswer.whole(events, encoding(version)) as Message
+const whole = (events: readonly GenerateEvent[], version = OLD) => runToEnd(encodeMessage(events, encoding(version)))
 
 describe('a messages response without streaming', () => {
   test('has exactly the documented fields in the older version', () => {
