@@ -14,9 +14,13 @@ import { performance } from 'node:perf_hooks'
  * a second context (`node:vm`). V8 optimizes less in a process with two contexts, and each call cost 50 % more CPU for the life of the process.
  */
 
-const EVERY_MS = 10_000
+/**
+ * After a compaction, a process needs up to 20 % more CPU per token for several bursts. A process is therefore compacted only after a long idle
+ * period, and only if its memory grew by more than a burst of 256 streams needs.
+ */
+const EVERY_MS = 30_000
 const IDLE = 0.02
-const GROWTH_BYTES = 128 * 1024 * 1024
+const GROWTH_BYTES = 256 * 1024 * 1024
 /**
  * Maximum heap size that is compacted, because a larger heap would block calls for too long. V8 later shrinks such a heap in
  * small steps.

@@ -1,7 +1,8 @@
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
-import { expect, it } from 'vitest'
-import { compactHeap } from '#shared/process/compact-heap.ts'
+import { performance } from 'node:perf_hooks'
+import { expect, it, onTestFinished, vi } from 'vitest'
+import { compactHeap, compactWhenIdle } from '#shared/process/compact-heap.ts'
 
 const MIB = 1024 * 1024
 
@@ -45,6 +46,32 @@ it('heap compaction returns the memory of a burst once the process is idle', () 
   const compacted = residentAfterBurst('compactWhenIdle(50)')
   expect(without).toBeGreaterThan(400)
   expect(compacted).toBeLessThan(250)
+})
+
+it('heap compaction waits for 30 idle seconds and a growth of 256 MiB, because the next burst costs more CPU', () => {
+  const { memoryUsage } = process
+  onTestFinished(() => {
+    process.memoryUsage = memoryUsage
+    vi.useRealTimers()
+    vi.unstubAllGlobals()
+    vi.restoreAllMocks()
+  })
+  vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] })
+  const collect = vi.fn()
+  vi.stubGlobal('gc', collect)
+  vi.spyOn(performance, 'eventLoopUtilization').mockReturnValue({ idle: 1, active: 0, utilization: 0 })
+  const usage = { rss: 100 * MIB, heapTotal: 0, heapUsed: 0, external: 0, arrayBuffers: 0 }
+  process.memoryUsage = Object.assign(() => usage, { rss: () => usage.rss })
+  compactWhenIdle()
+  expect(collect, 'at the start').toHaveBeenCalledTimes(1)
+  usage.rss = 350 * MIB
+  vi.advanceTimersByTime(60_000)
+  expect(collect, 'after a small burst').toHaveBeenCalledTimes(1)
+  usage.rss = 360 * MIB
+  vi.advanceTimersByTime(29_000)
+  expect(collect, 'before 30 idle seconds').toHaveBeenCalledTimes(1)
+  vi.advanceTimersByTime(1_000)
+  expect(collect, 'after 30 idle seconds').toHaveBeenCalledTimes(2)
 })
 
 it('heap compaction has no effect in a process without --expose-gc', () => {
