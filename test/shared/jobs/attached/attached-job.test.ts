@@ -97,13 +97,16 @@ describe('an attached job', () => {
     ['is repeated', [2, 2, 3], 'a1a3', []],
     ['has already been processed', [2, 3, 2, 4], 'a1a2a4', []],
     ['is missing', [2, 4], 'a1', ['lost']],
-  ])('handles an output event whose sequence number %s: output "$2", reports $3', async (_name, numbers, text, expected) => {
-    const { job, asked, say, tell } = openJob()
-    tell(1, 'started')
-    for (const [index, number] of numbers.entries()) say(number, `a${index + 1}`)
-    expect(asked).toEqual(expected)
-    expect(await textNow(job)).toBe(text)
-  })
+  ])(
+    'handles an output event whose sequence number %s: output "$2", reports $3',
+    async (_name, numbers, text, expected) => {
+      const { job, asked, say, tell } = openJob()
+      tell(1, 'started')
+      for (const [index, number] of numbers.entries()) say(number, `a${index + 1}`)
+      expect(asked).toEqual(expected)
+      expect(await textNow(job)).toBe(text)
+    },
+  )
 
   it('ignores output and completion of a worker that never reported its start', () => {
     const { asked, say, tell } = openJob()

@@ -142,17 +142,21 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
     expect(worker.running, 'running jobs').toBe(SLOTS)
   })
 
-  it.each(ways)('give the next freed slots from model %s to model %s, and back when that has no more work', async (first, second) => {
-    await submit(first, 3 * SLOTS)
-    await until(() => runs(first) === SLOTS)
-    await submit(second, 3)
-    expect(await endUntilBegun(first, second, 3), 'jobs that ended before the other model started').toBeLessThanOrEqual(
-      SLOTS,
-    )
-    while (runs(second) > 0) endOne(second)
-    await until(() => runs(first) === SLOTS)
-    expect(worker.running).toBe(SLOTS)
-  })
+  it.each(ways)(
+    'give the next freed slots from model %s to model %s, and back when that has no more work',
+    async (first, second) => {
+      await submit(first, 3 * SLOTS)
+      await until(() => runs(first) === SLOTS)
+      await submit(second, 3)
+      expect(
+        await endUntilBegun(first, second, 3),
+        'jobs that ended before the other model started',
+      ).toBeLessThanOrEqual(SLOTS)
+      while (runs(second) > 0) endOne(second)
+      await until(() => runs(first) === SLOTS)
+      expect(worker.running).toBe(SLOTS)
+    },
+  )
 
   it('run in extra slots if another model hangs in every slot', async () => {
     await submit('a', 3 * SLOTS)
