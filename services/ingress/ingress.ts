@@ -3,7 +3,7 @@ import type { Server } from 'node:http'
 import { createServer } from 'node:net'
 import { PoolName } from '#schemas/job.ts'
 import { Budgets } from '#shared/capacity/budgets.ts'
-import { ByteBudget, DiskFloor, StoredQuota } from '#shared/capacity/byte-budgets.ts'
+import { ByteBudget, openDiskFloor, StoredQuota } from '#shared/capacity/byte-budgets.ts'
 import { type AdmittingJobs, admitJob } from '#shared/capacity/capacity.ts'
 import { Fleet } from '#shared/capacity/fleet-counts.ts'
 import { RateLimits } from '#shared/capacity/rate-limits.ts'
@@ -225,7 +225,7 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
 function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   const isEmbedded = store !== undefined && config.databaseUrl === undefined
   const directories = isEmbedded ? [config.blobDir, config.dataDir] : [config.blobDir]
-  const floor = new DiskFloor(directories, config.diskFreeBytesMin)
+  const floor = openDiskFloor(directories, config.diskFreeBytesMin)
   return new StoredQuota({ bytes: store?.storedBytes, boot, most: config.filesBytesMaxPerProject, floor })
 }
 

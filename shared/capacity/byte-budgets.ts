@@ -13,6 +13,16 @@ export const HELD_PER_VALUE = 64
 
 const MEMORY_RETRY_AFTER_MS = 2_000
 
+/** Account of one body in a {@link ByteBudget}. */
+export interface HeldBytes {
+  readonly bytes: number
+  /** Replaces the charged bytes. @throws ServiceError `overloaded` */
+  hold(bytes: number): void
+  /** Reduces the charged bytes to at most `bytes`. */
+  shrink(bytes: number): void
+  release(): void
+}
+
 export interface ByteBudgetOptions {
   readonly bytesMax: number
   /** Maximum bytes of one key, so that one key cannot use up the whole budget. */
@@ -42,7 +52,19 @@ export class ByteBudget {
 
   /** Opens an empty account for one body. The caller releases it. */
   open(keyId: string): HeldBytes {
-    return new HeldBytes(this, keyId)
+    let held = 0
+    const hold = (bytes: number) => {
+      this.#move(keyId, held, bytes)
+      held = bytes
+    }
+    return {
+      get bytes() {
+        return held
+      },
+      hold,
+      shrink: (bytes) => hold(Math.min(bytes, held)),
+      release: () => hold(0),
+    }
   }
 
   /**
@@ -50,7 +72,7 @@ export class ByteBudget {
    *
    * @throws ServiceError `overloaded` if the budget is exceeded; nothing is changed then
    */
-  move(keyId: string, before: number, after: number): void {
+  #move(keyId: string, before: number, after: number): void {
     const { bytesMax, keyBytesMax } = this.#options
     const ofKey = (this.#heldByKey.get(keyId) ?? 0) - before
     const others = this.#held - before
@@ -59,37 +81,6 @@ export class ByteBudget {
     this.#held = others + after
     if (ofKey + after > 0) this.#heldByKey.set(keyId, ofKey + after)
     else this.#heldByKey.delete(keyId)
-  }
-}
-
-/** Account of one body in a {@link ByteBudget}. */
-export class HeldBytes {
-  readonly #budget: ByteBudget
-  readonly #keyId: string
-  #bytes = 0
-
-  constructor(budget: ByteBudget, keyId: string) {
-    this.#budget = budget
-    this.#keyId = keyId
-  }
-
-  get bytes(): number {
-    return this.#bytes
-  }
-
-  /** Replaces the charged bytes. @throws ServiceError `overloaded` */
-  hold(bytes: number): void {
-    this.#budget.move(this.#keyId, this.#bytes, bytes)
-    this.#bytes = bytes
-  }
-
-  /** Reduces the charged bytes to at most `bytes`. */
-  shrink(bytes: number): void {
-    this.hold(Math.min(bytes, this.#bytes))
-  }
-
-  release(): void {
-    this.hold(0)
   }
 }
 
@@ -111,45 +102,38 @@ export interface DiskSpace {
   readonly size: number
 }
 
-/** Rejects new data when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database. */
-export class DiskFloor {
-  readonly #read: () => Promise<DiskSpace[]>
-  readonly #freeMin: number | undefined
-  #problem: ServiceError | undefined
-  #readAtMs = Number.NEGATIVE_INFINITY
-  #reading: Promise<void> | undefined
+/** Checks the free space of the disks. The promise rejects with `overloaded` if it is below the floor. Undefined: the check passed. */
+export type DiskFloor = () => Promise<void> | undefined
 
-  /** @param freeMin Bytes that stay free; undefined: 5 % of the disk, at most 1 GiB. */
-  constructor(directories: readonly string[], freeMin: number | undefined, read = spaceOf) {
-    this.#read = () => Promise.all(directories.map(read))
-    this.#freeMin = freeMin
-  }
-
-  /** Checks the free space, cached for 250 ms. @throws ServiceError `overloaded` if it is below the floor */
-  require(): Promise<void> | undefined {
-    if (performance.now() - this.#readAtMs > CACHE_TTL_MS) {
-      this.#reading ??= this.#readFree().finally(() => {
-        this.#reading = undefined
-      })
-      return this.#reading.then(() => this.#throw())
-    }
-    return this.#problem && Promise.reject(this.#problem)
-  }
-
-  #throw(): void {
-    if (this.#problem) throw this.#problem
-  }
-
-  async #readFree(): Promise<void> {
+/**
+ * Rejects new data when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database.
+ *
+ * @param freeMin Bytes that stay free; undefined: 5 % of the disk, at most 1 GiB.
+ */
+export function openDiskFloor(
+  directories: readonly string[],
+  freeMin: number | undefined,
+  read: (directory: string) => Promise<DiskSpace> = spaceOf,
+): DiskFloor {
+  let problem: ServiceError | undefined
+  let readAtMs = Number.NEGATIVE_INFINITY
+  let reading: Promise<void> | undefined
+  const minOf = ({ size }: DiskSpace) => freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
+  const readFree = async () => {
     // If a directory is unreadable, then data is not refused here: the write itself fails with the reason.
-    const spaces = await this.#read().catch(() => [])
-    this.#readAtMs = performance.now()
-    const low = spaces.find((space) => space.free < this.#minOf(space))
-    this.#problem = low && diskFull(low, this.#minOf(low))
+    const spaces = await Promise.all(directories.map(read)).catch(() => [])
+    readAtMs = performance.now()
+    const low = spaces.find((space) => space.free < minOf(space))
+    problem = low && diskFull(low, minOf(low))
   }
-
-  #minOf({ size }: DiskSpace): number {
-    return this.#freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
+  return () => {
+    if (performance.now() - readAtMs <= CACHE_TTL_MS) return problem && Promise.reject(problem)
+    reading ??= readFree().finally(() => {
+      reading = undefined
+    })
+    return reading.then(() => {
+      if (problem) throw problem
+    })
   }
 }
 
@@ -190,7 +174,7 @@ export interface StoredQuotaOptions {
   readonly bytes: StoredBytes | undefined
   readonly boot: string
   readonly most: number
-  readonly floor: Pick<DiskFloor, 'require'>
+  readonly floor: DiskFloor
 }
 
 interface Project {
@@ -248,7 +232,7 @@ export class StoredQuota {
 
   /** Called only by {@link Holding} objects. */
   take(tenant: string, bytes: number): Promise<void> | undefined {
-    const low = this.#options.floor.require()
+    const low = this.#options.floor()
     low?.catch(() => {})
     const project = this.#projectOf(tenant)
     if (!low && project.held + bytes <= project.granted) {

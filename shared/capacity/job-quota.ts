@@ -1,7 +1,7 @@
 import type { Limits } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
-import type { TenantDepth, TenantReads } from '#shared/store/tenants.ts'
+import type { TenantDepth } from '#shared/store/tenants.ts'
 
 /** Maximum age of the counts by which jobs are admitted. Not shorter, because each count is a query of the store. */
 const COUNT_AGE_MS = 1_000
@@ -37,6 +37,17 @@ interface PendingCreate {
   readonly isScheduled: boolean
 }
 
+/** Waiting state of a job: queued for a worker, or scheduled. */
+type Waiting = 'queued' | 'scheduled'
+
+/** Jobs of one key and state that this process has begun to create. A concurrent count may not include them. */
+interface Begun {
+  /** Number of creations begun since the last count started. */
+  total: number
+  underWay: number
+  readers: number
+}
+
 interface Bound {
   readonly count: number
   /** Configured limit of the tenant; undefined: as many jobs as are left of `most`. */
@@ -67,14 +78,14 @@ export class JobQuota {
   /** Jobs admitted since the current count began, or in progress at that time. The count may not include them. */
   #since: Tally
   readonly #pendingCreates = new Set<PendingCreate>()
-  readonly #ofKeys: KeyQuota
+  /** By state and key. */
+  readonly #begunOfKeys = new Map<string, Begun>()
 
   constructor(store: StoreView, bounds: JobBounds) {
     this.#store = store
     this.#bounds = bounds
     this.#tally = new Tally(bounds)
     this.#since = new Tally(bounds)
-    this.#ofKeys = new KeyQuota(store.tenants, bounds.limitsOfKey ?? (() => undefined))
   }
 
   /**
@@ -93,7 +104,39 @@ export class JobQuota {
   async enter({ tenant, keyId, runAtMs = 0 }: QuotaRequest, create: () => Promise<Created>): Promise<Created> {
     const place = { tenant, isScheduled: runAtMs > Date.now() }
     await this.#ready(place)
-    return await this.#ofKeys.enter(keyId, place.isScheduled, () => this.#enter(place, create))
+    const state = place.isScheduled ? 'scheduled' : 'queued'
+    const most = keyId === undefined ? undefined : this.#bounds.limitsOfKey?.(keyId)?.[state]
+    if (keyId === undefined || most === undefined) return await this.#enter(place, create)
+    return await this.#enterOfKey(keyId, state, most, () => this.#enter(place, create))
+  }
+
+  /**
+   * Creates a job within the limits of its key, in addition to those of its project (docs/operate/keys.md). Only keys with such a limit
+   * are counted, by an index, once per job. Concurrent ingresses may each admit the last job.
+   */
+  async #enterOfKey<T>(keyId: string, state: Waiting, most: number, create: () => Promise<T>): Promise<T> {
+    const name = `${state} ${keyId}`
+    const begun = this.#begunOfKeys.get(name) ?? { total: 0, underWay: 0, readers: 0 }
+    this.#begunOfKeys.set(name, begun)
+    begun.readers++
+    try {
+      // Jobs whose creation is in progress may be missing in the count, so they are added.
+      const unseen = begun.underWay - begun.total
+      const waiting = (await this.#store.tenants.waitingOfKey(keyId))[state]
+      // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
+      if (waiting + unseen + begun.total >= most) throw keyLimitError(state, most)
+      begun.total++
+      begun.underWay++
+    } finally {
+      begun.readers--
+      if (begun.underWay + begun.readers === 0) this.#begunOfKeys.delete(name)
+    }
+    try {
+      return await create()
+    } finally {
+      begun.underWay--
+      if (begun.underWay + begun.readers === 0) this.#begunOfKeys.delete(name)
+    }
   }
 
   async #enter(place: PendingCreate, create: () => Promise<Created>): Promise<Created> {
@@ -255,72 +298,7 @@ function limitError({ count, own, total, most, what }: Bound, isScheduled: boole
   throw new ServiceError('rate_limit_exceeded', message, refusal)
 }
 
-/** Waiting state of a job: queued for a worker, or scheduled. */
-type Waiting = 'queued' | 'scheduled'
-
-/** Jobs of one key and state that this process has begun to create. A concurrent count may not include them. */
-interface Begun {
-  /** Number of creations begun since the last count started. */
-  total: number
-  underWay: number
-  readers: number
-}
-
-/**
- * Limits of a key on its waiting jobs, in addition to those of its project (docs/operate/keys.md). Only keys with such a limit are
- * counted, by an index, once per job. Concurrent ingresses may each admit the last job.
- */
-export class KeyQuota {
-  readonly #tenants: Pick<TenantReads, 'waitingOfKey'>
-  readonly #limitsOf: (keyId: string) => Pick<Limits, Waiting> | undefined
-  readonly #begun = new Map<string, Begun>()
-
-  constructor(
-    tenants: Pick<TenantReads, 'waitingOfKey'>,
-    limitsOf: (keyId: string) => Pick<Limits, Waiting> | undefined,
-  ) {
-    this.#tenants = tenants
-    this.#limitsOf = limitsOf
-  }
-
-  /**
-   * Creates a job of a key if the limits of the key allow it.
-   *
-   * @throws ServiceError `rate_limit_exceeded`; `permission_denied` if the limit is 0; all errors of `create`
-   */
-  async enter<T>(keyId: string | undefined, isScheduled: boolean, create: () => Promise<T>): Promise<T> {
-    const state = isScheduled ? 'scheduled' : 'queued'
-    const most = keyId === undefined ? undefined : this.#limitsOf(keyId)?.[state]
-    return keyId === undefined || most === undefined ? await create() : await this.#enter(keyId, state, most, create)
-  }
-
-  async #enter<T>(keyId: string, state: Waiting, most: number, create: () => Promise<T>): Promise<T> {
-    const name = `${state} ${keyId}`
-    const begun = this.#begun.get(name) ?? { total: 0, underWay: 0, readers: 0 }
-    this.#begun.set(name, begun)
-    begun.readers++
-    try {
-      // Jobs whose creation is in progress may be missing in the count, so they are added.
-      const unseen = begun.underWay - begun.total
-      const waiting = (await this.#tenants.waitingOfKey(keyId))[state]
-      // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
-      if (waiting + unseen + begun.total >= most) throw full(state, most)
-      begun.total++
-      begun.underWay++
-    } finally {
-      begun.readers--
-      if (begun.underWay + begun.readers === 0) this.#begun.delete(name)
-    }
-    try {
-      return await create()
-    } finally {
-      begun.underWay--
-      if (begun.underWay + begun.readers === 0) this.#begun.delete(name)
-    }
-  }
-}
-
-function full(state: Waiting, most: number): ServiceError {
+function keyLimitError(state: Waiting, most: number): ServiceError {
   const what = state === 'queued' ? 'queued jobs' : 'scheduled jobs'
   if (most === 0) {
     const message = `This key may have no ${what}: its limit is 0. Only the operator of this service can raise it.`

@@ -3,7 +3,7 @@ import { readdir, stat } from 'node:fs/promises'
 import { request } from 'node:http'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { DiskFloor } from '#shared/capacity/byte-budgets.ts'
+import { openDiskFloor } from '#shared/capacity/byte-budgets.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 const MIB = 1024 ** 2
@@ -127,7 +127,7 @@ describe('the minimum of free disk space', () => {
 
   it('is 5 % of the disk, at most 1 GiB, unless the setting is an amount', async () => {
     const isFull = async (free: number, size: number, min?: number) =>
-      await Promise.resolve(new DiskFloor(['/'], min, async () => ({ free, size })).require()).then(
+      await Promise.resolve(openDiskFloor(['/'], min, async () => ({ free, size }))()).then(
         () => false,
         () => true,
       )
