@@ -132,7 +132,10 @@ describe('a hostile request', () => {
 })
 
 describe('a hostile upstream response', () => {
-  it.each(hostileAnswers((script) => hostile.upstream.script(script)))('holds the event loop for at most 50 ms: $name', checkRow)
+  it.each(hostileAnswers((script) => hostile.upstream.script(script)))(
+    'holds the event loop for at most 50 ms: $name',
+    checkRow,
+  )
 })
 
 describe.skipIf(!hasWeights)('a hostile call of an in-process model', () => {

@@ -36,7 +36,7 @@ const actionsOn = (id: string): [method: string, path: string][] => [
   ['DELETE', `/v1/jobs/${id}`],
 ]
 
-describeJobs('job requests with invalid input', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
   const submission = (more: object) => ({ endpoint: CHAT, body: say('x'), ...more })
 
   test.each([
@@ -186,10 +186,13 @@ describeJobs('job requests with invalid input', { kafka: inject('kafka'), postgr
     }
   })
 
-  it.each(['stat', '__proto__', 'constructor', 'toString'])('to the list are refused with 400 for the query parameter %s', async (name) => {
-    const response = await service.get(`/v1/jobs?limit=1&${name}=x`)
-    expect([response.status, (await errorOf(response)).param]).toEqual([400, name])
-  })
+  it.each(['stat', '__proto__', 'constructor', 'toString'])(
+    'to the list are refused with 400 for the query parameter %s',
+    async (name) => {
+      const response = await service.get(`/v1/jobs?limit=1&${name}=x`)
+      expect([response.status, (await errorOf(response)).param]).toEqual([400, name])
+    },
+  )
 
   test.each([
     [{ endpoint: undefined }, 'missing_required_parameter', 'endpoint'],
