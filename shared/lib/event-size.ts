@@ -43,8 +43,8 @@ export function isUncarriable(event: unknown): boolean {
  * @throws ServiceError `internal_error` for an event over 512 KiB of JSON
  */
 export function refuseLarge(event: unknown): boolean {
-  if (isUncarriable(event)) {
+  if (sizeOf(event, EVENT_SIZE_MAX) <= EVENT_SIZE_MAX) return false
+  if (isUncarriable(event))
     throw new ServiceError('internal_error', 'One event of the output exceeds the maximum size.')
-  }
-  return sizeOf(event, EVENT_SIZE_MAX) > EVENT_SIZE_MAX
+  return true
 }
