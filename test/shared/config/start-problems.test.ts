@@ -34,7 +34,7 @@ describe('an invalid setting', () => {
     [{ SLUICE_URL: 'x' }, "SLUICE_URL: expected a URL such as http://host:port, got 'x'"],
     [{ KAFKA_BROKERS: 'nohost' }, "KAFKA_BROKERS: must be host:port, several with commas between, got 'nohost'"],
     [{ DATABASE_URL: 'mysql://a:secret@b/c' }, 'DATABASE_URL: must start with postgres://'],
-  ])('%j is refused with its value and the valid values, without secrets', (env, problem) => {
+  ])('is refused with its value and the valid values, without secrets: %j', (env, problem) => {
     expect(problemsOf(() => parseConfig(env))).toEqual([problem])
   })
 

@@ -219,7 +219,7 @@ describe('content blocks of an Anthropic upstream', () => {
     expect(streamed.content).toEqual(content)
   })
 
-  test('without an OpenAI form are dropped for a caller of the OpenAI API', async () => {
+  test('are dropped for a caller of the OpenAI API if they have no OpenAI form', async () => {
     const content = [
       { type: 'server_tool_use', id: 's', name: 'web_search', input: {} },
       { type: 'text', text: 'A', citations: [{}] },

@@ -222,7 +222,7 @@ describe('tool calls of an OpenAI upstream', () => {
     ])
   })
 
-  test('in the deprecated function_call form are forwarded unchanged to a caller that used functions', () => {
+  test('keep the deprecated function_call form if the caller used functions', () => {
     const fields = { extra: { functions: [{ name: 'f' }] } }
     const function_call = { name: 'f', arguments: '{"a":1}' }
     expect(read(whole({ function_call }, 'function_call'), fields).seen.native).toEqual([
@@ -271,7 +271,7 @@ describe('the content of an OpenAI response', () => {
     [42, '42'],
     [true, 'true'],
     [{ a: 1 }, '{"a":1}'],
-  ])('%j is converted to text', (content, text) => {
+  ])('is converted to text if it is %j', (content, text) => {
     expect(read([chunk({ content }), end()]).seen.text).toBe(text)
     expect(read(whole({ content })).seen.text).toBe(text)
   })
@@ -307,21 +307,21 @@ describe('the finish reason of an OpenAI response', () => {
   })
 
   test.each(['tool_use', 'function_call', 'TOOL_CALLS', 'stop'])(
-    '%s becomes tool_calls if the response has a tool call',
+    'becomes tool_calls if it is %s and the response has a tool call',
     (word) => {
       expect(read([call({ index: 0, ...named('f', '{}') }), end(word)]).seen.finish).toEqual(['tool_calls'])
     },
   )
 
   test.each(['error', 'abort', 'MALFORMED_FUNCTION_CALL', 'insufficient_system_resource', 'network_error'])(
-    '%s fails with an error',
+    'makes the response fail with an error if it is %s',
     (word) => {
       expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('stopped before its answer was complete')
     },
   )
 
   test.each([null, '', 'null', 'FINISH_REASON_UNSPECIFIED'])(
-    '%j is complete in a whole response and incomplete in a stream',
+    'makes a whole response complete, and a stream incomplete, if it is %j',
     (word) => {
       expect(read(whole({ content: 'Hello' }, word)).seen.finish).toEqual(['stop'])
       expect(() => read([chunk({ content: 'Hello' }), end(word)], {}, false)).toThrow('before it was complete')

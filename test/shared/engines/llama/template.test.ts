@@ -443,7 +443,7 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     expect(prompt.join('')).toContain('Hi')
   })
 
-  test('keeps the model in model_loading with the reason if it is unusable', async () => {
+  test('makes calls fail with model_loading and the reason if it is unusable', async () => {
     await using engine = await openRandomEngine({ template: '{{ raise_exception("Not today.") }}' })
     expect(await failure(engine, ask())).toMatchObject({
       code: 'model_loading',
