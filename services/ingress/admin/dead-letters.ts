@@ -14,8 +14,8 @@ import {
   listDeadLetters as scanDeadLetters,
 } from '#shared/jobs/dead-letters.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { audit } from './audit.ts'
 import { requireOperator } from './jobs.ts'
-import { audit } from './projects.ts'
 
 const REASON_TEXTS: Readonly<Record<DeadLetterReason, string>> = {
   not_understood:

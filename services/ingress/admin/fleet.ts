@@ -17,7 +17,7 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { PauseTarget } from '#shared/store/operator.ts'
 import type { Depth } from '#shared/store/store.ts'
-import { audit } from './projects.ts'
+import { audit } from './audit.ts'
 
 /** Time for which job counts are cached. The store reads every waiting job to count them. */
 const COUNT_AGE_MS = 1_000

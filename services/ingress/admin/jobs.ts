@@ -23,7 +23,7 @@ import type { Peers } from '#shared/jobs/peers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
-import { audit } from './projects.ts'
+import { audit } from './audit.ts'
 
 /** Filters on the jobs of all projects, from a query or a body of an operator. */
 interface JobFilter {

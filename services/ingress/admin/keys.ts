@@ -29,7 +29,7 @@ import { similarNameOf } from '#shared/lib/similar-name.ts'
 import type { Activity, Spender } from '#shared/store/usage.ts'
 import { dayOf } from '#shared/usage/cost.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
-import { audit } from './projects.ts'
+import { audit } from './audit.ts'
 
 /** Maximum paths that an error message suggests, most similar first. */
 const NAMED_MAX = 5

@@ -7,6 +7,7 @@ import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { changeProject, createProject, limitsAfter } from '#shared/keys/changes.ts'
 import { PROJECTS_MAX, type Project, projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { audit } from './audit.ts'
 import { authorOf, checkFields, nothingAsked, pageOf, projectObjects, requireQuota } from './keys.ts'
 
 /**
@@ -69,33 +70,4 @@ async function findProject({ keys }: IngressContext, call: Call): Promise<Projec
   if (known.keys.some((key) => projectIdOf(key) === id)) return { id, created_at: 0, limits: {} }
   const message = `No project '${beginningOf(id, 100)}' exists. GET /v1/admin/projects lists the created ones.`
   throw new ServiceError('not_found', message)
-}
-
-type Action =
-  | 'cancel_job'
-  | 'redrive_job'
-  | 'redrive_dead_letter'
-  | 'discard_dead_letter'
-  | 'retry_delivery'
-  | 'create_key'
-  | 'update_key'
-  | 'rotate_key'
-  | 'revoke_key'
-  | 'create_project'
-  | 'update_project'
-  | 'drain_worker'
-  | 'undrain_worker'
-  | 'pause_model'
-  | 'pause_pool'
-  | 'resume_model'
-  | 'resume_pool'
-
-/** Logs one line per change by an operator: the key, the operation and its target. */
-export function audit(
-  { log }: IngressContext,
-  { key, requestId }: Call,
-  action: Action,
-  on: Record<string, unknown>,
-): void {
-  log.info({ action, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on }, 'admin action')
 }

@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
 import { ListSteps, SubmitJob, Webhook } from '#schemas/jobs.ts'
-import { usageOf } from '#services/ingress/batches/pool/batch.ts'
+import { usageOf } from '#services/ingress/batches/pool/part.ts'
 import { formatOf } from '#services/ingress/body/errors.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'

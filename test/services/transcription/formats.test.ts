@@ -7,7 +7,7 @@ import type {
   TranscriptFormat,
   TranscriptSegment,
 } from '#schemas/transcription/transcription.ts'
-import { AudioSniffer } from '#services/ingress/endpoints/transcription/decode.ts'
+import { AudioSniffer } from '#services/ingress/endpoints/transcription/upload.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeTranscribeEvents } from '#shared/kinds/transcribe.ts'
 import { ServiceError } from '#shared/lib/error.ts'

@@ -1,12 +1,10 @@
 import type {
-  BatchCounts,
   BatchEvent,
   BatchPartRange,
   BatchPartResult,
   BatchProblem,
   BatchRequest,
   BatchResult,
-  BatchUsage,
 } from '#schemas/batches/batch.ts'
 import { dropInput, FILES_MAX } from '#services/ingress/batches/files.ts'
 import { type Line, LineChecker, linesOf } from '#services/ingress/batches/lines.ts'
@@ -24,7 +22,18 @@ import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { type FileStore, fileIdOf } from '#shared/store/files.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import { type Outcome, outcomeOf, partBlob, runPart, SIDES, type Side, writeLines } from './part.ts'
+import {
+  NO_SUMS,
+  type Outcome,
+  outcomeOf,
+  partBlob,
+  runPart,
+  SIDES,
+  type Side,
+  type Sums,
+  sumOf,
+  writeLines,
+} from './part.ts'
 import { type BatchTools, callerOf } from './tools.ts'
 
 const PROBLEMS_MAX = 100
@@ -329,43 +338,6 @@ function modelProblem(
   } catch (error) {
     if (!(error instanceof ServiceError)) throw error
     return { code: error.code, message: error.message, param: 'body.model', line }
-  }
-}
-
-export interface Sums {
-  readonly counts: BatchCounts
-  readonly usage: BatchUsage
-}
-
-export const NO_SUMS: Sums = {
-  counts: { completed: 0, failed: 0, cancelled: 0, expired: 0 },
-  usage: { input_tokens: 0, cached_tokens: 0, output_tokens: 0, reasoning_tokens: 0 },
-}
-
-export function sumOf(all: readonly Sums[]): Sums {
-  return all.reduce((a, b) => ({ counts: added(a.counts, b.counts), usage: added(a.usage, b.usage) }), NO_SUMS)
-}
-
-function added<T extends object>(a: T, b: T): T {
-  const amounts = Object.entries(a).map(([name, amount]) => [name, amount + (b as Record<string, number>)[name]])
-  return Object.fromEntries(amounts) as T
-}
-
-export function usageOf(said: unknown): BatchUsage {
-  const usage = (said ?? {}) as Record<string, unknown>
-  const details = (...names: string[]) =>
-    names.map((name) => usage[name] as Record<string, unknown> | undefined).find((found) => found != null) ?? {}
-  const number = (from: Record<string, unknown>, ...names: string[]) => {
-    const found = names.map((name) => from[name]).find((value) => Number.isInteger(value))
-    return (found as number | undefined) ?? 0
-  }
-  const input = details('input_tokens_details', 'prompt_tokens_details')
-  const output = details('output_tokens_details', 'completion_tokens_details')
-  return {
-    input_tokens: number(usage, 'input_tokens', 'prompt_tokens'),
-    cached_tokens: number(input, 'cached_tokens') || number(usage, 'cache_read_input_tokens'),
-    output_tokens: number(usage, 'output_tokens', 'completion_tokens'),
-    reasoning_tokens: number(output, 'reasoning_tokens'),
   }
 }
 
