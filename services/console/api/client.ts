@@ -1,6 +1,5 @@
 import { computed, signal } from '@preact/signals'
 import { EventSourceParserStream } from 'eventsource-parser/stream'
-import { useEffect } from 'preact/hooks'
 import type { z } from 'zod'
 import type {
   DeadLetterListAnswer,
@@ -182,34 +181,6 @@ async function failureOf(response: Response): Promise<ApiFailure> {
   } catch {
     return new ApiFailure(response.status, `The service returned HTTP ${response.status}.`)
   }
-}
-
-/** Calls `round` now and at an interval while the page is visible. A round in progress suppresses the next one. */
-export function usePoll(
-  everyMs: number,
-  round: (signal: AbortSignal) => Promise<void>,
-  inputs: readonly unknown[],
-): void {
-  useEffect(() => {
-    const abort = new AbortController()
-    let isBusy = false
-    const tick = async () => {
-      if (isBusy || document.hidden) return
-      isBusy = true
-      await round(abort.signal).finally(() => {
-        isBusy = false
-      })
-    }
-    const quietly = () => void tick().catch(() => {})
-    quietly()
-    const timer = setInterval(quietly, everyMs)
-    document.addEventListener('visibilitychange', quietly)
-    return () => {
-      abort.abort()
-      clearInterval(timer)
-      document.removeEventListener('visibilitychange', quietly)
-    }
-  }, inputs)
 }
 
 const PAGE_SIZE = 50

@@ -1,6 +1,6 @@
 import { signal, useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
-import { type DeadLetter, fetchJson, messageOf, type Page, type Pool, usePoll } from '#services/console/api/client.ts'
+import { type DeadLetter, fetchJson, messageOf, type Page, type Pool } from '#services/console/api/client.ts'
 import { ageText, dateTimeText } from '#services/console/api/clock.ts'
 import {
   Cell,
@@ -12,6 +12,7 @@ import {
   OperatorsOnly,
   Table,
   useAction,
+  usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 

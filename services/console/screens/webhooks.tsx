@@ -1,7 +1,16 @@
 import { useMemo } from 'preact/hooks'
-import { type Delivery, fetchJson, Pages, usePoll } from '#services/console/api/client.ts'
+import { type Delivery, fetchJson, Pages } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, durationText, latencyText, serviceNow } from '#services/console/api/clock.ts'
-import { Cell, ErrorText, Icon, LoadMore, OperatorsOnly, Table, useAction } from '#services/console/parts/parts.tsx'
+import {
+  Cell,
+  ErrorText,
+  Icon,
+  LoadMore,
+  OperatorsOnly,
+  Table,
+  useAction,
+  usePoll,
+} from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 
 const REFRESH_INTERVAL_MS = 3_000

@@ -1,7 +1,7 @@
 import { signal } from '@preact/signals'
-import { fetchJson, isOperator, messageOf, type Page, usePoll, type Worker } from '#services/console/api/client.ts'
+import { fetchJson, isOperator, messageOf, type Page, type Worker } from '#services/console/api/client.ts'
 import { ageText } from '#services/console/api/clock.ts'
-import { Cell, Confirm, ErrorText, OperatorsOnly, Status, Table } from '#services/console/parts/parts.tsx'
+import { Cell, Confirm, ErrorText, OperatorsOnly, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
 
 /** All processes of the fleet that send heartbeats, sorted by pool. */
 const workers = signal<readonly Worker[]>([])

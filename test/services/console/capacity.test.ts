@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { capacityOf } from '#services/console/screens/models/state.ts'
+import { capacityOf } from '#services/console/screens/models/capacity.ts'
 
 type Worker = Parameters<typeof capacityOf>[2][number]
 

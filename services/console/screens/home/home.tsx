@@ -10,11 +10,10 @@ import {
   messageOf,
   type Page,
   type Pool,
-  usePoll,
 } from '#services/console/api/client.ts'
 import { durationText, latencyText } from '#services/console/api/clock.ts'
 import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
-import { Icon, Plot, TryIt } from '#services/console/parts/parts.tsx'
+import { Icon, Plot, TryIt, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
 

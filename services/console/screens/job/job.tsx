@@ -1,16 +1,8 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
-import {
-  type AnyJob,
-  fetchJson,
-  isOperator,
-  type Job,
-  type OperatorJob,
-  Pages,
-  usePoll,
-} from '#services/console/api/client.ts'
+import { type AnyJob, fetchJson, isOperator, type Job, type OperatorJob, Pages } from '#services/console/api/client.ts'
 import { dateTimeText, durationText, offsetText } from '#services/console/api/clock.ts'
-import { CopyButton, ErrorText, Icon, Status, useAction } from '#services/console/parts/parts.tsx'
+import { CopyButton, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/router.ts'
 import { isEnded, progressText } from '#services/console/screens/jobs/list.ts'
 import { FollowedJob, type Line, textOfResult } from './follow.ts'

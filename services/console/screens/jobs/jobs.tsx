@@ -1,8 +1,8 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
-import { type AnyJob, ApiFailure, fetchJson, isOperator, usePoll } from '#services/console/api/client.ts'
+import { type AnyJob, ApiFailure, fetchJson, isOperator } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, durationText } from '#services/console/api/clock.ts'
-import { ErrorText, Status } from '#services/console/parts/parts.tsx'
+import { ErrorText, Status, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 import { type Filter, isEnded, JobList, jobEndpoints, loadJobEndpoints, progressText } from './list.ts'
 

@@ -1,6 +1,6 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { type ApiKey, ownKey, type Project, usePoll } from '#services/console/api/client.ts'
+import { type ApiKey, ownKey, type Project } from '#services/console/api/client.ts'
 import { dateTimeText, minuteText, serviceNow } from '#services/console/api/clock.ts'
 import {
   Cell,
@@ -12,6 +12,7 @@ import {
   Status,
   Table,
   useAction,
+  usePoll,
 } from '#services/console/parts/parts.tsx'
 import { queryParam, setQuery } from '#services/console/router.ts'
 import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'

@@ -1,6 +1,6 @@
-import { isOperator, usePoll } from '#services/console/api/client.ts'
+import { isOperator } from '#services/console/api/client.ts'
 import { ageText, latencyText } from '#services/console/api/clock.ts'
-import { Confirm, ErrorText, TryIt } from '#services/console/parts/parts.tsx'
+import { Confirm, ErrorText, TryIt, usePoll } from '#services/console/parts/parts.tsx'
 import { isLoaded, type ModelState, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000

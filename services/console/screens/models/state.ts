@@ -11,50 +11,7 @@ import {
   type Worker,
 } from '#services/console/api/client.ts'
 import { fetchMetrics, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
-
-interface ModelCapacity {
-  /** Workers that are alive and not drained. */
-  readonly workers: number
-  readonly concurrency: number
-  readonly slots: number
-  /** Workers with an open circuit breaker for this model. */
-  readonly failing: number
-  /** Adaptive concurrency limits by server. A server that never signalled overload has no limit. */
-  readonly limits: readonly { readonly server: number; readonly limit: number }[]
-}
-
-export function capacityOf(id: string, pool: string, all: readonly Worker[]): ModelCapacity {
-  const workers = all.filter(
-    ({ role, models, suspected, draining }) =>
-      role === pool && !suspected && !draining && (models === null || models.includes(id)),
-  )
-  const sum = (count: (worker: Worker) => number) => workers.reduce((total, worker) => total + count(worker), 0)
-  return {
-    workers: workers.length,
-    concurrency: sum((worker) => slotsOf(id, worker)),
-    slots: sum(({ slots }) => slots),
-    failing: workers.filter(({ open_circuits }) => open_circuits.includes(id)).length,
-    limits: limitsOf(id, workers),
-  }
-}
-
-/**
- * Slots that a model can use in a worker. Without a concurrency limit, all slots. If there is one limit per kind of work, the highest
- * applies.
- */
-function slotsOf(id: string, { concurrency_limits, slots }: Worker): number {
-  const own = concurrency_limits.filter(({ model }) => model === id).map(({ capacity }) => capacity)
-  return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
-}
-
-/** Adaptive limits of a model. All workers publish the shared limits; per server, the one with the highest generation is current. */
-function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
-  const newest = new Map<number, Worker['adaptive_limits'][number]>()
-  for (const one of workers.flatMap(({ adaptive_limits }) => adaptive_limits).filter(({ model }) => model === id)) {
-    if (one.generation > (newest.get(one.server)?.generation ?? 0)) newest.set(one.server, one)
-  }
-  return [...newest.values()].toSorted((a, b) => a.server - b.server)
-}
+import { capacityOf, type ModelCapacity } from './capacity.ts'
 
 /** Name or alias → model id, cached. */
 const idOf = new Map<string, string>()

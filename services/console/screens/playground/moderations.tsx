@@ -1,7 +1,8 @@
 import { signal } from '@preact/signals'
 import { fetchJson } from '#services/console/api/client.ts'
-import { type Call, Run } from './call/call.ts'
+import type { Call } from './call/call.ts'
 import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
+import { Run } from './call/run.ts'
 import { type Field, modelsFor } from './catalog.ts'
 
 const PATH = '/v1/moderations'

@@ -1,6 +1,7 @@
 import { signal } from '@preact/signals'
 import { fetchJson } from '#services/console/api/client.ts'
-import { type Call, Run } from '#services/console/screens/playground/call/call.ts'
+import type { Call } from '#services/console/screens/playground/call/call.ts'
+import { Run } from '#services/console/screens/playground/call/run.ts'
 import { type Diarized, type Transcript, transcriptOf, type Verbose } from './transcript.ts'
 
 const BARS_MAX = 2_400
@@ -186,3 +187,16 @@ async function microphone(): Promise<MediaStream> {
 
 /** Created after the classes above, because their fields are initialized here. */
 export const audio = new Audio()
+
+/** Delay until the object URL is revoked. Long enough for the browser to start the download. */
+const REVOKE_DELAY_MS = 10_000
+
+export function download(name: string, content: string | Blob): void {
+  const blob = typeof content === 'string' ? new Blob([content], { type: 'text/plain' }) : content
+  const url = URL.createObjectURL(blob)
+  const link = document.createElement('a')
+  link.href = url
+  link.download = name
+  link.click()
+  setTimeout(() => URL.revokeObjectURL(url), REVOKE_DELAY_MS)
+}

@@ -4,7 +4,8 @@ import { useEffect, useId } from 'preact/hooks'
 import { CopyButton, ErrorText, Icon } from '#services/console/parts/parts.tsx'
 import { queryParam } from '#services/console/router.ts'
 import { type Field, filledFields, modelFor, modelsFor } from '#services/console/screens/playground/catalog.ts'
-import { type Call, codeOf, LANGUAGES, type Language, type Run } from './call.ts'
+import { type Call, codeOf, LANGUAGES, type Language } from './call.ts'
+import type { Run } from './run.ts'
 
 interface CallFormProps {
   readonly run: Run

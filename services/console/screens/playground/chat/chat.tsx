@@ -2,7 +2,7 @@ import { signal, useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { Icon } from '#services/console/parts/parts.tsx'
 import { queryParam } from '#services/console/router.ts'
-import { type Call, Run, streamed } from '#services/console/screens/playground/call/call.ts'
+import type { Call } from '#services/console/screens/playground/call/call.ts'
 import {
   CallForm,
   Code,
@@ -11,6 +11,7 @@ import {
   RunProblem,
   TextField,
 } from '#services/console/screens/playground/call/form.tsx'
+import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
 import {
   type Field,
   filledFields,

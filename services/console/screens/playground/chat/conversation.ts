@@ -1,6 +1,7 @@
 import { signal } from '@preact/signals'
 import { latencyText } from '#services/console/api/clock.ts'
-import { type Call, Run, streamed } from '#services/console/screens/playground/call/call.ts'
+import type { Call } from '#services/console/screens/playground/call/call.ts'
+import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
 
 export interface ChatMessage {
   readonly role: 'user' | 'assistant'

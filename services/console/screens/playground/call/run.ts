@@ -1,0 +1,92 @@
+import { signal } from '@preact/signals'
+import { ApiFailure, eventsOf, fetchApi, messageOf } from '#services/console/api/client.ts'
+import type { Call } from './call.ts'
+
+interface Problem {
+  readonly message: string
+  /** Remedy; empty if the error text already includes it. */
+  readonly fix: string
+}
+
+const REMEDIES: Readonly<Record<number, string>> = {
+  400: 'Fix the request and try again.',
+  403: 'Use a key with the required permission. Operators change permissions with npx sluice keys update.',
+  404: 'Choose another model, or reload the page to update the list of models.',
+  408: 'The upload took too long. Try again.',
+  413: 'Send a smaller request. Operators can raise the size limit.',
+  422: 'Fix the request and try again.',
+  429: 'Wait and try again. Operators can raise the rate limits of a key.',
+  500: 'Try again. If the error persists, run npx sluice doctor.',
+  502: 'Try again or choose another model. If the error persists, run npx sluice doctor.',
+  503: 'Home shows models that are still loading and pools without a worker.',
+  504: 'Try again, reduce the request, or submit it as a durable job.',
+}
+
+/** The requests of one form. At most one is in flight. Keeps the error of the last request. */
+export class Run {
+  readonly isBusy = signal(false)
+  readonly problem = signal<Problem | undefined>(undefined)
+  /** The last requests, from which the page generates code. */
+  readonly calls = signal<readonly Call[]>([])
+  #abort = new AbortController()
+
+  /** Cancels the request in flight, if any, and runs the next one to its end. */
+  async start(
+    calls: readonly Call[],
+    work: (signal: AbortSignal) => Promise<void>,
+  ): Promise<'done' | 'stopped' | 'failed'> {
+    this.stop()
+    const abort = new AbortController()
+    this.#abort = abort
+    this.calls.value = calls
+    this.problem.value = undefined
+    this.isBusy.value = true
+    try {
+      await work(abort.signal)
+      return abort.signal.aborted ? 'stopped' : 'done'
+    } catch (error) {
+      if (abort.signal.aborted) return 'stopped'
+      this.fail(error)
+      return 'failed'
+    } finally {
+      if (this.#abort === abort) this.isBusy.value = false
+    }
+  }
+
+  stop(): void {
+    this.#abort.abort()
+  }
+
+  fail(error: unknown): void {
+    const status = error instanceof ApiFailure ? error.status : 0
+    this.problem.value = { message: messageOf(error), fix: REMEDIES[status] ?? '' }
+  }
+}
+
+/** The events of a streamed response. @throws ApiFailure for an error status or an error event */
+export async function* streamed<Event>({ path, body }: Call, signal: AbortSignal): AsyncGenerator<Event> {
+  const response = await fetchApi(path, { method: 'POST', body, signal })
+  for await (const event of eventsOf(response)) {
+    const failure = failureIn(event)
+    if (failure) throw new ApiFailure(failure.status ?? 502, failure.message)
+    yield event as Event
+  }
+}
+
+interface Failure {
+  readonly message: string
+  readonly status?: number
+}
+
+/** The error of an event. In the Responses format it is the event itself, or part of the failed response. */
+function failureIn(event: object): Failure | undefined {
+  const { type, message, error, response } = event as {
+    readonly type?: string
+    readonly message?: string
+    readonly error?: Failure
+    readonly response?: { readonly error?: Failure | null }
+  }
+  if (error) return error
+  if (type === 'error') return { message: message ?? 'The stream ended with an error.' }
+  return type === 'response.failed' ? (response?.error ?? { message: 'The response failed.' }) : undefined
+}
