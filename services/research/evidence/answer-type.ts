@@ -54,8 +54,11 @@ const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
     多深|多重|几|幾|いくつ|いくら|何(?:メートル|キロ|人|歳|本|個|階)|どのくらい|どれくらい|얼마|몇|เท่าไร|เท่าไหร่|เท่าใด|กี่|כמה`,
 }
 const MONTH = 'january|february|march|april|may|june|july|august|september|october|november|december'
+const YEAR = /\b(?:1[5-9]|20)\d\d\b/
+const VERSION = /\b\d+\.\d/
+const CALENDAR = new RegExp(String.raw`${YEAR.source}|\b(?:${MONTH})\b`, 'i')
 /** A version number counts as a date, because it dates a change. */
-const DATE = new RegExp(String.raw`\b(?:1[5-9]|20)\d\d\b|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
+const DATE = new RegExp(String.raw`${CALENDAR.source}|['’]\d\d\b|${VERSION.source}`, 'i')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
 /** Two capitalized words in a row, of which the first is no article, pronoun or preposition. */
@@ -86,6 +89,8 @@ const ABROAD = {
 } as const
 const TYPES = Object.keys(ASKED) as AnswerType[]
 
+const PRICE =
+  /\b(?:price|fee|cost|salary|preis|kostet|kosten|prix|coûte|precio|cuesta|prezzo|costa|preço|custa)\b|цена|стоит|价格|售价|多少(?:元|钱|錢)|価格|何円|가격/iu
 /** Pairs of patterns: question words of a measure, and the units that answer them. */
 const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
   [
@@ -97,8 +102,8 @@ const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
     /\p{N}[\p{N}.,]*\s?(?:[kKMGTP]i?B?|bytes?|bits?|kilobytes?|megabytes?|gigabytes?|terabytes?|blocks?|pages?|%|percent|characters?|lines?)\b/u,
   ],
   [
-    /\bhow much\b|\b(?:price|fee|cost|salary)\b/i,
-    /[$€£¥]\s?\p{N}|\p{N}\s?(?:dollars?|euros?|USD|EUR|billion|million|percent|%)/iu,
+    new RegExp(String.raw`\bhow much\b|${PRICE.source}`, 'iu'),
+    /[$€£¥￥₽]\s?\p{N}|\p{N}\s?(?:[€元円원]|dollars?|euros?|USD|EUR|billion|million|percent|%)/iu,
   ],
   [/\b(?:percentage|share|proportion|majority)\b/i, /\p{N}\s?%|\bpercent\b|\b(?:half|quarters?|thirds?)\b/iu],
 ]
@@ -133,15 +138,15 @@ export function fitOf(text: string, question: string, types: readonly AnswerType
 
 function fitOfType(text: string, question: string, type: AnswerType): number {
   if (type === 'number') return numberFit(text, question)
-  if (type === 'name' || type === 'person') {
-    const asked = question.toLowerCase()
-    const found = [...text.matchAll(new RegExp(FOUND[type].source, `g${FOUND[type].flags}`))].slice(0, NAMES_MAX)
-    return found.some(([name]) => !asked.includes(name.trim().toLowerCase())) ? 1 : 0
-  }
-  if (type === 'date')
-    return /\b(?:1[5-9]|20)\d\d\b/.test(text.replace(yearsOf(question), '')) ? 1 : holdsType(text, type) ? 0.5 : 0
+  if (type === 'date') return dateFit(text, question)
   if (type === 'definition') return definitionFit(text, question)
   return holdsType(text, type) ? 1 : 0
+}
+
+/** A version dates a change, unless the question is about the version. */
+function dateFit(text: string, question: string): number {
+  if (YEAR.test(text.replace(yearsOf(question), ''))) return 1
+  return (VERSION.test(question) ? CALENDAR : DATE).test(text) ? 0.5 : 0
 }
 
 const DEFINES =
@@ -157,11 +162,13 @@ function definitionFit(text: string, question: string): number {
   return holdsType(text, 'definition') ? 0.4 : 0
 }
 
-const NAMES_MAX = 20
 const COUNTED = /\bhow many ((?:\p{L}+ ){0,2}?\p{L}{3,})/iu
 
 /** Nouns whose value needs a unit: a bare number rates low. */
-const UNIT_REQUIRED = /\b(?:timeout|duration|interval|delay|period|price|fee|cost|salary|percentage)\b/i
+const UNIT_REQUIRED = new RegExp(
+  String.raw`\b(?:timeout|duration|interval|delay|period|percentage)\b|${PRICE.source}`,
+  'iu',
+)
 /** Words that mark a default value. If a question asks for a default, then a number without such a word rates at most 0.5. */
 const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
 const ASKS_DEFAULT = /\bdefaults?\b|\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one|we) /i

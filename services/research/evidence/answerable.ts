@@ -24,7 +24,7 @@ import { subjectOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 
 /** Minimum share of the question's weight that one passage must carry; the second value applies to questions with up to three terms. */
-export const MASS_MIN = 0.42
+const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 /**
  * Minimum shares for short questions in other languages, whose stop words and endings are known less well. The second value applies
@@ -37,8 +37,9 @@ export const SHORT_TERMS = 3
 /** Minimum shares of the names, and of the other terms, that a group of neighbouring sentences must carry. */
 const NAMES_MIN = 0.4
 const ASKED_MIN = 0.25
-/** If the other terms weigh less than this in total, such as a lone `created`, then they are too common to be required. */
-const ASKED_WEIGHT_MIN = 4
+/** Minimum share of the other terms by number, for questions with at least three of them. */
+const ASKED_COUNT_MIN = 0.5
+const ASKED_COUNTED_MIN = 3
 /** Credits of a term that is only in the title, and of a term with only a synonym; 1 for the term itself. */
 const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7
@@ -112,14 +113,13 @@ export function* isAnswered(
   const all = answerTypesOf(text, isEnglish)
   const types = requiredOf(all).length === 0 && all.includes('default') ? (['default'] as const) : requiredOf(all)
   const asked = terms.filter((term) => !names.has(term))
-  const isVague = asked.reduce((sum, term) => sum + (weights.get(term) ?? 0), 0) < ASKED_WEIGHT_MIN
   const isCompared = all.includes('compare')
   for (const passage of passages.slice(0, PASSAGES_MAX)) {
     for (const { holds, said, about } of together(passage, ofQuestion)) {
       if (!isAnchored(anchors, passage, `${about}\n${said}`, isCompared)) continue
       const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
-      if (!isVague && carries(asked) < ASKED_MIN) continue
+      if (!isAbout(asked, weights, holds)) continue
       if (types.length === 0 || fitOf(`${about}\n${said}`, text, types) >= FIT_MIN) return true
       // Number words are recognized in English only. In other languages, a high share of the terms is accepted instead.
       if (!isEnglish && carries(terms) >= SHORT_MASS_MIN) return true
@@ -127,6 +127,13 @@ export function* isAnswered(
     yield
   }
   return false
+}
+
+/** Whether a group carries enough of the terms by weight and by number. Otherwise one rare word would suffice. */
+function isAbout(terms: readonly string[], weights: Weights, holds: (term: string) => number): boolean {
+  if (terms.length === 0) return true
+  const countMin = terms.length < ASKED_COUNTED_MIN ? 0 : ASKED_COUNT_MIN * terms.length
+  return creditOf(terms, weights, holds) >= ASKED_MIN && terms.filter((term) => holds(term) > 0).length >= countMin
 }
 
 /** Whether all anchors are in the sentences, their headings, the title or the URL. One anchor suffices if the question compares. */

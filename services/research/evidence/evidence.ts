@@ -15,7 +15,7 @@ import { isUndivided } from '#shared/search/text/scripts.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, requiredOf } from './answer-type.ts'
-import { coverageIn, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
+import { coverageIn, isAnswered, isCarried, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type Quotable, quotablesIn } from './quotes.ts'
 import { type AnswerCriteria, passageTermsOf, type Signals, scoreOf, signalsOf } from './signals.ts'
 
@@ -59,8 +59,6 @@ export interface Evidence {
 
 /** Number of best passages whose sentences are scored. */
 const PASSAGES_MAX = 32
-/** Maximum sources that are added per clause. */
-const CLAUSE_SOURCES_MAX = 3
 /** Number of best sources, and of passages per source that are scored in addition. */
 const BEST_SOURCES = 6
 const SOURCE_PASSAGES = 6
@@ -77,7 +75,7 @@ const KIND = 0.5
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
  * 1. If an anchor of the question is in no source, or if the sources do not answer (see `answerable.ts`), then only gaps are returned.
- * 2. Passages are chosen: the best ones, and some of the best sources of each clause.
+ * 2. Passages are chosen: the best ones, and some more of the best sources.
  * 3. Each sentence of them is scored against each part of the question (see `signals.ts`).
  *
  * @param read Passages of all sources that were read, ranked by the question, best first.
@@ -103,8 +101,7 @@ export function* findEvidence(
     ...clauses.filter((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause)),
   ].filter((part) => !asksForAbsent(part, absent))
   if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], parts: [], gaps }
-  const sources = clauses.flatMap((clause) => sourcesFor(clause, weights))
-  const passages = chosenPassages(whole.terms, ranked, weights, sources)
+  const passages = chosenPassages(whole.terms, ranked, weights)
   const products = productsOf(question, new Set(read.map(({ source }) => source)))
   const parts: PartEvidence[] = []
   for (const { text, terms } of partsOf(question)) {
@@ -203,25 +200,11 @@ function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<voi
   return false
 }
 
-/** The sources that carry a clause best. The title counts half, because a title covers the whole source. */
-function sourcesFor({ terms, passages }: Part, weights: Weights): Snapshot[] {
-  const masses = new Map<Snapshot, number>()
-  for (const passage of passages) {
-    const own = massOf(terms, weights, (term) => passage.terms.has(term))
-    const titled = massOf(terms, weights, (term) => passage.counts.has(term))
-    const mass = (own + titled) / 2
-    if (mass >= MASS_MIN) masses.set(passage.source, Math.max(mass, masses.get(passage.source) ?? 0))
-  }
-  const best = [...masses].toSorted(([, a], [, b]) => b - a)
-  return best.slice(0, CLAUSE_SOURCES_MAX).map(([source]) => source)
-}
-
-/** The best passages, plus passages of the wanted and the best sources. Passages of weak sources are dropped. */
+/** The best passages, plus passages of the best sources. Passages of weak sources are dropped. */
 function chosenPassages(
   terms: readonly string[],
   ranked: readonly CountedPassage[],
   weights: Weights,
-  wanted: readonly Snapshot[],
 ): CountedPassage[] {
   const bestMass = coverageIn(terms, ranked, weights)
   const massBySource = new Map<Snapshot, number>()
@@ -229,14 +212,9 @@ function chosenPassages(
     const mass = massOf(terms, weights, (term) => own.has(term))
     massBySource.set(source, Math.max(mass, massBySource.get(source) ?? 0))
   }
-  const isFit = ({ source }: CountedPassage) => {
-    return wanted.includes(source) || (massBySource.get(source) ?? 0) >= SOURCE_SHARE_MIN * bestMass
-  }
-  const fit = ranked.filter(isFit)
+  const fit = ranked.filter(({ source }) => (massBySource.get(source) ?? 0) >= SOURCE_SHARE_MIN * bestMass)
   const best = [...new Set(fit.map(({ source }) => source))].slice(0, BEST_SOURCES)
-  const more = [...new Set([...wanted, ...best])].flatMap((source) =>
-    fit.filter((passage) => passage.source === source).slice(0, SOURCE_PASSAGES),
-  )
+  const more = best.flatMap((source) => fit.filter((passage) => passage.source === source).slice(0, SOURCE_PASSAGES))
   return [...new Set([...fit.slice(0, PASSAGES_MAX), ...more])]
 }
 

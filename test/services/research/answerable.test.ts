@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { answerTypesOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
+import { answerTypesOf, fitOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
 import { anchorsOf, namesOf } from '#services/research/question.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
@@ -77,6 +77,40 @@ test.each([
   ['When was the kernel Linux first released?', ['Linux']],
 ])('the names in the question "%s" are %j', (question, names) => {
   expect(namesOf(question)).toEqual(names)
+})
+
+test.each([
+  [
+    'What is the price of the ferry to Ardmoor?',
+    'The ferry to Ardmoor has 40 seats.',
+    'The ferry to Ardmoor costs 40 euros.',
+  ],
+  [
+    'Was ist der Preis der Fähre nach Ardmoor?',
+    'Die Fähre nach Ardmoor hat 40 Plätze.',
+    'Die Fähre kostet 40 € pro Person.',
+  ],
+  ['印刷版手册售价多少元？', '印刷版手册共有 40 章。', '印刷版手册每本 40 元。'],
+])('"%s" asks for an amount of money', (question, other, answer) => {
+  expect(fitOf(other, question, ['number'])).toBeLessThan(0.5)
+  expect(fitOf(answer, question, ['number'])).toBe(1)
+})
+
+test('a question is not answered by sentences with only one of its words', async () => {
+  const page = `# Ardmoor\n\nThe lamp of Ardmoor burns at night. Gulls sit on the roof. Rain falls often. A warranty covers each boat of
+Ardmoor. Gulls eat herring. Snow is rare. The scheme of the taxes is old. Boats
+are blue. Crabs are red. A replacement of the old wall of Ardmoor began.\n`
+  const question = 'What is the warranty scheme of a lamp replacement in Ardmoor?'
+  const { annotations } = await researched(
+    { backends: [new PagesBackend({ 'https://a.example/': page })] },
+    { question },
+  )
+  expect(annotations).toEqual([])
+})
+
+test('a version is not the date of a version', () => {
+  expect(fitOf('Support for versions before 5.2 is removed.', 'When was Pelican 5.2 released?', ['date'])).toBe(0)
+  expect(fitOf('The option exists since 5.2.', 'When was the option added?', ['date'])).toBe(0.5)
 })
 
 /** A corpus of many passages that counts every word except the absent ones. */
