@@ -93,7 +93,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(speakerError(named, turns)).toBeLessThan(0.1)
   })
 
-  test('uses no name of a sample whose speaker is absent', async () => {
+  test('does not use the name of a known speaker if the recording does not contain the voice', async () => {
     const { bytes } = await local.post('/audio/decode', clips?.['two-cities']?.bytes ?? Buffer.alloc(0))
     const sample = waveOf(samplesOf(bytes).slice(30 * RATE, 36 * RATE))
     const file = waveOf(await samples('austen-0870'))
@@ -102,7 +102,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(new Set(json.turns.map(({ speaker }: Turn) => speaker))).toEqual(new Set(['A']))
   })
 
-  test('uses no names of two samples whose speakers are absent from a telephone call', async () => {
+  test('does not use the names of two known speakers if a telephone call does not contain their voices', async () => {
     const reader = waveOf((await samples('two-cities')).slice(30 * RATE, 36 * RATE))
     const other = waveOf(await samples('austen-0870'))
     const fields = {

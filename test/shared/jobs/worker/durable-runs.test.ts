@@ -173,7 +173,7 @@ describe('the durable jobs of a worker', () => {
     expect(await claim(runs, other)).toBeDefined()
   })
 
-  it('stop in their old attempt if the same worker claims a new one', async () => {
+  it('stop running an old attempt if the same worker claims the job again', async () => {
     let renewal: PromiseWithResolvers<void> | undefined
     const renew: Store['renew'] = async (process) => {
       const owned = await store.renew(process)

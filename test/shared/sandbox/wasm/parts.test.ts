@@ -17,7 +17,7 @@ describe('the channel from the WebAssembly guest', () => {
     return { plots, channel: new GuestChannel((png) => plots.push(png)) }
   }
 
-  it('accepts only the first verdict', () => {
+  it('accepts only the first verdict of the code scan', () => {
     const { channel: guest } = channel()
     guest.write(verdict('line 1: no'))
     guest.write(verdict())
