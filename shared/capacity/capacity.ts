@@ -10,40 +10,38 @@ import type { RateLimits, RemainingLimit } from './rate-limits.ts'
 
 /*
  * The gates that a call passes, in this order. A gate delays the call, or refuses it with an error that states when to try again.
+ * Each line names the gate, what the gate protects, the answer to a refused caller, the setting, and the class.
  *
- *     gate                             protects                refused caller gets          setting                           class
- *  1. requests per minute, concurrent  other keys              429                          RATE_LIMIT_REQUESTS, limits of    RateLimits
- *     calls of a key                                                                        keys and projects
- *  2. spent budget                     money of the project    429 insufficient_quota       budget_usd_per_month of a key     Budgets
- *  3. bytes of request bodies          memory of the ingress   503                          BODY_BUDGET_BYTES                 ByteBudget
- *  4. code runs of an end user         other end users         429                          CODE_RUNS_PER_USER                RateLimits
- *  5. reserved tokens and budget       both limits, in bursts  429                          RATE_LIMIT_TOKENS, the budget     RateLimits, Budgets
- *  6. concurrent calls and jobs of a   other projects          429                          running of a project              RateLimits
- *     project
- *  7. attached jobs in total           memory of the ingress   503                          JOBS_MAX                          AttachedJobs
- *  8. paused pool or model             the operator's decision 503                          admin API                         Pauses
- *  9. estimated wait                   callers, from waiting   503 with Retry-After         START_TIMEOUT_MS                  AdmissionControl
- *                                      for a certain timeout
- * 10. fair queue of tenants            other tenants           waits                        -                                 TenantDispatcher
- * 11. free slot of a worker            the worker              waits                        INFERENCE_SLOTS and others        Poller
- * 12. permit of the model              other models            waits, or another worker     concurrency of a model            ModelBulkheads,
- *                                                                                                                             ParkedCalls
- * 13. bytes of bodies from blobs       memory of the worker    waits                        BODY_BUDGET_BYTES                 Semaphore
- * 14. adaptive limit and circuit       the upstream server     another server, or 503       concurrency of a model            AdaptiveLimit,
- *     breaker of a server                                                                                                     Breaker
+ *  1. Requests per minute and concurrent calls of a key. Protects other keys. 429. RATE_LIMIT_REQUESTS, CONCURRENCY_MAX_PER_KEY,
+ *     and the limits of keys and projects. RateLimits.
+ *  2. Budget that is already spent. Protects the money of the project. 429 insufficient_quota. Budget of a key or project. Budgets.
+ *  3. Bytes of request bodies in memory. Protects the ingress. 503. BODY_BUDGET_BYTES. ByteBudget.
+ *  4. Code runs of an end user. Protects other end users of the key. 429. CODE_RUNS_PER_USER. RateLimits.
+ *  5. Reserved tokens and budget. Protects both limits against bursts. 429. RATE_LIMIT_TOKENS, and the budget. RateLimits, Budgets.
+ *  6. Concurrent calls and jobs of a project. Protects other projects. 429. Limit `running` of the project. RateLimits.
+ *  7. Calls in flight. Protects the memory of the ingress. 503. JOBS_MAX. AttachedJobs.
+ *  8. Paused pool or model. Protects what the operator repairs. 503. Admin API. Pauses.
+ *  9. Estimated wait. Protects callers from a wait that ends in a timeout. 503 with Retry-After. START_TIMEOUT_MS. AdmissionControl.
+ * 10. Fair queue of tenants. Protects tenants from each other. The call waits. No setting. TenantDispatcher.
+ * 11. Free slot of a worker. Protects the worker. The call waits. INFERENCE_SLOTS and its siblings. Poller.
+ * 12. Permit of the model. Protects other models of the worker. The call waits, or another worker takes it. `concurrency` of the
+ *     model. ModelBulkheads, ParkedCalls.
+ * 13. Bytes of bodies from blobs. Protects the memory of the worker. The call waits. BODY_BUDGET_BYTES. Semaphore.
+ * 14. Adaptive limit and circuit breaker of a server. Protects the upstream. Another server, or 503. `concurrency` of the model.
+ *     AdaptiveLimit, Breaker.
  *
- * A durable job passes gates 1 to 5, and then:
- *  6. disk space, bytes of a project   the disk                503, 429 insufficient_quota  DISK_FREE_BYTES_MIN,              StoredQuota
- *                                                                                           FILES_BYTES_MAX_PER_PROJECT
- *  7. permit of its project while      calls of others         waits; after 30 s 429        -                                 SubmitQueue
- *     others make calls
- *  8. number of jobs                   other projects, the     429, 503                     DURABLE_JOBS_MAX and others       JobQuota
- *                                      store
- *  9. claim in turn of tenants, if the pool is not paused and the project is below its concurrency limit: the job stays queued
- * Gates 11 to 14 follow. A line of a batch passes gates 1, 5 and 6 to 8 when it becomes a job.
+ * A durable job passes gates 1 to 5. These gates follow, and then gates 11 to 14:
  *
- * A document, an embedding, a WebAssembly run and an embedded model wait for a Semaphore, and an audio file is refused by the
- * AudioQuota of its tenant. `shared/lib/yielding.ts` bounds how long work may hold the event loop.
+ *  a. Free disk space and stored bytes of the project. Protects the disk. 503, or 429 insufficient_quota. DISK_FREE_BYTES_MIN,
+ *     FILES_BYTES_MAX_PER_PROJECT. StoredQuota.
+ *  b. Permit of the project while others make calls. Protects those calls. The job waits; after 30 s 429. No setting. SubmitQueue.
+ *  c. Number of jobs. Protects other projects and the store. 429, or 503. DURABLE_JOBS_MAX and its siblings. JobQuota.
+ *  d. Claim in turn of tenants. The job stays queued while its pool or model is paused, or its project is at the limit of gate 6.
+ *
+ * A line of a batch passes gates 1, 5, and a to c when the line becomes a job.
+ *
+ * Some kinds have a gate of their own. Embeddings, documents, embedded models and WebAssembly wait for a Semaphore. Audio beyond the
+ * AudioQuota of its tenant is refused with 429. `shared/lib/yielding.ts` bounds how long work may hold the event loop.
  */
 
 /**

@@ -70,8 +70,8 @@ interface SlotUse {
 }
 
 /**
- * Limits per key and project: requests and tokens per minute, concurrent calls, and concurrent calls and durable jobs
- * of a project (docs/internals/protocol.md, Limits).
+ * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md,
+ * Limits). The concurrency limit of a project includes its durable jobs.
  *
  * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a
  * synchronization only if the call might exceed a limit (docs/operate/reliability.md, How exact limits are).

@@ -142,10 +142,10 @@ const RETRY_AFTER_MS = 2_000
 /**
  * Submission of durable jobs and batch lines, slowed down while clients wait for calls.
  *
- * The problem: a submission costs the event loop and the store several times as much as an attached call, and no connection waits
- * for the result. Thousands of submissions at once delayed each attached call of other projects by a hundred submissions.
+ * The problem: a submission costs the event loop and the store several times as much as an attached call. No connection waits for
+ * its result. Thousands of submissions at once delayed each attached call of other projects by a hundred submissions.
  *
- * How it works: the duration of a submission shows the load of the store and of this process, so each is followed by a pause of
+ * How it works: the duration of a submission shows the load of the store and of this process. Each is followed by a pause of
  * {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.
  * 1. While *other* projects make calls, a submission needs one of {@link PERMITS} permits, which rotate among the projects. The
  *    permit pauses.
