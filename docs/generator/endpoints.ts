@@ -24,7 +24,7 @@ export function endpointTables(): string {
 
 function endpointOf({ method, path, scope = 'calls' }: (typeof ROUTES)[number]): Endpoint {
   const operation = OPERATIONS[`${method} ${path}`]
-  if (!operation) throw new Error(`services/ingress/openapi/operations has no operation for ${method} ${path}.`)
+  if (!operation) throw new Error(`services/ingress/openapi has no operation for ${method} ${path}.`)
   return { method, path: templateOf(path), scope, operation }
 }
 

@@ -82,7 +82,7 @@ function openReply(context: IngressContext, req: RoutedRequest, res: ServerRespo
 }
 
 /**
- * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). server.ts disables the check of Node, whose response
+ * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). http/server.ts disables the check of Node, whose response
  * has no body.
  */
 function requireHost({ httpVersion, headers }: IncomingMessage): void {
@@ -160,7 +160,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
 
 /**
  * Reads the body, which may take minutes. If the key is revoked in that time, then the call is answered at once, and
- * server.ts ends the transfer of the body.
+ * http/server.ts ends the transfer of the body.
  */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined

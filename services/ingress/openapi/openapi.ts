@@ -50,7 +50,7 @@ export function* openApiDocument(): Generator<undefined, JsonSchema> {
   for (const route of ROUTES) {
     const name = `${route.method} ${route.path}`
     const operation = OPERATIONS[name]
-    if (!operation) throw new Error(`services/ingress/openapi/operations has no operation for the route ${name}.`)
+    if (!operation) throw new Error(`services/ingress/openapi has no operation for the route ${name}.`)
     unused.delete(name)
     add(paths, route.method, route.path, operationOf(route, operation))
   }

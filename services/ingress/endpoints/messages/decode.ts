@@ -212,7 +212,7 @@ function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[],
   if (tools.length === 0) return {}
   if (choice.type === 'none') return { tool_choice: use }
   const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
-  // Search tools stay for now: web-search.ts removes them later if no search is possible.
+  // Search tools stay for now: native.ts removes them later if no search is possible.
   const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
   const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
   return { tool_choice: isLeftOut ? { type: 'auto' } : use, parallel_tool_calls }
