@@ -92,7 +92,7 @@ export async function openPorts(
   const pauses = await Pauses.open(store?.operator, log)
   const clientId = newId(`sluice-${role}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
-  if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker open')
+  if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
   // With a store, the scheduler sweeps blobs.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)

@@ -40,11 +40,14 @@ export async function watchFleetDirectory(
         remediation: 'Give every process the same BLOB_DIR, such as a network file system.',
       }
       if (!isShared && wasShared)
-        log.error(fields, 'BLOB_DIR differs from that of other processes; bodies and files are missing there')
+        log.error(
+          fields,
+          'BLOB_DIR differs from that of other processes; processes cannot read the bodies and files of each other',
+        )
       if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR matches other processes again')
       wasShared = isShared
     } catch (error) {
-      log.debug({ err: error }, 'BLOB_DIR not compared with that of other processes; retrying')
+      log.debug({ err: error }, 'BLOB_DIR could not be compared with that of other processes; retrying')
     } finally {
       isRenewing = false
     }

@@ -219,7 +219,7 @@ async function spendTokens(
     const { usage } = await jobs.waitForEnd(tenant, id, closing, TOKENS_POLL_MS)
     admission.useTokens(tokensOf(usage))
   } catch (error) {
-    log.info({ err: error, job_id: id }, 'job tokens not counted')
+    log.info({ err: error, job_id: id }, 'tokens of a job could not be counted')
     admission.useTokens(0)
   }
 }

@@ -338,12 +338,12 @@ export class Fleet {
   /** Logged once, because an outage may last for hours. */
   #lose(error: unknown): void {
     if (!this.#isUnreachable && !this.#isClosed)
-      this.#options.log.warn({ err: error }, 'fleet limits not readable; counting locally')
+      this.#options.log.warn({ err: error }, 'fleet counts unavailable; limits apply per process')
     this.#isUnreachable = true
   }
 
   #found(): void {
-    if (this.#isUnreachable) this.#options.log.info({}, 'fleet limits readable again')
+    if (this.#isUnreachable) this.#options.log.info({}, 'fleet counts available again; limits apply to the fleet')
     this.#isUnreachable = false
   }
 }

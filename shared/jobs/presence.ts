@@ -159,7 +159,7 @@ export class Presence extends Peers {
   send(record: ControlRecord): void {
     if (this.#broker.deliverLocal) return this.#broker.deliverLocal(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
-      this.#log.warn({ err: error, type: record.type }, 'control record not sent')
+      this.#log.warn({ err: error, type: record.type }, 'control record could not be sent')
     })
   }
 
@@ -285,7 +285,7 @@ export class Presence extends Peers {
   #reportSilence(): void {
     const all = silentChannels.get(this.#broker) ?? new Set<Presence>()
     silentChannels.set(this.#broker, all)
-    if (all.size === 0) this.#log.warn({ silence_ms: this.silenceMs }, 'control channel is silent')
+    if (all.size === 0) this.#log.warn({ silence_ms: this.silenceMs }, 'no records received on the control channel')
     all.add(this)
   }
 

@@ -78,7 +78,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
     .then(() => next?.(show, abort.signal))
     .catch((error: unknown) => {
       all.hasFailed = true
-      if (!abort.signal.aborted) ports.log.error({ err: error, pool }, 'preparation failed')
+      if (!abort.signal.aborted) ports.log.error({ err: error, pool }, 'model or sandbox could not be prepared')
     })
     .finally(() => {
       all.underWay -= 1

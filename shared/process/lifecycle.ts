@@ -24,7 +24,7 @@ export async function stopAll(services: readonly Service[], drainMs: number, log
   let isClean = await within(drainInReverse(services, deadline), drainMs + CLOSE_MS)
   for (const service of [...services].reverse()) {
     const closed = await within(Promise.allSettled([service.close()]), CLOSE_MS)
-    if (!closed) log.error({ service: service.name }, 'service did not close in time')
+    if (!closed) log.error({ service: service.name }, 'service did not close in time; exiting')
     isClean &&= closed
   }
   return isClean

@@ -100,7 +100,7 @@ export class ChosenSandbox {
     this.#options.log.warn({ sandbox: sandbox.name }, 'sandbox lost; the next run selects another')
     const closed = sandbox
       .close()
-      .catch((error: unknown) => this.#options.log.error({ err: error }, 'sandbox not closed'))
+      .catch((error: unknown) => this.#options.log.error({ err: error }, 'sandbox could not be closed'))
     this.#discarded.add(closed)
     void closed.then(() => this.#discarded.delete(closed))
   }
@@ -159,7 +159,7 @@ export class ChosenSandbox {
         signal.throwIfAborted()
         const { message: reason } = ServiceError.from(error)
         // Debug level, because another adapter may work. `sluice doctor` reports each adapter.
-        log.debug({ sandbox: name, reason }, 'sandbox not used')
+        log.debug({ sandbox: name, reason }, 'sandbox kind unavailable; trying the next kind')
         reasons.push(`${name}: ${reason}`)
       }
     }
@@ -179,7 +179,7 @@ export class ChosenSandbox {
       this.#become({ name: 'opening' })
       const sandbox = await adapter.open(signal)
       this.#become({ name: 'open', sandbox })
-      log.info({ sandbox: adapter.name, duration_ms: Math.round(performance.now() - sinceMs) }, 'sandbox open')
+      log.info({ sandbox: adapter.name, duration_ms: Math.round(performance.now() - sinceMs) }, 'sandbox opened')
     } else {
       this.#become({ name: 'prepared' })
       log.info({ sandbox: adapter.name }, 'sandbox prepared; the first run opens it')

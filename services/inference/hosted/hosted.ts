@@ -87,7 +87,7 @@ export async function* generateHosted(
 ): AsyncGenerator<GenerateEvent> {
   const { composition } = context
   if (!composition)
-    throw new ServiceError('internal_error', 'Hosted tools run only in a durable job; this job is attached.')
+    throw new ServiceError('internal_error', 'Hosted tools run only in durable jobs; this call is not stored as one.')
   yield { type: 'usage', usage: await new HostedAnswer(generate, request, context, composition, settings).run() }
 }
 

@@ -285,7 +285,9 @@ function requireScope(key: ApiKey, scope: KeyScope): void {
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
   const may =
-    key.endpoints.length > 0 ? `Allowed endpoints: ${key.endpoints.join(', ')}.` : 'The key may call no endpoint.'
+    key.endpoints.length > 0
+      ? `Allowed endpoints: ${key.endpoints.join(', ')}.`
+      : 'This key is not allowed to call any endpoint.'
   throw new ServiceError('permission_denied', `This API key may not call ${path}. ${may}`)
 }
 

@@ -95,7 +95,7 @@ function cancelJob(
   jobs.cancel(tenant, id, isFinal ? 'final' : 'again').catch((error: unknown) => {
     // The job ended in the meantime, and its last event reports the result.
     if (ServiceError.from(error).code === 'job_already_finished') return
-    log.warn({ err: error, job_id: id, request_id: requestId }, 'job not cancelled')
+    log.warn({ err: error, job_id: id, request_id: requestId }, 'job could not be cancelled and continues to run')
   })
 }
 

@@ -38,7 +38,7 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
   const file = findScreen(FILES, path)
   if (!file) return false
   file.send(req, res).catch((error: unknown) => {
-    log.error({ err: error, path }, 'page not sent')
+    log.error({ err: error, path }, 'page could not be sent')
     if (res.headersSent) res.destroy()
     else
       res

@@ -179,7 +179,7 @@ export class Sender {
   dropBlob(job: AttachedJob): void {
     if (!this.#withBlob.delete(job.id)) return
     this.#options.blobs.delete(job.id).catch((error: unknown) => {
-      this.#options.log.warn({ err: error, job_id: job.id }, 'blob not deleted')
+      this.#options.log.warn({ err: error, job_id: job.id }, 'blob could not be deleted')
     })
   }
 

@@ -34,7 +34,7 @@ export async function dropBlobs(
   keys: readonly string[],
 ): Promise<void> {
   for (const key of keys) {
-    await blobs.delete(key).catch((error: unknown) => log.warn({ err: error, blob: key }, 'blob not deleted'))
+    await blobs.delete(key).catch((error: unknown) => log.warn({ err: error, blob: key }, 'blob could not be deleted'))
   }
 }
 

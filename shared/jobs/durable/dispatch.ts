@@ -61,7 +61,7 @@ export class Dispatcher {
       await this.#broker.submit(jobsTopic(job.pool, job.priority), value)
       return true
     } catch (error) {
-      this.#log.info({ err: error, job_id: job.id }, 'job not published; the scheduler retries')
+      this.#log.info({ err: error, job_id: job.id }, 'job could not be published; the scheduler retries')
       return false
     }
   }
@@ -94,7 +94,10 @@ export class Dispatcher {
     let value = Buffer.from(JSON.stringify(record))
     if (value.length > RECORD_BYTES_MAX) value = Buffer.from(JSON.stringify(announced))
     this.#broker.send(EVENTS, eventPartition(last.job_id), last.job_id, value).catch((error: unknown) => {
-      this.#log.debug({ err: error, job_id: last.job_id }, 'events not published; followers read the store')
+      this.#log.debug(
+        { err: error, job_id: last.job_id },
+        'events could not be published; subscribers read them from the store',
+      )
     })
   }
 }

@@ -54,7 +54,10 @@ export class Family {
       if (TERMINAL.has(job.state)) await this.settle(job)
       else if (job.cancel_requested_at_ms !== null) await this.#cancelChildren(job)
     } catch (error) {
-      this.#options.log.info({ err: error, job_id: job.id }, 'parent and child jobs not updated; the scheduler retries')
+      this.#options.log.info(
+        { err: error, job_id: job.id },
+        'job ended, but its parent and child jobs could not be updated; the scheduler retries',
+      )
     }
   }
 

@@ -154,7 +154,7 @@ export class Attempt {
       if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
       this.#log.warn(
         { job_id: this.job.id, attempt: this.job.attempt, err: cause },
-        'job body unreadable; job handed back',
+        'job body could not be read; job requeued',
       )
       await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
         // Only the abort can reject, and the next statement handles it.
@@ -206,7 +206,10 @@ export class Attempt {
 
   /** Called if the end could not be reported. The owner then detects it by missing heartbeats or an expired lease. */
   #onUnreported(cause: unknown): AttemptEnd {
-    this.#log.error({ err: cause, job_id: this.job.id, attempt: this.job.attempt }, 'attempt result not published')
+    this.#log.error(
+      { err: cause, job_id: this.job.id, attempt: this.job.attempt },
+      'result of the attempt could not be published',
+    )
     return 'lost'
   }
 

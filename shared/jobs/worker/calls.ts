@@ -78,7 +78,7 @@ export class Calls {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
     if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
     if (this.#isOrphan(job)) {
-      log.info({ job_id: job.id, ingress: job.reply.boot }, 'job of a dead ingress dropped')
+      log.info({ job_id: job.id, ingress: job.reply.boot }, 'job dropped: its ingress is dead')
       return delivery.acknowledge()
     }
     const isKnown = bulkheads.hasModel(job.model)

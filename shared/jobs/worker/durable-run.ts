@@ -270,7 +270,7 @@ export class DurableRun implements AttemptSink {
         await this.#writeSome()
       }
     } catch (error) {
-      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output could not be committed')
+      this.#options.log.error({ err: error, job_id: this.#job.id }, 'job output could not be stored')
     } finally {
       this.#flush = undefined
     }

@@ -122,7 +122,7 @@ export class DurableRuns {
       this.#serve(turns, claimed)
       return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
     } catch (error) {
-      log.info({ err: error, model: of.model }, 'claim failed; retrying')
+      log.info({ err: error, model: of.model }, 'jobs could not be claimed from the store; retrying')
       return undefined
     } finally {
       this.#pulls.delete(pull)
@@ -176,7 +176,7 @@ export class DurableRuns {
     try {
       return this.#hold(dispatch, envelopeOf(dispatch.job, StoredRequest.parse(dispatch.request)), kind)
     } catch (error) {
-      this.#options.log.error({ err: error, job_id: dispatch.job.id }, 'claimed job unreadable; job handed back')
+      this.#options.log.error({ err: error, job_id: dispatch.job.id }, 'claimed job could not be read; job requeued')
       return undefined
     }
   }
@@ -206,11 +206,11 @@ export class DurableRuns {
       for (const job of owned) if (job.isCancelRequested || job.isToWrapUp) this.#cancel(job)
       // Reconciliation waits for claims in progress, and must not delay the next renewal.
       const reconciled = this.#reconcile(owned).catch((error: unknown) => {
-        this.#options.log.info({ err: error }, 'orphaned claims not released; retrying')
+        this.#options.log.info({ err: error }, 'jobs of lost claims could not be requeued; retrying')
       })
       this.#reconciling = Promise.all([this.#reconciling, reconciled])
     } catch (error) {
-      if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'lease not renewed')
+      if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'worker lease could not be renewed')
       this.#isStoreDown = true
     }
   }
@@ -224,7 +224,8 @@ export class DurableRuns {
   }
 
   #lapse(): void {
-    if (this.#held.size > 0) this.#options.log.warn({ jobs: this.#held.size }, 'lease not renewed in time; runs stop')
+    if (this.#held.size > 0)
+      this.#options.log.warn({ jobs: this.#held.size }, 'worker lease not renewed in time; its durable jobs stop')
     for (const { sink } of this.#held.values()) sink.onStop('lapsed')
   }
 
@@ -259,7 +260,7 @@ export class DurableRuns {
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return
-    this.#options.log.warn({ job_id: id, attempt }, 'orphaned claim handed back')
+    this.#options.log.warn({ job_id: id, attempt }, 'job of a lost claim requeued')
     this.dispatcher.publishMoved(moved)
     void this.#family.onMoved(moved.job)
     const content = await store.findContent(moved.job.tenant, id)

@@ -272,7 +272,7 @@ export class Worker {
     if (record.type === 'pause_work' && !record.paused) this.#claims?.pull()
     if (record.type === 'jobs_waiting' && record.pool === this.#definition.name) this.#onWaiting(record.backlog)
     if (record.type !== 'drain' || record.boot !== this.boot || record.drained === this.isDraining) return
-    this.#options.log.info({ worker: this.boot, is_draining: record.drained }, 'worker drain changed')
+    this.#options.log.info({ worker: this.boot, is_draining: record.drained }, 'worker draining changed')
     this.#poller.setDrained(record.drained)
   }
 

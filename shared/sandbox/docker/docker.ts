@@ -125,13 +125,13 @@ class DockerSandbox implements Sandbox {
   #busy = 0
 
   constructor(docker: Docker, image: string, { log, runtime }: DockerOptions) {
-    const onProblem = (error: unknown) => log.warn({ err: error }, 'container not removed')
+    const onProblem = (error: unknown) => log.warn({ err: error }, 'sandbox container could not be removed')
     const cores = availableParallelism()
     this.#pool = new WarmPool({
       start: (signal) => SandboxContainer.start(docker, { image, runtime, onProblem }, signal),
       idleMax: Math.min(IDLE_MAX, 2 * cores),
       startsMax: cores,
-      onFailure: (error) => log.warn({ err: error }, 'container not started'),
+      onFailure: (error) => log.warn({ err: error }, 'sandbox container could not be started'),
     })
   }
 

@@ -20,6 +20,8 @@ export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds
     if (Date.now() / 1000 - Created < olderThanSeconds) continue
     log.info({ container: Id, status: Status }, 'removing orphaned sandbox container')
     const gone = docker.getContainer(Id).remove({ force: true, v: true, abortSignal })
-    await gone.catch((error: unknown) => log.warn({ err: error, container: Id }, 'container not removed'))
+    await gone.catch((error: unknown) =>
+      log.warn({ err: error, container: Id }, 'sandbox container could not be removed'),
+    )
   }
 }

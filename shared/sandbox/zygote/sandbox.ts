@@ -100,7 +100,8 @@ export class ZygoteSandbox implements Sandbox {
     this.#start().then(
       () => old.retire(),
       (error: unknown) => {
-        if (!this.#closing.signal.aborted) this.#options.log.warn({ err: error }, 'zygote not replaced')
+        if (!this.#closing.signal.aborted)
+          this.#options.log.warn({ err: error }, 'sandbox zygote could not be replaced')
       },
     )
   }
@@ -130,7 +131,7 @@ export class ZygoteSandbox implements Sandbox {
       void zygote.exited.then(() => this.#gone(zygote))
       this.#current = zygote
       this.#libraries = zygote.versions
-      this.#options.log.debug({ pid: zygote.pid, duration_ms: msSince(zygote.startedMs) }, 'zygote ready')
+      this.#options.log.debug({ pid: zygote.pid, duration_ms: msSince(zygote.startedMs) }, 'sandbox zygote ready')
       return zygote
     } catch (error) {
       this.#pause()
@@ -144,9 +145,10 @@ export class ZygoteSandbox implements Sandbox {
     this.#current = undefined
     if (msSince(zygote.startedMs) > STABLE_MS) this.#failures = 0
     const { log } = this.#options
-    log.warn({ pid: zygote.pid, stderr: zygote.errors }, 'zygote died')
+    log.warn({ pid: zygote.pid, stderr: zygote.errors }, 'sandbox zygote exited unexpectedly')
     // After the first loss, restart at once: a retry of the lost run finds a warm interpreter.
-    if (this.#failures === 0) this.#start().catch((error: unknown) => log.warn({ err: error }, 'zygote not started'))
+    if (this.#failures === 0)
+      this.#start().catch((error: unknown) => log.warn({ err: error }, 'sandbox zygote could not be started'))
     this.#pause()
   }
 

@@ -127,7 +127,7 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'gone',
     states: /^57P/,
     problem: 'Postgres is starting or stopping',
-    remediation: 'Wait, or check the log of Postgres.',
+    remediation: 'Wait until Postgres is ready. If the error persists, check the Postgres log.',
   },
   {
     name: 'disk_full',

@@ -34,7 +34,7 @@ async function startWorker(fleet: Fleet, slots = 20): Promise<RoleProcess> {
     CODE_SLOTS: String(slots),
   }
   const worker = await fleet.start('code', settings)
-  await until(() => worker.log.some(({ msg }) => msg === 'sandbox open'), { withinMs: 60_000 })
+  await until(() => worker.log.some(({ msg }) => msg === 'sandbox opened'), { withinMs: 60_000 })
   return worker
 }
 

@@ -123,8 +123,8 @@ describe('the failure detector', () => {
     await vi.advanceTimersByTimeAsync(10_000)
     channel.isDown = false
     await vi.advanceTimersByTimeAsync(2_000)
-    expect(told.filter((msg) => msg !== 'control record not sent')).toEqual([
-      'control channel is silent',
+    expect(told.filter((msg) => msg !== 'control record could not be sent')).toEqual([
+      'no records received on the control channel',
       'control channel recovered',
     ])
   })

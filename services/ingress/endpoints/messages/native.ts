@@ -173,7 +173,7 @@ const TEXT_EDITOR: ClientTool = {
 }
 
 const MEMORY: ClientTool = {
-  description: () => 'Reads and writes files of a memory below /memories that lasts between conversations.',
+  description: () => 'Reads and writes files under /memories. Files are kept between conversations.',
   parameters: object(
     {
       command: { type: 'string', enum: ['view', 'create', 'str_replace', 'insert', 'delete', 'rename'] },

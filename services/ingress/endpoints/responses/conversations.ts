@@ -332,7 +332,7 @@ async function addWhenEnded(
     await requireJobs(context).waitForEnd(tenant, job.id, context.closing, END_POLL_MS)
     await ignoreNotFound(getConversation(context, tenant, id))
   } catch (error) {
-    context.log.info({ err: error, job_id: job.id }, 'response not yet added to its conversation')
+    context.log.info({ err: error, job_id: job.id }, 'response could not be added to its conversation in time')
   }
 }
 

@@ -90,7 +90,7 @@ export class Sweeps {
 
   async startDue(): Promise<boolean> {
     const moved = await this.#context.store.startDue(BATCH_MAX)
-    if (moved.length > 0) this.#context.log.info({ count: moved.length }, 'due jobs queued')
+    if (moved.length > 0) this.#context.log.info({ count: moved.length }, 'scheduled jobs queued')
     await publish(this.#context, moved)
     return moved.length === BATCH_MAX
   }
@@ -140,7 +140,7 @@ export class Sweeps {
     for (const job of unsettled) await this.#family.settle(job)
     const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
     if (late.length + woken.length + unsettled.length > 0)
-      log.info(counts, 'parent and child jobs of ended jobs updated')
+      log.info(counts, 'sweep updated the parents and children of ended jobs')
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
@@ -273,7 +273,7 @@ export class Republisher {
     const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
     const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))
     if (taken.length === 0) return
-    log.info({ pool, count: taken.length, lag }, 'queued jobs republished')
+    log.info({ pool, count: taken.length, lag }, 'queue records of waiting jobs republished')
     metrics.republished.inc({ pool }, taken.length)
     this.#backlog.counted(pool, taken.length)
     await publish(this.#context, taken)

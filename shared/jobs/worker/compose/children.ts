@@ -123,7 +123,7 @@ export class Children {
     try {
       await dispatcher.publishQueued(of, find, request)
     } catch (error) {
-      log.info({ err: error, job_id: of.id }, 'child not published; the scheduler retries')
+      log.info({ err: error, job_id: of.id }, 'child job could not be published; the scheduler retries')
     }
   }
 
