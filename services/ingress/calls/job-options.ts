@@ -183,7 +183,7 @@ export class JobOptions {
       return resolved
     } catch (error) {
       const [field = ''] =
-        (error instanceof ServiceError ? error.param : undefined)?.split('#services/ingress/jobs') ?? []
+        (error instanceof ServiceError ? error.param : undefined)?.split('.') ?? []
       throw this.#ofHeaders.has(field) ? renamed(error as ServiceError, this.#headers) : error
     }
   }
@@ -235,7 +235,7 @@ function readHeaders(headers: IncomingHttpHeaders): JobFields {
     const text = headers[name]
     if (text === undefined) continue
     const value = read(String(text), name)
-    const [field = '', member] = path.split('#services/ingress/jobs')
+    const [field = '', member] = path.split('.')
     if (member === undefined) raw[field] = value
     else raw[field] = { ...(raw[field] as object | undefined), [member]: value }
   }
