@@ -5,25 +5,41 @@ import { table } from './table.ts'
 const OPTION = /^ {2}(--?\w.*?)(?: {2,}(\S.*))?$/
 const CONTINUATION = /^ {6,}(\S.*)$/
 
-/** A list of the commands, and one section per command: usage, description and options, as in its help text. */
+/**
+ * A list of the commands, and one section per command: usage, options, and the first paragraph of its help text. An option group that
+ * several commands share is printed once; later sections link to it.
+ */
 export function commandSections(): string {
   const list = Object.entries(COMMANDS).map(([name, { summary }]) => [`[\`${name}\`](#${name})`, summary])
-  const sections = Object.entries(COMMANDS).map(([name, { help }]) => `### ${name}\n\n${sectionOf(help)}`)
+  const printedIn = new Map<string, string>()
+  const sections = Object.entries(COMMANDS).map(
+    ([name, { help }]) => `### ${name}\n\n${sectionOf(name, help, printedIn)}`,
+  )
   return `${table(['Command', 'Purpose'], list)}\n\n${sections.join('\n')}`
 }
 
-/** Examples are left out: `--help` prints them. */
-function sectionOf(help: string): string {
+/** Further paragraphs and examples are left out: `--help` prints them. */
+function sectionOf(name: string, help: string, printedIn: Map<string, string>): string {
   const [body = ''] = help.split(/^Examples:$/m)
-  const [usage = '', ...blocks] = body.trim().split('\n\n')
-  const parts = [`\`\`\`\n${usage.replace(/^Usage: /, '').replaceAll(/^ {7}/gm, '')}\n\`\`\``, ...blocks.map(blockOf)]
-  return `${parts.join('\n\n')}\n`
+  const [usage = '', description = '', ...blocks] = body.trim().split('\n\n')
+  const groups = blocks.filter(hasOptions).map((block) => {
+    const first = printedIn.get(block)
+    printedIn.set(block, first ?? name)
+    const title = block.split('\n')[0]?.replace(/:$/, '')
+    return first ? `${title}: as for [\`${first}\`](#${first}).` : blockOf(block)
+  })
+  const synopsis = usage.replace(/^Usage: /, '').replaceAll(/^ {7}/gm, '')
+  return `${['```', synopsis, '```', '', [blockOf(description), ...groups].join('\n\n')].join('\n')}\n`
+}
+
+function hasOptions(block: string): boolean {
+  return block.split('\n').some((line) => OPTION.test(line))
 }
 
 function blockOf(block: string): string {
   const lines = block.split('\n')
   const [head = ''] = lines
-  if (!lines.some((line) => OPTION.test(line))) return escaped(block)
+  if (!hasOptions(block)) return escaped(block)
   const rows: [option: string, meaning: string][] = []
   const after: string[] = []
   for (const line of head.startsWith(' ') ? lines : lines.slice(1)) {
