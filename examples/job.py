@@ -1,4 +1,4 @@
-# job.py: submits a durable job, subscribes to its events, over connections that break too, and prints its result.
+# job.py: submits a durable job, follows its events across disconnects, and prints its result.
 # OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=sk-local-development python3 job.py 'Hello there.'
 import http.client, json, os, sys, time, urllib.request
 
@@ -15,9 +15,9 @@ while "job" not in last:  # the last event of a job has the whole job
             if line.startswith(b"data: ") and "sequence_number" in (event := json.loads(line[6:])):
                 last, tries = event, 0
                 print(last["type"], last["sequence_number"], file=sys.stderr)
-    except (OSError, http.client.HTTPException) as error:  # the connection broke, so go on after the last event
+    except (OSError, http.client.HTTPException) as error:  # the connection broke; resume after the last event
         tries += 1
         if tries > 10 or getattr(error, "code", 500) < 429:
-            raise  # what the service refuses, or does not come back to
+            raise  # the request was refused, or the service stays unavailable
         time.sleep(1)
 print(call(f"/jobs/{job['id']}/result").read().decode())

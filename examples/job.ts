@@ -1,10 +1,10 @@
-// job.ts: submits a durable job, subscribes to its events, over connections that break too, and prints its result.
+// job.ts: submits a durable job, follows its events across disconnects, and prints its result.
 // OPENAI_BASE_URL=http://127.0.0.1:8080/v1 OPENAI_API_KEY=sk-local-development node job.ts 'Hello there.'
 import OpenAI from 'openai'
 
 const client = new OpenAI()
 const body = { model: 'echo-1', stream: true, messages: [{ role: 'user', content: process.argv[2] ?? 'Hello there.' }] }
-const headers = { 'Idempotency-Key': crypto.randomUUID() } // a submit that the SDK tries again is the same job
+const headers = { 'Idempotency-Key': crypto.randomUUID() } // a retry of the SDK returns the same job
 const job = await client.post<{ id: string }>('/jobs', { headers, body: { endpoint: '/v1/chat/completions', body } })
 let last: { sequence_number: number; type?: string; job?: object } = { sequence_number: 0 }
 while (!last.job) {
@@ -16,7 +16,7 @@ while (!last.job) {
       console.error(event.type, event.sequence_number)
     }
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error // TypeError: the connection broke, so go on after the last event
+    if (!(error instanceof TypeError)) throw error // TypeError: the connection broke; resume after the last event
   }
 }
 console.log(JSON.stringify(await client.get(`/jobs/${job.id}/result`)))

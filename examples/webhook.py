@@ -5,7 +5,7 @@ import base64, hashlib, hmac, json, os, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KEY = base64.b64decode(os.environ["WEBHOOK_SECRET"].removeprefix("whsec_"))
-seen = set()  # a table of your database, where messages must not be lost
+seen = set()  # use a database table if messages must survive a restart
 
 
 def is_genuine(headers, body):

@@ -9,7 +9,7 @@ import { text } from 'node:stream/consumers'
 const secret = process.env.WEBHOOK_SECRET
 if (!secret) throw new Error('WEBHOOK_SECRET is missing: GET /v1/webhook-secrets gives it.')
 const key = Buffer.from(secret.replace(/^whsec_/, ''), 'base64')
-const seen = new Set<unknown>() // a table of your database, where messages must not be lost
+const seen = new Set<unknown>() // use a database table if messages must survive a restart
 
 createServer(async (request, response) => {
   const body = await text(request).catch(() => '') // the sender went away
