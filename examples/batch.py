@@ -18,7 +18,7 @@ def get(path, tries=60):
             return call(path)
         except (OSError, http.client.HTTPException) as error:
             if left == 0 or getattr(error, "code", 500) < 429:
-                raise  # what the service refuses, or does not come back to
+                raise  # the request was refused, or the service stays unavailable
             time.sleep(1)
 
 
@@ -30,7 +30,7 @@ requests = [
 try:
     batch = json.loads(call("/v1/messages/batches", {"requests": requests}))
 except urllib.error.HTTPError as error:
-    sys.exit(error.read().decode())  # the words of the service
+    sys.exit(error.read().decode())  # the error message of the service
 print(batch["id"], file=sys.stderr)
 while batch["processing_status"] != "ended":
     time.sleep(1)

@@ -12,9 +12,9 @@ const key = Buffer.from(secret.replace(/^whsec_/, ''), 'base64')
 const seen = new Set<unknown>() // use a database table if messages must survive a restart
 
 createServer(async (request, response) => {
-  const body = await text(request).catch(() => '') // the sender went away
+  const body = await text(request).catch(() => '') // the sender disconnected
   if (!isGenuine(request.headers, body)) return response.writeHead(400).end()
-  response.writeHead(204).end() // answer first, then work
+  response.writeHead(204).end() // respond first, then work
   const { id, type, data } = JSON.parse(body)
   if (!seen.has(id)) console.log(type, data.id)
   seen.add(id)
