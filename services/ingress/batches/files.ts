@@ -196,8 +196,7 @@ function objectOf(text: string): unknown {
 }
 
 function refusalOf({ line, message, param }: LineProblem): ServiceError {
-  const field =
-    param === null || message.includes(param.split('.').at(-1) ?? '') ? '' : `, '${param}'`
+  const field = param === null || message.includes(param.split('.').at(-1) ?? '') ? '' : `, '${param}'`
   const text = line === null ? message : `Line ${line}${field}: ${message}`
   return new ServiceError('invalid_value', text, { param: 'file' })
 }

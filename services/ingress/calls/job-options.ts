@@ -182,8 +182,7 @@ export class JobOptions {
       if (resolved.parentId !== undefined) await requireParent(context, tenant, resolved.parentId)
       return resolved
     } catch (error) {
-      const [field = ''] =
-        (error instanceof ServiceError ? error.param : undefined)?.split('.') ?? []
+      const [field = ''] = (error instanceof ServiceError ? error.param : undefined)?.split('.') ?? []
       throw this.#ofHeaders.has(field) ? renamed(error as ServiceError, this.#headers) : error
     }
   }
