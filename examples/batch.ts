@@ -28,7 +28,11 @@ async function call(path: string, body?: string | FormData): Promise<string> {
   return await answer.text()
 }
 
-/** The answer to a GET, also while the service is being started again: the batch goes on. @throws Error as {@link call} does, after a minute of tries */
+/**
+ * Sends a GET request. Retries for a minute while the service restarts; the batch continues meanwhile.
+ *
+ * @throws Error as {@link call} does
+ */
 async function get(path: string, tries = 60): Promise<string> {
   try {
     return await call(path)

@@ -54,8 +54,12 @@ export function codeTexts(file: string, source: string): Text[] {
   for (const match of bare.matchAll(IDENTIFIER)) add('identifier', match.index, match[1] ?? '')
   if (!MESSAGES.test(file)) return texts
   for (const match of bare.matchAll(LITERAL)) {
-    const text = joined((match[1] ?? match[2] ?? match[3] ?? '').replaceAll(/\$\{[^}]*\}/g, 'X'))
-    if (text.split(' ').length >= MESSAGE_WORDS_MIN) add('message', match.index, text)
+    const literal = (match[1] ?? match[2] ?? match[3] ?? '').replaceAll(/\$\{[^}]*\}/g, 'X')
+    // In the help of a command, each paragraph and each indented line, such as an option or an example, is a text of its own.
+    for (const part of literal.split(/\n(?:[ \t]*\n|(?=[ \t]+\S))|:\n/)) {
+      const text = joined(part)
+      if (text.split(' ').length >= MESSAGE_WORDS_MIN) add('message', match.index, text)
+    }
   }
   return texts
 }
