@@ -58,8 +58,11 @@ function differencesOf(
   chosen: readonly Candidate[],
 ): Difference[] {
   if (!part?.isValueAsked) return []
-  const isNew = (quote: Candidate) => chosen.includes(quote) || !chosen.some((other) => isRepeat(quote, other))
-  return differencesIn(part.text, part.terms, answer, part.candidates).filter(({ other }) => isNew(other))
+  const all = differencesIn(part.text, part.terms, answer, part.candidates)
+  return all.filter(({ other }, at) => {
+    const quotes = [...chosen, ...all.slice(0, at).map((earlier) => earlier.other)]
+    return quotes.every((quote) => quote === other || !isRepeat(quote, other))
+  })
 }
 
 const MORE_TITLE = 'More from the sources'
@@ -129,7 +132,7 @@ function grown(quote: Candidate, pool: readonly Candidate[], chosen: readonly Ca
 /** Whether two quotes overlap, contain each other or share most terms. */
 function isRepeat(a: Candidate, b: Candidate): boolean {
   if (a.source === b.source && a.start < b.end && b.start < a.end) return true
-  return a.text.includes(b.text) || b.text.includes(a.text) || overlap(a.terms, b.terms) >= REPEAT_SIMILARITY_MIN
+  return a.words.includes(b.words) || b.words.includes(a.words) || overlap(a.terms, b.terms) >= REPEAT_SIMILARITY_MIN
 }
 
 /** Jaccard similarity of two sets of terms. */

@@ -31,6 +31,8 @@ export interface Candidate extends Quote {
   readonly score: number
   readonly signals: Signals
   readonly terms: ReadonlySet<string>
+  /** The text in lower case, without marks and line breaks, for comparison with other quotes. */
+  readonly words: string
   readonly passage: CountedPassage
   readonly at: number
   readonly isCode: boolean
@@ -255,6 +257,7 @@ function candidateOf(quotable: Quotable, passage: CountedPassage, signals: Signa
     isCode,
     context,
     terms,
+    words: wordsOf(text),
     signals,
     score: scoreOf(signals),
   }
@@ -283,11 +286,18 @@ function contextOf(
   return context === '' || context.length > CONTEXT_CHARS_MAX ? undefined : context
 }
 
+function wordsOf(text: string): string {
+  return text
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}]+/gu, ' ')
+    .trim()
+}
+
 /** Removes quotes whose words repeat those of an earlier quote. */
 function withoutRepeats(drafts: readonly Candidate[]): Candidate[] {
   const seen = new Set<string>()
-  return drafts.filter(({ text, context = '' }) => {
-    const key = `${context} ${text}`.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, ' ')
+  return drafts.filter(({ words, context = '' }) => {
+    const key = `${wordsOf(context)} ${words}`
     if (seen.has(key)) return false
     seen.add(key)
     return true

@@ -162,6 +162,28 @@ The owner of a project revokes a key too. A revoked key is refused at once. Each
   expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
 })
 
+test('a report does not repeat the cells of a row that a sentence contains', async () => {
+  const sentence = 'Ardmoor Lighthouse 61 metres is the first row of the list of heights.'
+  const run = await researched(
+    {
+      backends: [
+        new DocumentBackend(
+          'heights.docx',
+          documentOf([
+            ['heading', 'Heights of the coast'],
+            ['text', sentence],
+            ['row', 'Ardmoor Lighthouse\t61 metres'],
+          ]),
+        ),
+      ],
+    },
+    { question: 'How many metres high is the Ardmoor Lighthouse?' },
+  )
+  const quotes = quotesOf(run).map((quote) => quote.replace(/\s+/g, ' '))
+  expect(quotes.length).toBeGreaterThan(0)
+  for (const quote of quotes) expect(quotes.filter((other) => other.includes(quote))).toEqual([quote])
+})
+
 test('a report calls different values of its sources contradictory', async () => {
   const run = await ask('How high is the tower of Ardmoor?', {
     'https://a.example/tower': '# Tower\n\nThe tower of Ardmoor is 61 metres high.\n',
