@@ -4,14 +4,8 @@ import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import type { Wording } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { DEPTH_MAX } from '#shared/json/shape.ts'
+import { errorHeaders, messagesErrorBody, messagesStatus, openaiErrorBody, openaiStatus } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import {
-  errorHeaders,
-  messagesErrorBody,
-  messagesStatus,
-  openaiErrorBody,
-  openaiStatus,
-} from '#shared/protocols/errors.ts'
 
 const codes = Object.keys(ERRORS) as ErrorCode[]
 

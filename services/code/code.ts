@@ -1,5 +1,5 @@
 import { startWorker } from '#shared/jobs/worker/service.ts'
-import { execute } from '#shared/kinds/execute.ts'
+import { execute } from '#shared/kinds/execute/execute.ts'
 import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'

@@ -1,7 +1,7 @@
 import type { CodeEvent, CodeFile, CodeRequest } from '#schemas/code.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
-import { mergeCodeEvents, TEXT_PIECE_CHARS } from '#shared/kinds/execute.ts'
+import { mergeCodeEvents, TEXT_PIECE_CHARS } from '#shared/kinds/execute/execute.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'

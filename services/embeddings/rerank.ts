@@ -3,13 +3,13 @@ import type { RerankEvent, RerankRequest } from '#schemas/rerank.ts'
 import { estimateTokens } from '#shared/engines/batching/tokens.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
 import type { RankedDocument, RerankEngine } from '#shared/engines/rerank.ts'
+import { gather, incomplete } from '#shared/kinds/embed/embed.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
+import { aboutDocuments } from '#shared/kinds/rerank/rerank.ts'
 import { vectorFromBase64 } from '#shared/lib/vector.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
-import { gather, incomplete } from '#shared/protocols/embeddings/embeddings.ts'
-import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 
 type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<EmbedEvent>
 

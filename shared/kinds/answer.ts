@@ -1,7 +1,7 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import { isSmall } from '#shared/json/write.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
-import type { JsonText } from '#shared/protocols/encode.ts'
+import type { JsonText } from './encode.ts'
 
 /**
  * One message of a stream, independent of its transport. Examples: an SSE event over HTTP, a part of a frame over WebSocket, a row of a

@@ -2,7 +2,7 @@ import type { GenerateEvent, GenerateRequest, HostedTool, Part, Turn, Usage } fr
 import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/search.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { type Composition, STEP_BYTES_MAX } from '#shared/kinds/composition.ts'
-import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
+import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'

@@ -1,6 +1,6 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
-import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
+import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
 
 /**
  * Maximum pieces of one answer that are published while the model generates. Limited, because each piece is a recorded step. Later text

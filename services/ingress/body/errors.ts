@@ -1,12 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { errorHeaders, messagesErrorBody, messagesStatus, openaiErrorBody, openaiStatus } from '#shared/kinds/errors.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
-import {
-  errorHeaders,
-  messagesErrorBody,
-  messagesStatus,
-  openaiErrorBody,
-  openaiStatus,
-} from '#shared/protocols/errors.ts'
 
 /** API whose error format and headers a path uses (docs/internals/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'

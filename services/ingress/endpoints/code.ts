@@ -2,7 +2,7 @@ import { CodeBody, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.t
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { type JobEndpoint, userIdOf } from '#services/ingress/calls/endpoint.ts'
-import { execute } from '#shared/kinds/execute.ts'
+import { execute } from '#shared/kinds/execute/execute.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate, isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 import { runYielding } from '#shared/lib/yielding.ts'

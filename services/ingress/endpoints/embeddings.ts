@@ -4,7 +4,7 @@ import { readInputs } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
 import { answerBytesMax, inputsTooLong, inputTooLong, TOKEN_BYTES_MAX } from '#shared/engines/batching/limits.ts'
-import { embed } from '#shared/kinds/embed.ts'
+import { embed } from '#shared/kinds/embed/embed.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 export const embeddings: JobEndpoint = {

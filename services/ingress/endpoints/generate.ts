@@ -11,7 +11,7 @@ import {
   requireNativeUrls,
   upstreamFields,
 } from '#services/ingress/calls/endpoint.ts'
-import { countTokens, generate } from '#shared/kinds/generate.ts'
+import { countTokens, generate } from '#shared/kinds/generate/generate.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { decodeChat, decodeCompletions } from './chat/decode.ts'
 import {

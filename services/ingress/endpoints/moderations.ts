@@ -12,7 +12,7 @@ import { readInputs, refuse, requireImageUrl } from '#services/ingress/body/deco
 import { parseAt, parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { type Caller, getModel, isUsable, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
-import { moderate } from '#shared/kinds/moderate.ts'
+import { moderate } from '#shared/kinds/moderate/moderate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /** POST /v1/moderations (docs/guides/moderations.md): classifies inputs by the word list or by a moderation model. */

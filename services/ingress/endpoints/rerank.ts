@@ -3,8 +3,7 @@ import { DOCUMENTS_MAX, RerankBody } from '#schemas/rerank.ts'
 import { readInputs, refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
-import { rerank as kind } from '#shared/kinds/rerank.ts'
-import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
+import { aboutDocuments, rerank as kind } from '#shared/kinds/rerank/rerank.ts'
 import { requireShort } from './embeddings.ts'
 
 /**

@@ -9,7 +9,7 @@ import {
 import { refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
-import { research as kind } from '#shared/kinds/research.ts'
+import { research as kind } from '#shared/kinds/research/research.ts'
 
 /** Default maximum duration of a research, and the time for the report that is added to it, in milliseconds. */
 const DURATION_MS = 1_800_000

@@ -4,7 +4,7 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { type Caller, getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
-import { speak } from '#shared/kinds/speak.ts'
+import { speak } from '#shared/kinds/speak/speak.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**

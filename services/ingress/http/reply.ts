@@ -11,10 +11,10 @@ import {
 } from '#services/ingress/calls/call.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
+import { jsonTextOf, writeYielding } from '#shared/kinds/encode.ts'
+import { openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
-import { jsonTextOf, writeYielding } from '#shared/protocols/encode.ts'
-import { openaiErrorBody } from '#shared/protocols/errors.ts'
 
 /** Final chunk of a chunked response, without trailers. */
 const LAST_CHUNK = '0\r\n\r\n'

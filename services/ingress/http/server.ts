@@ -3,11 +3,11 @@ import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { errorBody, formatOf } from '#services/ingress/body/errors.ts'
 import type { Config } from '#shared/config/config.ts'
+import { errorHeaders } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { openTickThrottle } from '#shared/lib/yielding.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
-import { errorHeaders } from '#shared/protocols/errors.ts'
 
 /** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */
 export interface ServerBounds {

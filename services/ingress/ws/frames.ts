@@ -6,8 +6,8 @@ import { parseBody } from '#services/ingress/body/validate.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
+import { errorHeaders, openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { errorHeaders, openaiErrorBody } from '#shared/protocols/errors.ts'
 
 /**
  * Result of reading a frame of the client: the frame, or an error. The error has an id if the frame would have started

@@ -21,8 +21,8 @@ import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { enterCall } from '#shared/capacity/capacity.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
+import { jsonTextOf, writeYielding } from '#shared/kinds/encode.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { jsonTextOf, writeYielding } from '#shared/protocols/encode.ts'
 import { completedText, failedFrame, frameText, jobEventText, type Outbox, requestEventText } from './frames.ts'
 
 const ADVICE = {

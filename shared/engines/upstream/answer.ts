@@ -1,5 +1,5 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
-import { isTooLarge, splitEvent } from '#shared/kinds/generate.ts'
+import { isTooLarge, splitEvent } from '#shared/kinds/generate/generate.ts'
 import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/event-size.ts'
 import { openTickThrottle, yieldToEventLoop } from '#shared/lib/yielding.ts'
 import type { AnswerReader, Decoder } from './decoder.ts'

@@ -2,9 +2,8 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { EmbedEvent } from '#schemas/embeddings.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
-import { mergeEmbedEvents } from '#shared/kinds/embed.ts'
+import { encodeEmbeddings, mergeEmbedEvents, writeEmbeddings } from '#shared/kinds/embed/embed.ts'
 import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/lib/vector.ts'
-import { encodeEmbeddings, writeEmbeddings } from '#shared/protocols/embeddings/embeddings.ts'
 
 const Vector = fc.float32Array({ minLength: 1, maxLength: 40, noNaN: true, noDefaultInfinity: true })
 

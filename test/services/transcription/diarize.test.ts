@@ -5,7 +5,7 @@ import { reportProgress } from '#services/transcription/transcribe.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
-import { TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
+import { TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe/transcribe.ts'
 import { sizeOf } from '#shared/lib/event-size.ts'
 
 const START: TranscribeEvent = { type: 'start', language: 'en', duration: 2, input_tokens: 20 }

@@ -9,11 +9,9 @@ import type {
 } from '#schemas/transcription/transcription.ts'
 import { AudioSniffer } from '#services/ingress/endpoints/transcription/upload.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
-import { mergeTranscribeEvents } from '#shared/kinds/transcribe.ts'
+import { findLanguage, languageName } from '#shared/kinds/transcribe/cue-text.ts'
+import { encodeTranscript, mergeTranscribeEvents, TranscriptStream } from '#shared/kinds/transcribe/transcribe.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { findLanguage, languageName } from '#shared/protocols/transcript/languages.ts'
-import { TranscriptStream } from '#shared/protocols/transcript/stream.ts'
-import { encodeTranscript } from '#shared/protocols/transcript/whole.ts'
 import { partsOf, SPEECH, speak, startTranscriptions, type Transcriptions, wav } from '../../support/speech/service.ts'
 import { sseStream } from '../../support/sse.ts'
 

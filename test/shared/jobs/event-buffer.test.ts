@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
-import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
+import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
 import { sizeOf } from '#shared/lib/event-size.ts'
 import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 

@@ -14,9 +14,9 @@ import { fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { JsonText } from '#shared/kinds/encode.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { JsonText } from '#shared/protocols/encode.ts'
 
 /** Maximum turns that are converted between two event-loop yields. */
 const PIECE_TURNS = 500

@@ -6,7 +6,7 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { type Caller, isUsable } from '#services/ingress/calls/endpoint.ts'
 import { coversPath } from '#shared/keys/scopes.ts'
-import { resultText } from '#shared/protocols/messages/native.ts'
+import { resultText } from '#shared/kinds/generate/messages/whole.ts'
 
 /*
  * Blocks without an internal form. An upstream of the Messages API receives them unchanged. For other upstreams, a text

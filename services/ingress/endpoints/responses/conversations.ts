@@ -19,9 +19,9 @@ import { requireJobs } from '#services/ingress/calls/job-object.ts'
 import { boundMetadata } from '#services/ingress/calls/job-options.ts'
 import type { Holding } from '#shared/capacity/byte-budgets.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { RESPONSE_PREFIX } from '#shared/kinds/generate/responses/output.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
-import { RESPONSE_PREFIX } from '#shared/protocols/responses/response.ts'
 import {
   type ConversationChange,
   type ConversationStore,

@@ -12,8 +12,8 @@ import {
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, mapInPieces, type Pieces, parseAt } from '#services/ingress/body/validate.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
+import { isSealed, unsealReasoning } from '#shared/kinds/generate/responses/items.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { isSealed, unsealReasoning } from '#shared/protocols/responses/sealed.ts'
 
 /** Ids of items of hosted tools. Unlike ids of OpenAI, such an id ends with an ordinal. */
 const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/

@@ -7,10 +7,10 @@ import { queryNumber, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { JsonText } from '#shared/kinds/encode.ts'
+import { sealReasoning } from '#shared/kinds/generate/responses/items.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { JsonText } from '#shared/protocols/encode.ts'
-import { sealReasoning } from '#shared/protocols/responses/sealed.ts'
 import {
   findResponse,
   hasEnded,

@@ -13,11 +13,16 @@ import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { isSmall } from '#shared/json/write.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
+import { openaiErrorBody } from '#shared/kinds/errors.ts'
+import type { ItemEvent } from '#shared/kinds/generate/responses/items.ts'
+import {
+  RESPONSE_PREFIX,
+  responseObject,
+  responsesError,
+  responseView,
+} from '#shared/kinds/generate/responses/output.ts'
+import { endOf, responsesFrame } from '#shared/kinds/generate/responses/stream.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { openaiErrorBody } from '#shared/protocols/errors.ts'
-import type { ItemEvent } from '#shared/protocols/responses/items.ts'
-import { RESPONSE_PREFIX, responseObject, responsesError, responseView } from '#shared/protocols/responses/response.ts'
-import { endOf, responsesFrame } from '#shared/protocols/responses/stream.ts'
 import { shownTools } from './decode.ts'
 
 /*

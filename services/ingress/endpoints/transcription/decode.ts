@@ -10,8 +10,8 @@ import {
 import { refuse, requireBase64 } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
+import { findLanguage } from '#shared/kinds/transcribe/cue-text.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { findLanguage } from '#shared/protocols/transcript/languages.ts'
 import { AudioSniffer, tooLarge, UploadedAudio } from './upload.ts'
 
 /**

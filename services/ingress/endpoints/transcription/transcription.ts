@@ -10,7 +10,7 @@ import {
   type JobEndpoint,
   type PreparedCall,
 } from '#services/ingress/calls/endpoint.ts'
-import { transcribe, translate } from '#shared/kinds/transcribe.ts'
+import { transcribe, translate } from '#shared/kinds/transcribe/transcribe.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { decodeTranscription } from './decode.ts'
 import { readTranscription } from './upload.ts'

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { joinDelta } from '#shared/protocols/chat/whole.ts'
+import { joinDelta } from '#shared/kinds/generate/chat/whole.ts'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 import { ANSWERS, chunksOf, REQUESTS } from '../../../support/wire/chat-samples.ts'

@@ -18,11 +18,11 @@ import {
   parseVersion,
 } from '#services/ingress/endpoints/messages/decode.ts'
 import { SSE_KEEP_ALIVE } from '#services/ingress/http/reply.ts'
+import { messagesErrorBody } from '#shared/kinds/errors.ts'
+import { messagesAnswer } from '#shared/kinds/generate/messages/stream.ts'
+import { encodeMessage } from '#shared/kinds/generate/messages/whole.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
-import { messagesErrorBody } from '#shared/protocols/errors.ts'
-import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
-import { encodeMessage } from '#shared/protocols/messages/whole.ts'
 import { doAll } from '../../../support/pieces.ts'
 import { sseFailure, sseOf, sseStream } from '../../../support/sse.ts'
 

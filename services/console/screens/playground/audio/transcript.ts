@@ -1,5 +1,5 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
-import { encodeSrt, encodeVtt } from '#shared/protocols/transcript/cues.ts'
+import { encodeSrt, encodeVtt } from '#shared/kinds/transcribe/cues.ts'
 
 interface Segment {
   readonly start: number

@@ -1,0 +1,113 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { type EmbedEvent, EmbedRequest, INPUTS_MAX } from '#schemas/embeddings.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import { answerBytesMax } from '#shared/engines/batching/limits.ts'
+import type { Answer } from '#shared/kinds/answer.ts'
+import { JsonText } from '#shared/kinds/encode.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import { shortNumbers, vectorFromBase64 } from '#shared/lib/vector.ts'
+
+/** Maximum base64 characters of merged vectors. Far below the limit of one event, 512 KiB of JSON. */
+const PIECE_CHARS_MAX = 64 * 1024
+
+export const embed: Kind<EmbedRequest, EmbedEvent> = {
+  name: 'embed',
+  pool: 'embeddings',
+  request: EmbedRequest,
+  answerBytesMax: answerBytesMax(INPUTS_MAX),
+  merge: mergeEmbedEvents,
+  isOutput: () => true,
+  answer: () => embeddingsAnswer,
+}
+
+/** Merges consecutive vectors up to {@link PIECE_CHARS_MAX}; undefined: keep the events separate. */
+export function mergeEmbedEvents(a: EmbedEvent, b: EmbedEvent): EmbedEvent | undefined {
+  if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
+  if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined
+  return { ...a, vectors: [...a.vectors, ...b.vectors] }
+}
+
+function charsOf(texts: readonly string[]): number {
+  let chars = 0
+  for (const text of texts) chars += text.length
+  return chars
+}
+
+/** The answer of `POST /v1/embeddings`. */
+const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }
+
+/**
+ * The answer of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests) from all events of a job.
+ *
+ * @throws ServiceError `upstream_error` if vectors or usage are missing
+ */
+export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeContext): object {
+  const { vectors, usage } = gather(events)
+  const isBase64 = context.encoding_format === 'base64'
+  const data = vectors.map((vector, index) => {
+    return { object: 'embedding', index, embedding: isBase64 ? vector : numbersOf(vector) }
+  })
+  return { object: 'list', data, model: context.model, usage }
+}
+
+/** Maximum time between event-loop yields while an answer is serialised. */
+const YIELD_INTERVAL_MS = 5
+
+/**
+ * {@link encodeEmbeddings} as JSON text. Serialising the numbers of the largest answer takes half a second, so this yields to the event
+ * loop.
+ *
+ * @throws ServiceError as {@link encodeEmbeddings}
+ */
+export async function writeEmbeddings(events: readonly EmbedEvent[], context: EncodeContext): Promise<JsonText> {
+  const { vectors, usage } = gather(events)
+  const isBase64 = context.encoding_format === 'base64'
+  const data: string[] = []
+  let yieldAt = performance.now() + YIELD_INTERVAL_MS
+  for (const [index, vector] of vectors.entries()) {
+    const embedding = isBase64 ? `"${vector}"` : JSON.stringify(numbersOf(vector))
+    data.push(`{"object":"embedding","index":${index},"embedding":${embedding}}`)
+    if (performance.now() < yieldAt) continue
+    await nextTurn()
+    yieldAt = performance.now() + YIELD_INTERVAL_MS
+  }
+  const rest = `"model":${JSON.stringify(context.model)},"usage":${JSON.stringify(usage)}`
+  return new JsonText(`{"object":"list","data":[${data.join(',')}],${rest}}`)
+}
+
+/** The vectors of all events, in base64, and the usage. @throws ServiceError `upstream_error` if some are missing */
+export function gather(events: readonly EmbedEvent[]): {
+  vectors: string[]
+  usage: { readonly total_tokens: number }
+} {
+  const vectors: string[] = []
+  let tokens: number | undefined
+  for (const event of events) {
+    if (event.type === 'usage') tokens = event.usage.input_tokens
+    else if (event.type === 'vectors') {
+      if (event.first !== vectors.length) throw incomplete()
+      vectors.push(...event.vectors)
+    }
+  }
+  if (tokens === undefined || vectors.length === 0) throw incomplete()
+  const usage = {
+    prompt_tokens: tokens,
+    completion_tokens: 0,
+    total_tokens: tokens,
+    prompt_tokens_details: null,
+    completion_tokens_details: null,
+  }
+  return { vectors, usage }
+}
+
+function numbersOf(text: string): number[] {
+  const vector = vectorFromBase64(text)
+  if (!vector) throw incomplete()
+  return shortNumbers(vector)
+}
+
+/** Error for an answer in which vectors or usage are missing. */
+export function incomplete(): ServiceError {
+  return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
+}

@@ -1,0 +1,87 @@
+import type { CountTokensResult, GenerateEvent } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type { ResponseObject } from '#schemas/responses/response.ts'
+import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
+import { runNowOrYielding } from '#shared/lib/yielding.ts'
+import type { ItemEvent } from './items.ts'
+import { ResponseOutput, responsesError } from './output.ts'
+
+export const responsesAnswer: Answer<GenerateEvent> = {
+  whole: (events, context) => runNowOrYielding(responseIn(events, context)),
+  open: (context) => new ResponsesStream(context),
+}
+
+function* responseIn(events: readonly GenerateEvent[], context: EncodeContext): Generator<undefined, ResponseObject> {
+  const output = new ResponseOutput(context)
+  for (const event of events) {
+    output.push([], event)
+    yield
+  }
+  return output.ended()
+}
+
+/** The answer of `POST /v1/responses/input_tokens`. */
+export function inputTokensOf({ input_tokens }: CountTokensResult): object {
+  return { object: 'response.input_tokens', input_tokens }
+}
+
+/**
+ * A frame of the stream, whose name always equals its type.
+ *
+ * @param event A recorded event may have a sequence number of its own, which is replaced
+ */
+export function responsesFrame(event: ItemEvent, sequence_number: number): Frame {
+  const { type, ...fields } = event
+  return frameOf({ type, ...fields, sequence_number }, { event: type })
+}
+
+export function endOf(response: ResponseObject): ItemEvent {
+  return { type: `response.${ENDS[response.status] ?? 'failed'}`, response }
+}
+
+/** The API has no event for a cancelled response: `response.failed` is sent, and the status distinguishes it. */
+const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
+
+/**
+ * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then the
+ * reader of its event log adds the first and the last event.
+ */
+class ResponsesStream implements AnswerStream<GenerateEvent> {
+  readonly #output: ResponseOutput
+  readonly #isKept: boolean
+  #sequence = 0
+
+  constructor(context: EncodeContext) {
+    this.#isKept = context.responses?.is_kept ?? false
+    this.#output = new ResponseOutput(context)
+  }
+
+  push(event: GenerateEvent): Frame[] {
+    const isFirst = this.#sequence === 0
+    const out: ItemEvent[] = []
+    this.#output.push(out, event)
+    if (isFirst) {
+      const response = this.#output.inProgress
+      out.unshift({ type: 'response.in_progress', response })
+      if (!this.#isKept) out.unshift({ type: 'response.created', response })
+    }
+    return this.#number(out)
+  }
+
+  /** @throws ServiceError `upstream_error` if the engine did not finish */
+  end(): Frame[] {
+    const end = endOf(this.#output.ended())
+    return this.#isKept ? [] : this.#number([end])
+  }
+
+  failed(error: ServiceError): Frame {
+    const { items, inProgress } = this.#output
+    const response: ResponseObject = { ...inProgress, status: 'failed', error: responsesError(error), output: items }
+    return responsesFrame(endOf(response), this.#sequence)
+  }
+
+  #number(events: readonly ItemEvent[]): Frame[] {
+    return events.map((event) => responsesFrame(event, this.#sequence++))
+  }
+}

@@ -1,0 +1,22 @@
+import { type ModerateEvent, ModerateRequest } from '#schemas/moderations.ts'
+import type { Answer } from '#shared/kinds/answer.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
+
+export const moderate: Kind<ModerateRequest, ModerateEvent> = {
+  name: 'moderate',
+  pool: 'inference',
+  request: ModerateRequest,
+  // Never merged, because the worker already puts as many results into an event as fit into a record.
+  merge: () => undefined,
+  isOutput: () => true,
+  answer: () => moderationsAnswer,
+}
+
+/** The answer of `POST /v1/moderations` (docs/guides/moderations.md). */
+const moderationsAnswer: Answer<ModerateEvent> = {
+  whole: (events, { call_id, model }) => ({
+    id: `modr-${call_id}`,
+    model,
+    results: events.flatMap(({ results }) => results),
+  }),
+}
