@@ -55,10 +55,8 @@ const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
 }
 const MONTH = 'january|february|march|april|may|june|july|august|september|october|november|december'
 const YEAR = /\b(?:1[5-9]|20)\d\d\b/
-const VERSION = /\b\d+\.\d/
-const CALENDAR = new RegExp(String.raw`${YEAR.source}|\b(?:${MONTH})\b`, 'i')
 /** A version number counts as a date, because it dates a change. */
-const DATE = new RegExp(String.raw`${CALENDAR.source}|['’]\d\d\b|${VERSION.source}`, 'i')
+const DATE = new RegExp(String.raw`${YEAR.source}|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
 /** Two capitalized words in a row, of which the first is no article, pronoun or preposition. */
@@ -138,15 +136,9 @@ export function fitOf(text: string, question: string, types: readonly AnswerType
 
 function fitOfType(text: string, question: string, type: AnswerType): number {
   if (type === 'number') return numberFit(text, question)
-  if (type === 'date') return dateFit(text, question)
+  if (type === 'date') return YEAR.test(text.replace(yearsOf(question), '')) ? 1 : holdsType(text, type) ? 0.5 : 0
   if (type === 'definition') return definitionFit(text, question)
   return holdsType(text, type) ? 1 : 0
-}
-
-/** A version dates a change, unless the question is about the version. */
-function dateFit(text: string, question: string): number {
-  if (YEAR.test(text.replace(yearsOf(question), ''))) return 1
-  return (VERSION.test(question) ? CALENDAR : DATE).test(text) ? 0.5 : 0
 }
 
 const DEFINES =

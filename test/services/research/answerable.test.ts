@@ -108,11 +108,6 @@ are blue. Crabs are red. A replacement of the old wall of Ardmoor began.\n`
   expect(annotations).toEqual([])
 })
 
-test('a version is not the date of a version', () => {
-  expect(fitOf('Support for versions before 5.2 is removed.', 'When was Pelican 5.2 released?', ['date'])).toBe(0)
-  expect(fitOf('The option exists since 5.2.', 'When was the option added?', ['date'])).toBe(0.5)
-})
-
 /** A corpus of many passages that counts every word except the absent ones. */
 class CountingBackend extends PagesBackend {
   readonly #absent: readonly string[]
