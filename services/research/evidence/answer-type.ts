@@ -23,6 +23,10 @@ export type RequiredType = 'date' | 'number' | 'person'
 
 const REQUIRED: readonly RequiredType[] = ['date', 'number', 'person']
 
+/** Words for a value that was not set by the user: `if I give no value`, `I never changed anything`. */
+const UNSET =
+  /\b(?:out of the box|freshly installed|unless (?:I|you|one|we|it is|otherwise|configured|set|changed)|not (?:set|given|specified|configured|changed)|(?:give|set|specify|pass|choose|configure|change)s?\b.{0,20} (?:no|none|nothing)\b|(?:never|(?:do|did|have)(?: not|n't)) (?:set|give|given|specify|specified|pass|customi[sz]ed?|configured?|changed?|touched?)|without (?:setting|giving|specifying|passing|configuring|changing))/i
+
 const ASKED: Readonly<Record<AnswerType, RegExp>> = {
   date: /\b(?:when (?:was|were|did|has|had)|(?:since|until) when|(?:which|what) (?:days?|dates?|months?|years?)\b)/i,
   number:
@@ -38,7 +42,7 @@ const ASKED: Readonly<Record<AnswerType, RegExp>> = {
   compare:
     /\b(?:differences?|differ|compared?|versus|vs|distinguish(?:es|ed)?|in contrast|instead of|rather than|better|faster|advantages?)\b/i,
   list: /\b(?:which (?:\p{L}+ )?\p{L}+s (?:are|were|do|does|can|did|have|must|exist)|what are|what (?:\p{L}+ )?(?:kinds|types|sorts)|list|name (?:the|all|two|three|four|five))\b/iu,
-  default: /\bdefaults?\b|\bout of the box\b|\bunless (?:I|you|one|we|it is|otherwise|configured|set|changed)\b/i,
+  default: new RegExp(String.raw`\bdefaults?\b|${UNSET.source}`, 'i'),
   definition:
     /\bwhat(?: exactly)? (?:is|are|was|were) (?:an? |the )?[\p{L}\p{N}_.+-]+(?: [\p{L}\p{N}_.+-]+)?(?: (?:in|of|for|on) (?:an? |the )?[\p{L}\p{N}_.+-]+)?\s*\??$|\bmeant by\b|\bwhat (?:does|do|did) .{1,80}\b(?:mean|stand for|refer to)\b|\bmeaning of\b|\bdefin(?:e|ed|ition)\b/iu,
 }
@@ -163,11 +167,10 @@ const UNIT_REQUIRED = new RegExp(
 )
 /** Words that mark a default value. If a question asks for a default, then a number without such a word rates at most 0.5. */
 const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
-const ASKS_DEFAULT = /\bdefaults?\b|\bout of the box\b|\bfreshly installed\b|\bunless (?:I|you|one|we) /i
 
 function numberFit(text: string, question: string): number {
   if (!NUMBER.test(text)) return 0
-  if (ASKS_DEFAULT.test(question) && !DEFAULT.test(text)) return Math.min(0.5, measureFit(text, question))
+  if (ASKED.default.test(question) && !DEFAULT.test(text)) return Math.min(0.5, measureFit(text, question))
   return measureFit(text, question)
 }
 

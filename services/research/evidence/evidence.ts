@@ -143,8 +143,12 @@ function kindTermOf(question: string): string | undefined {
   return word === undefined ? undefined : termOf(word)
 }
 
-const ASKS =
-  /\b(?:who|whom|whose|what|which|when|where|why|how|is|are|was|were|does|do|did|can|could|should|must|may|will|has|have)\b/i
+const VERB = 'is|are|was|were|does|do|did|can|could|should|must|may|will|has|have'
+/** A question word, or a verb before its subject. A clause without them describes a situation: `Argon2 has three flavours`. */
+const ASKS = new RegExp(
+  String.raw`\b(?:who|whom|whose|what|which|why|how)\b|(?:\b(?:when|where)\s+|^\W*(?:(?:and|or|but|then|so)\s+)?)(?:${VERB})\b`,
+  'i',
+)
 
 function wantedOf(text: string, question: Question, products: ReadonlySet<string>): AnswerCriteria {
   const { isEnglish } = question.language

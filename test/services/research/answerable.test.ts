@@ -108,6 +108,15 @@ are blue. Crabs are red. A replacement of the old wall of Ardmoor began.\n`
   expect(annotations).toEqual([])
 })
 
+test.each([
+  'Which level does the encoder use if I give the switch no value?',
+  'What is sent if I never changed anything?',
+  'How large may a frame get, unless configured?',
+  'How long is a key kept when the lifetime is not set?',
+])('"%s" asks for a default', (question) => {
+  expect(answerTypesOf(question)).toContain('default')
+})
+
 /** A corpus of many passages that counts every word except the absent ones. */
 class CountingBackend extends PagesBackend {
   readonly #absent: readonly string[]

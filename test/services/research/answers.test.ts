@@ -184,6 +184,15 @@ test('a report does not repeat the cells of a row that a sentence contains', asy
   for (const quote of quotes) expect(quotes.filter((other) => other.includes(quote))).toEqual([quote])
 })
 
+test('a clause that describes the situation has no section in the report', async () => {
+  const run = await ask('The ferry has three decks; which of them can a cyclist use, so that I can plan the trip?', {
+    'https://a.example/ferry': `# Ferry\n\nThe ferry has three decks of steel. A cyclist can use the lower deck of the ferry. Dogs are allowed on each deck.
+The upper deck of the ferry is closed in winter. The trip takes an hour. Passengers plan the trip with a map of the decks.\n`,
+  })
+  expect(answerOf(run)).toContain('A cyclist can use the lower deck')
+  expect(run.report).not.toMatch(/^## (?:The ferry has|so that)/m)
+})
+
 test('a report calls different values of its sources contradictory', async () => {
   const run = await ask('How high is the tower of Ardmoor?', {
     'https://a.example/tower': '# Tower\n\nThe tower of Ardmoor is 61 metres high.\n',
