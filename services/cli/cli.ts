@@ -69,7 +69,7 @@ async function dispatch(argv: readonly string[]): Promise<ExitCode> {
   return await run(command, new Values(values), positionals)
 }
 
-/** Splits the command from the other arguments. Global options may precede the command. */
+/** Finds the command among the arguments. Global options such as `--url` may precede the command. */
 function findCommand(argv: readonly string[]): { name: string | undefined; rest: string[] } {
   const args = [...argv]
   const { tokens } = parseArgs({ args, options: GLOBAL_OPTIONS, allowPositionals: true, strict: false, tokens: true })
@@ -136,7 +136,6 @@ function commandOf(name: string): Command {
   return command
 }
 
-/** @param command `help` if the command was `help`; undefined if no command was given */
 function help(rest: readonly string[], command: string | undefined): ExitCode {
   const [topic] = rest
   if (command !== undefined && topic !== undefined)

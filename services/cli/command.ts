@@ -3,7 +3,6 @@ import type { Config } from '#shared/config/config.ts'
 import type { JobsApi } from './client/jobs-api.ts'
 import { type ExitCode, type Output, usageError } from './text/output.ts'
 
-/** Typed access to the options of a command. */
 export class Values {
   readonly #values: Readonly<Record<string, unknown>>
 
@@ -57,7 +56,6 @@ export interface Invocation {
   readonly args: readonly string[]
   readonly config: Config
   readonly out: Output
-  /** Client for the service at `--url`, authenticated with `--key`. */
   readonly api: JobsApi
 }
 
@@ -79,7 +77,6 @@ export function onlyArgument(args: readonly string[], name: string): string {
   return first
 }
 
-/** @throws CommandError if a command that takes no arguments got one */
 export function noArguments(args: readonly string[]): void {
   if (args[0] !== undefined) throw usageError(`Unexpected argument: '${args[0]}'.`)
 }

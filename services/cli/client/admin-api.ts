@@ -23,7 +23,6 @@ const Entry = z.looseObject({
   error: z.looseObject({ message: z.string() }).nullish(),
 })
 const BulkPage = z.looseObject({ data: z.array(Entry), has_more: z.boolean() })
-/** The outcome of a bulk action for one job. */
 export type BulkResult = z.infer<typeof Entry>
 
 export const WorkerView = z.looseObject({
@@ -157,7 +156,6 @@ export class AdminApi {
     return await this.#all(PoolView, 'pools')
   }
 
-  /** Starts or ends the drain of a worker. @returns The worker's new state */
   async drain(id: string, isUndo: boolean): Promise<WorkerView> {
     return await this.#post(WorkerView, `workers/${encodeURIComponent(id)}/${isUndo ? 'undrain' : 'drain'}`)
   }
@@ -171,7 +169,6 @@ export class AdminApi {
     return this.#pages(DeliveryPage, 'deliveries', filter, max)
   }
 
-  /** Lists at most `max` dead letters, newest first. */
   deadLetters(filter: { pool?: string | undefined }, max: number) {
     return this.#pages(DeadLetterPage, 'dead-letters', filter, max)
   }
@@ -190,7 +187,7 @@ export class AdminApi {
     return await this.http.json(DiscardedView, path, { method: 'DELETE' })
   }
 
-  /** Health checks of the fleet: the current problems, or a single result `ok`. */
+  /** Returns the current problems of the fleet. If there are none, the only finding has the status `ok`. */
   async fleetFindings() {
     const { data } = await this.http.json(FindingPage, `${ADMIN}/findings?of=fleet`)
     return data.map(({ remediation, details, ...finding }) => ({
@@ -204,7 +201,6 @@ export class AdminApi {
     return await this.#post(DeliveryView, `deliveries/${encodeURIComponent(id)}/retry`)
   }
 
-  /** At most `max` items of a list; fetches pages on demand. */
   async *#pages<Item>(schema: z.ZodType<Page<Item>>, path: string, filter: Query, max: number): AsyncGenerator<Item> {
     let after: string | undefined
     for (let left = max; left > 0; ) {

@@ -6,11 +6,11 @@ import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { isFinalEvent, JobEventView } from './job.ts'
 import { jobPath } from './jobs-api.ts'
 
-/** Maximum consecutive connections without a new event. Together with the delays they take about a minute. */
+/** Maximum consecutive connections without a new event. With the delays between them, about a minute passes before the client gives up. */
 const TRIES_MAX = 12
 /**
- * Maximum attempts before the first response, about 8 s. Limited, because the URL may be wrong; retried, because the service may be
- * starting.
+ * Maximum connection attempts before the first response, about 8 s in total. Several attempts give the service time to start. A low bound
+ * reports a wrong URL soon.
  */
 const FIRST_TRIES_MAX = 6
 const RECONNECT: Backoff = { baseMs: 250, maxMs: 10_000 }
@@ -52,7 +52,7 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
       options.signal.throwIfAborted()
       lost = connectionLostFrom(error)
     }
-    // Throws the cause: its "cannot reach" message contains the remedy.
+    // The cause is thrown instead of `lost`, because the message of the cause ("cannot reach …") contains the remedy.
     if (!position.isReached && tries >= FIRST_TRIES_MAX) throw lost.cause
     if (tries >= TRIES_MAX) throw gaveUp(jobId, position.last, lost)
     const delayMs = lost.delayMs ?? delayOf(tries, position)
@@ -65,7 +65,6 @@ interface Position {
   last: number
   /** Minimum reconnect delay, from the `retry` field of the stream. */
   retryMs: number
-  /** The service has responded at least once. */
   isReached: boolean
 }
 
@@ -78,7 +77,6 @@ class ConnectionLost extends Error {
   }
 }
 
-/** Reads the events of one connection and advances the position. @throws ConnectionLost unless the final event was received */
 async function* readStream(http: HttpClient, jobId: string, position: Position, signal: AbortSignal) {
   const response = await http
     .send(`${jobPath(jobId)}/events`, {
@@ -152,8 +150,8 @@ function connectionLostFrom(error: unknown): ConnectionLost {
 }
 
 /**
- * After a connection that delivered an event, the next attempt follows soon. Later attempts back off and respect the stream's `retry`
- * field.
+ * If the lost connection delivered an event (`tries` is 0), then the next attempt follows soon. Later attempts back off and respect the
+ * stream's `retry` field.
  */
 function delayOf(tries: number, { retryMs }: Position): number {
   return tries === 0

@@ -8,7 +8,7 @@ const ErrorBody = z.looseObject({
   error: z.looseObject({ message: z.string(), code: z.string().nullish(), param: z.string().nullish() }),
 })
 
-/** Remedies by error code; the HTTP status is the fallback. */
+/** Remedies by error code of the service, or by HTTP status if the error code has no entry. */
 const REMEDIES: Readonly<Record<string, string>> = {
   model_not_found: 'List the available models: GET /v1/models.',
   job_not_found:
@@ -42,7 +42,6 @@ export class ApiError extends CommandError {
   }
 }
 
-/** @param retryAfter Value of the Retry-After header, in seconds. */
 function apiErrorFrom(status: number, body: unknown, retryAfter: string | undefined): ApiError {
   const parsed = ErrorBody.safeParse(body)
   const error = parsed.success ? parsed.data.error : undefined
@@ -50,7 +49,8 @@ function apiErrorFrom(status: number, body: unknown, retryAfter: string | undefi
   const message = error
     ? `${plain(error.message)}${plain(code) && ` ${plain(code)}`}`
     : `The service responded with HTTP status ${status}.`
-  // A 404 may mean that a worker or job does not exist, instead of a wrong base URL. The message of such an error contains the remedy.
+  // A 404 with a message but without an error code means that a worker or job does not exist. The message contains the remedy, so none is
+  // added.
   const isResource = status === 404 && error !== undefined && !error.code && !error.message.startsWith('Invalid URL')
   const remedy = isResource ? undefined : remedyFor(status, error?.code ?? '', retryAfter)
   return new ApiError(status, error?.code ?? '', message, remedy)
@@ -68,8 +68,8 @@ function remedyFor(status: number, code: string, retryAfter: string | undefined)
 
 const CONNECT_TIMEOUT_MS = 5_000
 /**
- * Maximum time until the response headers, and between two chunks of a body. Longer than the 15 s between the comments of an event
- * stream.
+ * Maximum time until the response headers, and between two chunks of a body. An event stream sends a comment every 15 s, so a live stream
+ * stays within this time.
  */
 const IDLE_TIMEOUT_MS = 45_000
 const JSON_BYTES_MAX = 64 * 1024 * 1024
@@ -80,14 +80,13 @@ interface RequestOptions {
   readonly body?: unknown
   /** Form that is streamed as the body, instead of `body`. */
   readonly form?: FormData
-  /** Long poll: how long the service may wait before it responds. Added to the timeout for the headers. */
+  /** Time for which the service may delay its response (long poll). The timeout of the response headers is extended by this time. */
   readonly waitMs?: number
   readonly signal?: AbortSignal
 }
 
 export type HttpResponse = Dispatcher.ResponseData
 
-/** HTTP client for one service and one API key. The caller closes it. */
 export class HttpClient {
   readonly url: string
   readonly #key: string | undefined
@@ -149,7 +148,6 @@ export async function readApiError(response: HttpResponse): Promise<ApiError> {
   )
 }
 
-/** The body as JSON, or undefined if it is not JSON or too large. */
 async function readJson(response: HttpResponse): Promise<unknown> {
   const chunks: Buffer[] = []
   let bytes = 0

@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { EXIT, type ExitCode } from '#services/cli/text/output.ts'
 
 /*
- * Lenient decoding: the tool and the service may have different versions. Unknown fields are preserved, and a missing optional
- * field is not an error (docs/internals/protocol.md, The job object).
+ * Responses are decoded leniently, because the tool and the service may have different versions. Unknown fields are preserved, and a
+ * missing optional field is not an error (docs/internals/protocol.md, The job object).
  */
 
 const Progress = z.looseObject({

@@ -4,16 +4,16 @@ import { AdminApi } from './admin-api.ts'
 import { ApiError, type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { endedAt, exitCodeOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
 
-/** Maximum long poll per request (docs/guides/jobs.md). */
+/** Maximum duration of one long poll (docs/guides/jobs.md). A longer wait takes several requests. */
 const WAIT_SECONDS_MAX = 60
 const PAGE_MAX = 100
-/** The admin API has no long poll, so jobs of other projects are polled. */
+/** Poll interval for jobs of other projects. These jobs are read from the admin API, which has no long poll. */
 const POLL_INTERVAL_MS = 1_000
 
 export interface JobFilter {
   readonly statuses?: readonly string[] | undefined
   readonly endpoint?: string | undefined
-  /** Id of a batch or composed job: only its child jobs. */
+  /** Only child jobs of the batch or composed job with this id. */
   readonly group?: string | undefined
   readonly metadata?: Readonly<Record<string, string>> | undefined
   /** Only jobs created at or after this time, in Unix seconds. */
@@ -35,7 +35,6 @@ export class JobsApi {
     this.admin = new AdminApi(http)
   }
 
-  /** Submits a job. @param request The body of `POST /v1/jobs`. */
   async submit(request: object, idempotencyKey: string | undefined): Promise<JobView> {
     const headers = idempotencyKey !== undefined && { 'idempotency-key': idempotencyKey }
     return await this.http.json(JobView, '/v1/jobs', { method: 'POST', ...(headers && { headers }), body: request })
@@ -81,7 +80,6 @@ export class JobsApi {
     )
   }
 
-  /** The steps of a job in execution order; fetches pages on demand. */
   async *steps(id: string): AsyncGenerator<StepView> {
     for (let after = 0; ; ) {
       const page = await this.http.json(StepPage, `${jobPath(id)}/steps?after=${after}`)
@@ -99,13 +97,12 @@ export class JobsApi {
     )
   }
 
-  /** Creates a new job that replays a composed job from its recorded steps. */
   async replay(id: string): Promise<JobView> {
     return await this.http.json(JobView, `${jobPath(id)}/replay`, { method: 'POST' })
   }
 
   /**
-   * The job that a redrive of this one created, if any. The child jobs of `job` have the same parent id, but were created before `job`
+   * Finds the job that a redrive of `job` created. Child jobs of `job` have the same parent id. Only a redriven job was created after `job`
    * ended.
    */
   async findRedriven(job: JobView): Promise<JobView | undefined> {
@@ -115,7 +112,6 @@ export class JobsApi {
     return isRedriven ? child : undefined
   }
 
-  /** At most `max` jobs, newest first; fetches pages on demand. */
   async *list(filter: JobFilter, max: number): AsyncGenerator<JobView> {
     let after: string | undefined
     for (let left = max; left > 0; ) {

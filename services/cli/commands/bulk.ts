@@ -40,7 +40,6 @@ function dryRunTable(data: readonly BulkResult[], columnsMax: number): string {
   return tableOf({ head: ['job', 'project', 'model', 'status'], rows, spare: [] }, columnsMax)
 }
 
-/** Options that select jobs of other projects, shared by `jobs`, `cancel` and `redrive`. */
 export const JOB_SELECTOR_OPTIONS = {
   'all-projects': { type: 'boolean' },
   project: { type: 'string' },

@@ -16,7 +16,7 @@ import { webhookSecrets } from './webhook-secrets.ts'
 interface CommandWords {
   readonly name: string
   readonly summary: string
-  /** Fixed values of the first argument, such as `create` of `keys`. */
+  /** Fixed values of the first argument, such as `create` in `sluice keys create`. */
   readonly actions: readonly string[]
   readonly options: readonly string[]
 }
@@ -29,7 +29,6 @@ const SHELLS: Readonly<Record<string, (commands: readonly CommandWords[]) => str
   fish: fishScript,
 }
 
-/** The command `sluice completion`, for the given commands and itself. */
 function completionOf(commands: Readonly<Record<string, Command>>): Command {
   const completion: Command = {
     summary: 'Print a shell completion script',

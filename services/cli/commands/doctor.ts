@@ -76,7 +76,6 @@ async function checksOf(config: Config, values: Values, api: JobsApi): Promise<C
   return [...(await checksOfMachine()), sandboxCheck, service, fleetCheck(api)]
 }
 
-/** Prints the result of a check on one line; details and remedy follow on lines of their own. */
 async function printFinding(
   out: Output,
   { check, status, message, remediation, details = [] }: Finding,
@@ -96,7 +95,7 @@ function fleetCheck(api: JobsApi): Check {
         return await api.admin.fleetFindings()
       } catch (error) {
         if (!(error instanceof CommandError)) throw error
-        // The service check already reports an unreachable service.
+        // An unreachable service adds no result here, because the service check already reports it.
         const isRefused = error.exit === EXIT.refused
         return isRefused ? [skipped('fleet', 'not checked: requires a key with the admin scope')] : []
       }
@@ -110,7 +109,6 @@ interface ServiceOptions {
   readonly hasKey: boolean
 }
 
-/** Checks that the service is reachable and ready, and that the key is valid. */
 function serviceCheck(api: JobsApi, { isUrlConfigured, hasKey }: ServiceOptions): Check {
   const { url } = api.http
   return {

@@ -84,7 +84,6 @@ export function workerTable(found: readonly WorkerView[], columnsMax: number): s
   return tableOf({ head, rows, spare: ['version', 'models'] }, columnsMax)
 }
 
-/** Host and process id, or an empty text if they were not reported. */
 function processOf({ host, pid }: WorkerView): string {
   return host && pid ? `${host}:${pid}` : ''
 }
@@ -103,7 +102,6 @@ function poolTable(found: readonly PoolView[], columnsMax: number): string {
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
 }
 
-/** Prints a table once, or with --watch every two seconds until Ctrl-C. */
 async function showRows<Row>(
   { out, values }: Invocation,
   read: () => Promise<readonly Row[]>,
@@ -154,8 +152,8 @@ Examples:
 }
 
 /**
- * Polls the worker until two consecutive polls find no job in flight. The worker publishes jobs in slots and calls without
- * a slot separately. A job that moves between them can be missing from both in a single poll.
+ * Polls the worker until two consecutive polls find no job in flight. The worker counts jobs in slots and calls without a slot separately.
+ * A job that moves from one count to the other can be missing from both in a single poll.
  *
  * @throws CommandError on timeout, or if the drain was undone
  */

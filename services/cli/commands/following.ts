@@ -27,24 +27,23 @@ import {
 export interface Interrupts {
   /** The user already pressed Ctrl-C once before following began. */
   readonly wasInterrupted?: boolean
-  /** First Ctrl-C; following continues. Must not throw. */
+  /** Called at the first Ctrl-C, after which following continues. Must not throw. */
   onFirst(): void
-  /** Second Ctrl-C, after following has stopped. @returns The message to print */
+  /** Called at the second Ctrl-C, after following has stopped. @returns The message to print */
   onSecond(): Promise<string>
 }
 
 interface FollowExtras {
   readonly interrupts?: Interrupts
   /**
-   * Polls a progress that is more exact than the job's events, such as the request counts of a batch. On a terminal, the polled progress
-   * replaces the progress of the events, and the job's result is not printed.
+   * Reads progress that is more exact than the progress in the job's events, such as the request counts of a batch. On a terminal, only the
+   * progress that this function returns is displayed, and the job's result is not printed.
    */
   readonly pollProgress?: () => Promise<Progress>
 }
 
 type ViewEvent = Parameters<FollowView['event']>[0]
 
-/** Poll intervals on a terminal and in a pipe. */
 const POLL_INTERVAL_MS = 1_000
 const PIPED_POLL_INTERVAL_MS = 10_000
 
@@ -94,7 +93,7 @@ export async function follow(
     stopPolling?.()
     view.close()
   }
-  // A newer service may have terminal statuses that this version does not support.
+  // A newer service may return a final status that this version does not support.
   return exitCodeOf(ended) ?? EXIT.failed
 }
 
@@ -111,7 +110,7 @@ function startPolling(view: FollowView, read: () => Promise<Progress>, isTermina
   let lastMessage: string | null | undefined
   const poll = async () => {
     while (!stop.signal.aborted) {
-      // The event stream already reports an unreachable service.
+      // An error is ignored, because the event stream already reports an unreachable service.
       const progress = await read().catch(() => undefined)
       const isNew = isTerminal || progress?.message !== lastMessage
       if (progress && isNew && !stop.signal.aborted) await view.event({ type: 'job.progress', progress })
@@ -125,7 +124,6 @@ function startPolling(view: FollowView, read: () => Promise<Progress>, isTermina
 
 const ERRORS_SHOWN_MAX = 10
 
-/** Follows a batch and prints a summary. @returns The exit code for the batch's final status */
 export async function followBatch(invocation: Invocation, id: string, after: number): Promise<ExitCode> {
   const { api, out } = invocation
   const batches = new BatchesApi(api.http)
@@ -174,7 +172,7 @@ export function openFollowView(out: Output): FollowView {
   return out.isHumanReadable ? new TerminalView(out) : new JsonLinesView(out)
 }
 
-/** One event per line. If the final event was not received, the last line is the job. */
+/** Prints one event per line. If the final event was not received, then the last line is the job itself. */
 class JsonLinesView implements FollowView {
   readonly #out: Output
   #isFinalShown = false
@@ -205,7 +203,7 @@ class JsonLinesView implements FollowView {
  */
 class TerminalView implements FollowView {
   readonly #out: Output
-  /** Start of the elapsed time: the submission, once an event contains it. */
+  /** Start of the displayed elapsed time. If an event contains the submission time, then this value is set to it. */
   #sinceMs = Date.now()
   #untilMs: number | undefined
   readonly #timer: NodeJS.Timeout | undefined
@@ -217,7 +215,6 @@ class TerminalView implements FollowView {
 
   constructor(out: Output) {
     this.#out = out
-    // Redraws the elapsed time between events.
     if (out.canRedraw) this.#timer = setInterval(() => this.#draw(), REDRAW_MS).unref()
   }
 
@@ -249,7 +246,7 @@ class TerminalView implements FollowView {
     this.#erase()
   }
 
-  /** Sets submission and end from the event, because following may begin long after the submission or the end. */
+  /** Takes the times of submission and end from the event, because following may begin long after either of them. */
   #updateTimes({ sequence_number, created_at, job }: JobEventView): void {
     const submittedAt = job?.created_at ?? (sequence_number === 1 ? created_at : undefined)
     if (submittedAt != null) this.#sinceMs = submittedAt * 1_000
@@ -338,7 +335,7 @@ function costOf({ usage, created_at, started_at, completed_at }: JobView): strin
   return `${tokens}, ran for ${completed_at - started_at || '< 1'} s${waited > 0 ? ` after ${waited} s in the queue` : ''}`
 }
 
-/** Field names of the Anthropic and the OpenAI API. */
+/** Token counts under the field names of the Anthropic API or of the OpenAI API. */
 const Tokens = z.union([
   z
     .object({ input_tokens: z.number(), output_tokens: z.number() })

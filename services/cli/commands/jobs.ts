@@ -86,7 +86,6 @@ const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
   cancelling: 'yellow',
 }
 
-/** A table of jobs. The status comes last and in colour. */
 export function jobTable(found: readonly JobView[], columnsMax: number): string {
   const nowMs = Date.now()
   const hasProjects = found.some(({ project }) => project)
@@ -169,7 +168,7 @@ function isForeign({ project }: JobView): boolean {
   return typeof project === 'string'
 }
 
-/** Filters control characters and adds a final line break if the output is a terminal. */
+/** Prints a response body on a terminal: control characters are removed, and a missing final line break is added. */
 async function writeText({ body }: HttpResponse, out: Output): Promise<void> {
   const decoder = new TextDecoder()
   let last = ''

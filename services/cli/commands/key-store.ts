@@ -18,7 +18,6 @@ import { type Limits, type Project, projectIdOf } from '#shared/keys/project.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 
 export interface StoreAction {
-  /** Names of the supported options, except global ones. */
   readonly options: readonly string[]
   run(store: KeyStore, args: readonly string[], invocation: Invocation): Promise<ExitCode>
 }
@@ -26,7 +25,7 @@ export interface StoreAction {
 const GLOBAL_OPTIONS = ['url', 'key', 'json', 'help']
 
 /**
- * Runs the action in the first argument of a command on the key store.
+ * Runs the action that the first argument names, such as `create`, on the key store.
  *
  * @param command The command, such as `keys`.
  * @throws CommandError for an unknown action or unsupported option, or if the key store is unavailable
@@ -113,7 +112,6 @@ export async function modelsOf({ values, config }: Invocation): Promise<string[]
   })
 }
 
-/** Value of `--scopes`. @throws CommandError */
 export function scopesOf(values: Values): KeyScope[] | undefined {
   return values.parts('scopes')?.map((name) => {
     const scope = KeyScope.safeParse(name)
@@ -175,7 +173,7 @@ const OPTIONS = {
 } as const satisfies Record<string, keyof Limits>
 
 const COUNT_MAX = 1_000_000_000_000
-/** Removes a limit, so that the service's setting applies. */
+/** Value of an option that removes a limit. The limit from the service's settings then applies. */
 const DEFAULT = 'default'
 
 export const LIMIT_OPTIONS = Object.fromEntries(Object.keys(OPTIONS).map((name) => [name, { type: 'string' as const }]))
@@ -189,8 +187,9 @@ export const LIMIT_HELP = `  --requests-per-minute N  calls per minute
 Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
 
 /**
- * The new limits: `before` with the changes of the options, or undefined if no option sets a limit.
+ * Applies the limit options to the limits `before`.
  *
+ * @returns Undefined if no option sets a limit
  * @throws CommandError for an invalid number
  */
 export function limitsOf(values: Values, before: Limits = {}): Limits | undefined {
@@ -227,7 +226,6 @@ export function noSuchKey(id: string): CommandError {
   return new CommandError(EXIT.refused, `${id} is SLUICE_API_KEY, which only the setting can change.`, next)
 }
 
-/** The only argument. @throws CommandError for none or several */
 export function keyIdOf(args: readonly string[]): string {
   const [id, extra] = args
   if (id !== undefined && extra === undefined) return id

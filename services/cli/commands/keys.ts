@@ -126,8 +126,8 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
 }
 
 /**
- * Prints a note about the key store. If DATA_DIR or DATABASE_URL is wrong, every service rejects the new key with 401, without a hint of
- * the cause.
+ * Prints where the first key is stored. If DATA_DIR or DATABASE_URL is wrong, then every service rejects the key with 401, and the 401 does
+ * not name the cause.
  */
 function noteFirstKey({ out, config }: Invocation): void {
   out.note(
@@ -140,7 +140,6 @@ async function projectIdOption(store: KeyStore, project: string | undefined): Pr
   return project === undefined ? undefined : await projectIdFor(store, project, `--project ${project}`)
 }
 
-/** Name of the key store for messages, without the password of a database. */
 function keyStoreName({ databaseUrl, dataDir }: Invocation['config']): string {
   return databaseUrl === undefined ? join(dataDir, 'keys.json') : 'the database'
 }

@@ -80,7 +80,6 @@ function filterOf(values: Values, args: readonly string[]): JobFilter | undefine
   }
 }
 
-/** @throws CommandError for job ids in addition to a filter, or for a status that cannot be redriven */
 function requireStatuses(values: Values, args: readonly string[]): void {
   if (args.length > 0) throw usageError('Use either job ids or --status, not both.')
   const invalid = values.parts('status')?.find((status) => !STATUSES.includes(status))
@@ -107,7 +106,7 @@ async function select(api: JobsApi, filter: JobFilter, max: number): Promise<Fou
 
 interface Found {
   readonly found: readonly JobView[]
-  /** More jobs matched than `max`. */
+  /** Whether more jobs matched than `max`. */
   readonly isCut: boolean
 }
 
@@ -122,7 +121,6 @@ async function show({ out }: Invocation, found: readonly JobView[]): Promise<Exi
 /** HTTP statuses of errors that concern one job only. After such an error the remaining jobs are still redriven. */
 const JOB_ERROR_STATUSES: readonly number[] = [404, 409]
 
-/** Redrives jobs one by one. A rejected job does not stop the others. */
 async function redriveAll({ api, out }: Invocation, found: readonly JobView[]): Promise<ExitCode> {
   let rejected = 0
   for (const { id } of found) {

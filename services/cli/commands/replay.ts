@@ -5,7 +5,7 @@ import type { Command, Invocation } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, plain, usageError } from '#services/cli/text/output.ts'
 import { differencesOf } from '#shared/json/differences.ts'
 
-/** Maximum steps per run in memory; equal to the maximum per job. */
+/** Maximum steps of a run that are read into memory. A job has at most this many steps. */
 const STEPS_MAX = 1_000
 /** Maximum wait for the replay. A replay makes no external calls, so it finishes quickly. */
 const WAIT_SECONDS = 300
@@ -63,8 +63,8 @@ async function stepsOf({ api }: Invocation, id: string): Promise<StepView[]> {
 }
 
 /**
- * Hash of a run's status and report, for comparison. The report is the messages of a completion, or otherwise the whole result; ids are
- * excluded.
+ * Hash of a run's status and report, to compare two runs. The report of a completion consists of its messages, without ids. The report of
+ * any other result is the whole result.
  */
 function reportHash({ status, result }: JobView): string {
   const completion = result as { choices?: { message?: unknown }[] } | null | undefined
@@ -106,7 +106,10 @@ function divergenceLines({ step: { number, kind }, nearest, differences }: Diver
   ]
 }
 
-/** Kinds of steps whose output is a timestamp and thus differs in every run. An effect of the time on the run shows in later steps. */
+/**
+ * Kinds of steps whose output is a timestamp. Such outputs differ in every run and are not compared. If a timestamp changed the course of a
+ * run, then later steps differ.
+ */
 const TIMESTAMP_KINDS: ReadonlySet<string> = new Set(['admit'])
 
 /** A step of the first run compared with the second run. `missing`: the second run has no step with the same input. */
@@ -119,7 +122,6 @@ interface Divergence {
   readonly step: StepView
   /** The most similar step of the same kind in the other run. */
   readonly nearest: StepView | undefined
-  /** One line per difference between the two steps. */
   readonly differences: readonly string[]
 }
 
@@ -159,7 +161,6 @@ function divergenceAt(step: StepView, nearest: StepView | undefined): Divergence
   return { step, nearest, differences: nearest ? differencesOf(a, b) : [] }
 }
 
-/** The step of the same kind with the fewest differences; the earliest one on a tie. */
 function similarStepOf(step: StepView, others: readonly StepView[]): StepView | undefined {
   let nearest: { step: StepView; count: number } | undefined
   for (const other of others) {

@@ -5,7 +5,6 @@ import { follow, type Interrupts } from './following.ts'
 const ENDPOINT = '/v1/deep-research'
 const EFFORTS: readonly string[] = ['low', 'medium', 'high']
 const CANCEL_TIMEOUT_MS = 5_000
-/** Maximum of `max_sources` (docs/guides/deep-research.md). */
 const SOURCES_MAX = 50
 
 export const research: Command = {

@@ -82,7 +82,10 @@ Examples:
   },
 }
 
-/** Adds to an error without a response that the job may have been created. A refused connection is the exception. */
+/**
+ * Adds to an error without a response that the job may have been created. A refused connection is rethrown unchanged, because the service
+ * did not receive the request.
+ */
 function explainUnknownOutcome(error: unknown): never {
   const isRefused = (error as { cause?: NodeJS.ErrnoException }).cause?.code === 'ECONNREFUSED'
   if (!(error instanceof CommandError) || error.exit !== EXIT.unreachable || isRefused) throw error
@@ -90,7 +93,6 @@ function explainUnknownOutcome(error: unknown): never {
   throw new CommandError(error.exit, error.message, next.trim(), error)
 }
 
-/** The body of `POST /v1/jobs` (docs/guides/jobs.md). */
 async function requestOf(values: Values): Promise<object> {
   const endpoint = values.text('endpoint') ?? CHAT
   if (!endpoint.startsWith('/')) throw usageError(`--endpoint must be a path such as ${CHAT}; got '${endpoint}'.`)
@@ -161,7 +163,6 @@ function parseBody(text: string): object {
   throw usageError('The request must be a JSON object.')
 }
 
-/** Parses the values of `--metadata KEY=VALUE`; undefined if there are none. @throws CommandError */
 export function metadataOf(pairs: readonly string[]): Record<string, string> | undefined {
   if (pairs.length === 0) return undefined
   return Object.fromEntries(
@@ -223,7 +224,6 @@ Examples:
   },
 }
 
-/** The `url` of the first line. @throws CommandError */
 async function endpointIn(path: string): Promise<string> {
   const file = await open(path).catch((error: Error) => {
     throw usageError(`${path}: ${error.message}`)

@@ -71,7 +71,8 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   const project = await projectOf(store, invocation)
   const secret = newWebhookSecret(project)
   const [current] = await webhookSecretsOf(store, project)
-  // The first secret of a project is derived and not stored. This call stores it as the older of the two, so that it continues to sign.
+  // A project without stored secrets signs with a derived secret. The derived secret is now stored as the older of the two secrets, so that
+  // it continues to sign.
   const first = { ...newWebhookSecret(project, current.secret), created_at: secret.created_at - 1 }
   if (!(await store.createWebhookSecret(secret, first, author()))) {
     const next = `Delete one first. To list them: sluice webhook-secrets list --project ${project}`

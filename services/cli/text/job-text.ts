@@ -70,13 +70,11 @@ function excerpt(text: string): string {
   return text.length > OUTPUT_CHARS_MAX ? `${text.slice(0, OUTPUT_CHARS_MAX).trimEnd()}…` : text
 }
 
-/** Unix seconds as local time, in ISO style. */
 function timeOf(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return ''
   return new Date(seconds * 1_000).toLocaleString('sv-SE')
 }
 
-/** Age in the largest unit that fits. */
 export function ageOf(seconds: number, nowMs: number): string {
   const age = Math.max(0, Math.floor(nowMs / 1_000 - seconds))
   if (age < 60) return `${age} s`

@@ -8,7 +8,6 @@ export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
 /** An error that is shown to the user without a stack trace: the problem and, if there is one, the remedy. */
 export class CommandError extends Error {
   readonly exit: ExitCode
-  /** The remedy: one sentence or command. */
   readonly next: string | undefined
 
   constructor(exit: ExitCode, message: string, next?: string, cause?: unknown) {
@@ -41,7 +40,6 @@ export class Output {
   readonly canRedraw: boolean
   readonly #streams: Streams
 
-  /** @param isJson Print JSON even on a terminal. */
   constructor(streams: Streams, isJson: boolean) {
     this.#streams = streams
     this.isHumanReadable = streams.out.isTTY === true && !isJson
@@ -56,7 +54,7 @@ export class Output {
     return this.#streams.out.rows || ROWS_DEFAULT
   }
 
-  /** Calls `listener` when the terminal size changes. @returns Removes the listener. */
+  /** Calls `listener` when the terminal size changes. @returns A function that removes the listener */
   onResize(listener: () => void): () => void {
     this.#streams.out.on('resize', listener)
     return () => void this.#streams.out.off('resize', listener)
@@ -105,7 +103,6 @@ export function tableOf({ head, rows, spare }: Table, columnsMax: number): strin
 
 interface Column {
   readonly name: string
-  /** Index of the column in a row. */
   readonly at: number
   width: number
 }
@@ -189,7 +186,6 @@ export function formatHelp(help: string): string {
   return blocksOf(help).map(fill).join('\n')
 }
 
-/** Joins the lines of each paragraph, option or example. */
 function blocksOf(help: string): string[] {
   const blocks: string[] = []
   let canContinue = false
@@ -222,16 +218,21 @@ function fill(block: string): string {
   return [...lines, line].join('\n')
 }
 
-/** Indentation of the second and later lines: the column of an option's description, which follows two spaces. */
+/**
+ * Indentation of the second and later lines of a block: the column where the description of its option begins. At least two spaces separate
+ * an option from its description.
+ */
 function hangOf(block: string): number {
   const indent = indentOf(block)
-  // The description is on the line below its option.
+  // A block that is indented by more than 6 columns is a description on the line below its option.
   if (indent === 0 || indent > 6) return indent
   const [lead] = /^ +\S+(?: \S+)*? {2,}(?=\S)/.exec(block) ?? []
   return lead?.length ?? indent + 2
 }
 
-/** Words, each with the extra spaces that precede it in a table. */
+/**
+ * Splits a block into words. A group in brackets is one word, and extra spaces before a word are preserved, because they align the columns.
+ */
 function usageWords(block: string): string[] {
   return (
     block
@@ -288,7 +289,6 @@ export function similarNames(unknown: string, names: readonly string[]): string[
   return sorted.slice(0, SUGGESTIONS_MAX).map(({ name }) => name)
 }
 
-/** Levenshtein distance: insertions, deletions and substitutions. */
 function editDistance(one: string, other: string): number {
   let row = Array.from({ length: other.length + 1 }, (_, i) => i)
   for (const [i, letter] of [...one].entries()) {

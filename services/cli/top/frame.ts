@@ -9,8 +9,8 @@ import { ageOf } from '#services/cli/text/job-text.ts'
 import { beginning, coloured, plain, tableOf } from '#services/cli/text/output.ts'
 
 /**
- * Maximum running jobs, and maximum queued jobs, per snapshot. One more job is requested, to detect whether there are more; a page has at
- * most 100 jobs.
+ * Maximum jobs per snapshot, separately for running and for queued jobs. One more job is requested, to detect whether there are more, and a
+ * page has at most 100 jobs.
  */
 const JOBS_MAX = 99
 const RUNNING = ['in_progress', 'cancelling']
@@ -100,7 +100,6 @@ interface Fleet {
   readonly workers: readonly WorkerView[]
 }
 
-/** The result of `read`, or undefined for an error response with one of these HTTP statuses or error codes. */
 async function undefinedIfRefused<T>(
   expected: readonly (number | string)[],
   read: () => Promise<T>,
@@ -132,7 +131,10 @@ function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fle
   })
 }
 
-/** Maximum concurrent jobs of a model: per worker the minimum of its slots and its largest concurrency limit for the model. */
+/**
+ * Maximum concurrent jobs of a model, summed over its workers. A worker runs at most as many as its slots and its highest concurrency limit
+ * for the model permit.
+ */
 function capacityOf(model: string, workers: readonly WorkerView[]): number {
   return workers.reduce((sum, { slots, draining, concurrency_limits: bounds }) => {
     const own = bounds?.filter((bound) => bound.model === model).map(({ capacity }) => capacity) ?? []
@@ -143,20 +145,18 @@ function capacityOf(model: string, workers: readonly WorkerView[]): number {
 export interface View {
   readonly sort: Sort
   readonly isReversed: boolean
-  /** Number of jobs above the first visible one. */
   readonly offset: number
 }
 
 type Order = (one: JobView, other: JobView) => number
 
 const STATUSES = ['in_progress', 'cancelling', 'queued']
-/** Orders jobs of one second by id, because ids increase with time. */
+/** Jobs that were created in the same second are ordered by id, because ids increase with time. */
 const byAge: Order = (one, other) => one.created_at - other.created_at || compare(one.id, other.id)
 const byText = (read: (job: JobView) => string | null | undefined): Order => {
   return (one, other) => compare(read(one) ?? '', read(other) ?? '') || byAge(one, other)
 }
 
-/** Sort orders, each with its key. */
 const SORTS = {
   status: {
     key: 's',
@@ -178,7 +178,12 @@ const SCROLLS: Readonly<Record<string, number>> = {
   ...{ pagedown: 10, space: 10, pageup: -10, home: Number.NEGATIVE_INFINITY },
 }
 
-/** The view after a key press; `name` as in `node:readline`. Unknown keys change nothing. @param jobs Number of jobs */
+/**
+ * Returns the view after a key press. Unknown keys change nothing.
+ *
+ * @param name Name of the key in `node:readline`
+ * @param jobs Number of jobs
+ */
 export function afterKey(view: View, name: string, jobs: number): View {
   if (name === 'r') return { ...view, isReversed: !view.isReversed, offset: 0 }
   const sort = sortNames().find((one) => SORTS[one].key === name)
@@ -217,7 +222,7 @@ interface Frame {
   readonly rows: number
   readonly view: View
   readonly url: string
-  /** Error of the last read. The snapshot is then older than the last read. Undefined if the last read succeeded. */
+  /** Error of the last read, which left the snapshot unchanged. Undefined if the last read succeeded. */
   readonly readError: string | undefined
 }
 
@@ -230,7 +235,6 @@ interface Section {
   /** The section with the lowest rank is dropped first. */
   readonly rank: number
   readonly lines: readonly string[]
-  /** The snapshot contains only a part of the rows. */
   readonly hasMore: boolean
 }
 
@@ -305,7 +309,6 @@ function poolTable(pools: readonly PoolView[], nowSeconds: number, columnsMax: n
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
 }
 
-/** An unusual state of a pool, or an empty text. */
 function stateOf(pool: PoolView): string {
   if (pool.paused.some(({ target }) => target === 'pool')) return 'paused'
   return pool.workers === 0 && waitingIn(pool) > 0 ? 'no workers' : ''
@@ -329,7 +332,6 @@ function heightOf({ lines }: Section): number {
   return lines.length + 1
 }
 
-/** Drops the sections of the lowest rank until the others fit. */
 function visibleSections(sections: readonly Section[], height: number): readonly Section[] {
   const needed = sections.reduce((sum, section) => sum + Math.min(heightOf(section), HEIGHT_MIN), 0)
   if (needed <= height || sections.length <= 1) return sections

@@ -67,7 +67,7 @@ interface LiveOptions {
   readonly intervalMs: number
 }
 
-/** Client error statuses (4xx) after which reading is retried: the rate limit. */
+/** Client errors (4xx) after which reading continues: only the rate limit. Any other client error ends the view. */
 const RETRYABLE_STATUSES = [429]
 
 /**
@@ -159,7 +159,7 @@ interface ScreenHandlers {
   /** @param name The key's name in `node:readline`. */
   onKey(name: string): void
   onResize(): void
-  /** Ctrl-C, SIGTERM or SIGHUP. */
+  /** Called for Ctrl-C, SIGTERM and SIGHUP. */
   onSignal(signal: NodeJS.Signals): void
 }
 
