@@ -4,7 +4,7 @@
  */
 import { chmodSync, chownSync, closeSync, fsyncSync, mkdirSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
-import { newId } from '../lib/id.ts'
+import { newId } from '#shared/lib/id.ts'
 import { ConfigError } from './config.ts'
 
 /** Size of the test file. Larger than the files that a file system stores inline, so that a disk block is needed. */
