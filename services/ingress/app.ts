@@ -60,12 +60,14 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   }
 }
 
-/** Routes of inference endpoints by path. Nearly all requests match here, and skip Express, which searches all rows. */
+/**
+ * Inference endpoints by path. Nearly all requests match one of these paths and then skip Express, which would compare
+ * the path with every route.
+ */
 const CALLS: ReadonlyMap<string, Route> = new Map(
   ROUTES.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),
 )
 
-/** Fast path with the same checks as the Express route of {@link openApp}. */
 function answerCall(context: IngressContext, route: Route, req: RoutedRequest, res: ServerResponse): void {
   const reply = openReply(context, req, res)
   const answering = async () => {
@@ -82,8 +84,8 @@ function openReply(context: IngressContext, req: RoutedRequest, res: ServerRespo
 }
 
 /**
- * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). http/server.ts disables the check of Node, whose response
- * has no body.
+ * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). The check that Node offers is disabled in
+ * http/server.ts, because its error response has no body.
  */
 function requireHost({ httpVersion, headers }: IncomingMessage): void {
   const isHostless = httpVersion === '1.1' && !headers.host
@@ -92,7 +94,7 @@ function requireHost({ httpVersion, headers }: IncomingMessage): void {
 
 /**
  * Path and query of the request target; undefined if the target is not a URL. A proxy may send an absolute URL (RFC
- * 9112 §3.2.2), for which Express throws or answers in its own format.
+ * 9112 §3.2.2). For such a URL, Express throws or answers in its own format.
  */
 function originForm(target: string): string | undefined {
   if (target.startsWith('/') || target === '*') return target
@@ -159,8 +161,8 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
 }
 
 /**
- * Reads the body, which may take minutes. If the key is revoked in that time, then the call is answered at once, and
- * http/server.ts ends the transfer of the body.
+ * Reads the body, which may take minutes. If the key is revoked in that time, then the caller receives the error at
+ * once. The rest of the body is cut off by http/server.ts.
  */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined
@@ -208,10 +210,8 @@ const DISTANCE_SHARE_MAX = 1 / 3
 
 const CHAT = "Send the whole conversation to POST /v1/chat/completions, or use 'conversation' of POST /v1/responses."
 
-/** Hint for a path that is similar to no endpoint. */
 const ENDPOINTS_HINT = `Available endpoints: ${KEY_ENDPOINTS.join(', ')}, and the paths below them.`
 
-/** Hint for the path `/`, which is often opened in a browser. */
 const ROOT_HINT =
   'The API is below /v1: /v1/chat/completions, /v1/jobs and others, which /openapi.json describes and a browser shows at /docs. The console is at /console.'
 
@@ -237,11 +237,6 @@ const RELATED_APIS: readonly (readonly [RegExp, string])[] = [
   ],
 ]
 
-/**
- * Error message for a path without an endpoint.
- *
- * @param paths Paths of all endpoints, as in the route table
- */
 function notFoundMessage(method: string, path: string, paths: readonly string[]): string {
   if (path === '/') return `Invalid URL (${method} /). ${ROOT_HINT}`
   const shown = path.slice(0, PATH_MAX)
@@ -251,7 +246,6 @@ function notFoundMessage(method: string, path: string, paths: readonly string[])
   return `Invalid URL (${method} ${shown}). ${kin ?? (meant ? `Did you mean ${meant}?` : ENDPOINTS_HINT)}`
 }
 
-/** Normalized path: one slash between segments, none at the end, and the version exactly once. */
 function normalizedPath(path: string): string {
   const segments = path.split('/').filter((segment) => segment !== '' && segment !== 'v1')
   return `/v1/${segments.join('/')}`
@@ -269,7 +263,10 @@ function similarPath(path: string, tidy: string, paths: readonly string[]): stri
   return nearest.distance <= Math.min(DISTANCE_MAX, ownChars * DISTANCE_SHARE_MAX) ? nearest.name : undefined
 }
 
-/** Whether a path matches a route. In a route, `:id` stands for any segment, and a final `/*` for any rest. */
+/**
+ * Whether a path matches a route. In a route, `:id` stands for any one segment, and a final `/*` for one or more
+ * segments.
+ */
 function isLike(row: string, path: string): boolean {
   const [rows, segments] = [row.split('/'), path.split('/')]
   const isRest = rows.at(-1) === '*'

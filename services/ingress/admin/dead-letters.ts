@@ -25,7 +25,6 @@ const REASON_TEXTS: Readonly<Record<DeadLetterReason, string>> = {
     'The worker that received the record could not read it, but this process can: their versions differ.',
 }
 
-/** GET /v1/admin/dead-letters: records that no worker could run, newest first, without their content. */
 export async function listDeadLetters({ broker }: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeadLetters, call.query)
   const { limit: max, after: before, pool } = parseBody(ListDeadLetters, { ...call.query }, 'openai')
@@ -40,7 +39,9 @@ export async function listDeadLetters({ broker }: IngressContext, call: Call): P
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more })
 }
 
-/** POST /v1/admin/dead-letters/redrive: requeues the records of durable jobs that this version can read. */
+/**
+ * POST /v1/admin/dead-letters/redrive: requeues the dead letters of durable jobs that this version of Sluice can read.
+ */
 export async function redriveDeadLetters(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(RedriveDeadLetters, body)
   const { pool, max, dry_run, after: before } = parseBody(RedriveDeadLetters, body, 'openai')
@@ -58,9 +59,9 @@ export async function redriveDeadLetters(context: IngressContext, call: Call, bo
 }
 
 /**
- * POST /v1/admin/dead-letters/{id}/redrive: requeues one record.
+ * POST /v1/admin/dead-letters/{id}/redrive: requeues one dead letter.
  *
- * @throws ServiceError `not_found`; `invalid_request` if the record cannot run
+ * @throws ServiceError `not_found`; `invalid_request` if the job of the dead letter cannot run again
  */
 export async function redriveDeadLetter(context: IngressContext, call: Call): Promise<void> {
   const letter = await findLetter(context, call)
@@ -71,7 +72,7 @@ export async function redriveDeadLetter(context: IngressContext, call: Call): Pr
 }
 
 /**
- * DELETE /v1/admin/dead-letters/{id}: discards a record, which is then neither listed nor requeued.
+ * DELETE /v1/admin/dead-letters/{id}: discards a dead letter. Afterwards, lists and bulk redrives leave it out.
  *
  * @throws ServiceError `not_found`
  */
@@ -136,8 +137,8 @@ export async function listDeliveries(context: IngressContext, call: Call): Promi
 }
 
 /**
- * POST /v1/admin/deliveries/{id}/retry: delivers a webhook at once. If all attempts had failed, then their number is
- * reset.
+ * POST /v1/admin/deliveries/{id}/retry: sends a pending or failed webhook at once. If all attempts had failed, then the
+ * count of attempts starts again.
  */
 export async function retryDelivery(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)

@@ -19,14 +19,14 @@ import type { PauseTarget } from '#shared/store/operator.ts'
 import type { Depth } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 
-/** Time for which job counts are cached. The store reads every waiting job to count them. */
+/** Job counts are cached for this time, because the store reads every waiting job to count them. */
 const COUNT_AGE_MS = 1_000
 
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
 /**
- * GET /v1/admin/pools: workers, slots, and waiting jobs with their age. Only attached calls of this ingress are
- * included.
+ * GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts only attached calls of
+ * this ingress.
  */
 export async function listPools(context: IngressContext, call: Call): Promise<void> {
   const depth = await depthOf(context)
@@ -80,11 +80,6 @@ function durableOf(own: readonly Depth[], sum: (rows: readonly Depth[]) => numbe
   }
 }
 
-/**
- * Waiting and running jobs in the store, at most {@link COUNT_AGE_MS} old; undefined without a store.
- *
- * @throws ServiceError `overloaded` if the store is unreachable
- */
 async function depthOf({ store }: IngressContext): Promise<Depth[] | undefined> {
   if (!store) return undefined
   const known = counted.get(store)
@@ -94,10 +89,10 @@ async function depthOf({ store }: IngressContext): Promise<Depth[] | undefined> 
   return await depth
 }
 
-/** Maximum time in which a heartbeat of the worker must confirm a drain. */
+/** Maximum time in which a heartbeat of the worker must confirm that the worker is drained or accepts jobs again. */
 const CONFIRM_TIMEOUT_MS = 4_000
 const POLL_INTERVAL_MS = 100
-/** Interval at which the drain record is sent again until it is confirmed, because a record may be lost. */
+/** The drain record is sent again at this interval until the worker confirms it, because a record may be lost. */
 const REPEAT_INTERVAL_MS = 1_000
 
 /**
@@ -121,7 +116,7 @@ export async function undrainWorker(context: IngressContext, call: Call): Promis
 }
 
 /**
- * Sends the change to the worker, and answers when a heartbeat of the worker confirms it.
+ * Sends the change to the worker. The caller receives its answer when a heartbeat of the worker confirms the change.
  *
  * @throws ServiceError `overloaded` if no confirmation arrives in time
  */
@@ -147,7 +142,6 @@ function unconfirmed(boot: string, drained: boolean): ServiceError {
   return new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
 }
 
-/** @throws ServiceError `not_found` */
 function workerOf({ jobs }: IngressContext, boot: string): Peer {
   const peer = jobs.presence.peers.get(boot)
   if (peer && PoolName.safeParse(peer.role).success) return peer
@@ -269,7 +263,10 @@ function modelIn(context: IngressContext, call: Call): PauseTarget {
   return { target: 'model', id: model.id }
 }
 
-/** Target of a resume. The catalogue may no longer contain a paused model. */
+/**
+ * Target of a resume. A paused model is looked up among the pauses first, because the catalogue may no longer contain
+ * it.
+ */
 function resumedIn(context: IngressContext, call: Call): PauseTarget {
   const id = String(call.params.id)
   const isPaused = context.pauses.all.some((pause) => pause.target === 'model' && pause.id === id)
@@ -286,8 +283,8 @@ export const ADMIN_METRICS = '/v1/admin/metrics'
 
 const LOOPBACK_ADDRESS = /^(127\.|::1$|::ffff:127\.)/
 /**
- * Loopback names in a `Host` header. The check prevents DNS rebinding: a page of another site that resolves its name to
- * this machine sends that name.
+ * Loopback names in a `Host` header. In a DNS rebinding attack, a foreign site resolves its own name to this machine.
+ * The `Host` header then contains that name, so the request is not treated as local.
  */
 const LOOPBACK_HOST = /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i
 /** Headers that proxies add. A request with one of them is not local, although its connection is. */
@@ -304,15 +301,16 @@ export function isMetricsOfOthers({ url = '', headers, socket }: IncomingMessage
 }
 
 /**
- * GET /v1/admin/metrics: metrics of this process in the Prometheus text format. Also available if METRICS_PORT is set.
+ * GET /v1/admin/metrics: metrics of this process in the Prometheus text format. This path also works if METRICS_PORT
+ * moves `/metrics` to another port.
  */
 export async function readMetrics({ metrics }: IngressContext, call: Call): Promise<void> {
   await call.reply.whole(await metrics.registry.metrics())
 }
 
 /**
- * Time for which findings about the machine and dead letters are cached. Their checks read a disk, a database or a
- * broker.
+ * Findings about the machine and counts of dead letters are cached for this time, because computing them reads a disk,
+ * a database or a broker.
  */
 const CACHE_TTL_MS = 30_000
 /** Maximum dead letters that are counted. If there are more, then the count is a lower bound. */
@@ -370,8 +368,8 @@ async function poolFacts(
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
   const oldestMs = Math.min(oldestCallMs, ...queued.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
-  // Durable jobs are in the store and may also have a queue record. Attached calls are only in the queue. The larger
-  // number is therefore used.
+  // The queue contains the attached calls and may contain records of durable jobs, which the store contains, too. The
+  // larger of both counts is used, because their sum would count jobs twice.
   const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
   return {
     id: pool,
@@ -398,21 +396,21 @@ function openCircuitsOf({ jobs }: IngressContext): FleetFacts['failing'] {
   return [...workers].map(([model, count]) => ({ model, workers: count }))
 }
 
-/** Number of dead letters; undefined if the broker is unreachable. */
 async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {
   const found = await listDeadLetters(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
   return found && { count: found.letters.length, hasMore: found.next !== undefined }
 }
 
 /**
- * Returns the cached value if it is recent enough. Otherwise starts a new read, and returns the previous value until
- * the read ends.
+ * Returns the cached value if it is younger than {@link CACHE_TTL_MS}. Otherwise a new read starts, and the previous
+ * value is returned until that read ends.
  */
 async function cachedOr<T>(kept: WeakMap<object, Cached<T>>, key: object, read: () => Promise<T>): Promise<T> {
   const known = kept.get(key)
   if (known && Date.now() - known.atMs < CACHE_TTL_MS) return await known.value
   const value = read()
-  // The first call waits for a slow read, such as a check of an unreachable database. Later calls do not.
+  // Only the first call waits for a slow read, such as a check of an unreachable database. Later calls receive the
+  // previous value meanwhile.
   kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
   if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
   return await (known?.value ?? value)

@@ -25,7 +25,6 @@ import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 
-/** Filters on the jobs of all projects, from a query or a body of an operator. */
 interface JobFilter {
   readonly project?: string | undefined
   readonly pool?: DurableJob['pool'] | undefined
@@ -66,8 +65,8 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
 }
 
 /**
- * Child jobs of one job, in the order of their submission. The other filters are applied to the page afterwards, so it
- * may be short.
+ * Child jobs of one job, in the order of their submission. The other filters are applied after the page was read, so
+ * the page may have fewer jobs than its limit.
  */
 async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
   const { limit, after, states, tenant, pool, model, sinceMs = 0 } = query
@@ -82,7 +81,8 @@ async function listChildren(context: IngressContext, parentId: string, query: Op
 }
 
 /**
- * Converts the filters to a store query. `isWanted` filters the result again, because some statuses share a state.
+ * Converts the filters to a store query. Several statuses share one state in the store, so `isWanted` filters the
+ * result by status.
  *
  * @throws ServiceError `invalid_value`
  */
@@ -112,22 +112,12 @@ export async function redriveAnyJob(context: IngressContext, call: Call): Promis
   await call.reply.whole(operatorJob(job), 202)
 }
 
-/**
- * Cancels a job for an operator.
- *
- * @throws ServiceError `job_already_finished`
- */
 async function cancelOne(context: IngressContext, call: Call, { tenant, id }: DurableJob): Promise<DurableJob> {
   const job = await requireJobs(context).cancel(tenant, id)
   audit(context, call, 'cancel_job', { job_id: id, of_project: tenant })
   return job
 }
 
-/**
- * Runs a job again for an operator.
- *
- * @throws ServiceError `model_not_found`, `job_not_finished`, `job_already_finished`
- */
 async function redriveOne(context: IngressContext, call: Call, old: DurableJob): Promise<DurableJob> {
   const { tenant, id, model, pool } = old
   if (pool !== 'code' && model !== WORD_LIST && !context.models.find(model)) {
@@ -217,7 +207,7 @@ interface Fleet {
 /**
  * Reason why a durable job waits; null if it runs or has ended.
  *
- * @param ahead See {@link PendingReason}
+ * @param ahead Number of jobs that start before this one
  */
 export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): PendingReason | null {
   if (job.state === 'scheduled') return timed(job)
@@ -234,7 +224,6 @@ function timed({ attempt, run_at_ms }: DurableJob): PendingReason {
   return { ...wait('retry_backoff', `Attempt ${attempt} failed; the next one is due at ${at}.`), until }
 }
 
-/** Returns the first reason that applies, although later ones may apply, too. */
 function queuedReason(
   job: DurableJob,
   { presence, pauses, isBrokerReachable }: Fleet,
@@ -258,7 +247,10 @@ function queuedReason(
   return ['in_turn', 'A worker is about to claim the job.']
 }
 
-/** Whether the bulkhead for such jobs is full in a worker with free slots, as its heartbeat reports. */
+/**
+ * Whether a worker reports in its heartbeat that jobs of this kind, model and priority wait although the worker has
+ * free slots. The bulkhead for such jobs is then full.
+ */
 function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
   const isAlike = (one: { kind: string; model: string; priority: string }) =>
     one.kind === kind && one.model === model && one.priority === priority
@@ -282,7 +274,7 @@ function wait(reason: PendingReason['reason'], message: string): PendingReason {
 const PAGES_MAX = 40
 const PAGE = 100
 
-/** Errors of one job. The operation continues with the next job. */
+/** Error codes that concern only one job of a bulk operation. The operation then continues with the next job. */
 const PER_JOB_ERRORS: ReadonlySet<string> = new Set([
   'job_not_found',
   'job_not_finished',
@@ -293,7 +285,7 @@ const PER_JOB_ERRORS: ReadonlySet<string> = new Set([
 interface Operation {
   readonly statuses: string
   readonly can: (job: DurableJob) => boolean
-  /** Whether the operation was done in an earlier call, so that it has no effect now. */
+  /** Whether an earlier bulk call already applied the operation to the job. Such a job is skipped. */
   readonly isDone?: (context: IngressContext, job: DurableJob) => Promise<boolean>
   readonly run: (context: IngressContext, call: Call, job: DurableJob) => Promise<DurableJob>
 }
@@ -353,7 +345,7 @@ async function select(context: IngressContext, { max, dry_run: _, ...asked }: Bu
 }
 
 /**
- * Applies the operation to one job. An error of this job becomes part of its entry.
+ * Applies the operation to one job. An error in {@link PER_JOB_ERRORS} is reported in the entry of the job.
  *
  * @throws ServiceError for errors that would occur for every job
  */

@@ -31,7 +31,7 @@ import { dayOf } from '#shared/usage/cost.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
 import { audit } from './audit.ts'
 
-/** Maximum paths that an error message suggests, most similar first. */
+/** Maximum number of known paths that an error message suggests for an unknown one, most similar first. */
 const NAMED_MAX = 5
 
 export async function listKeys(context: IngressContext, call: Call): Promise<void> {
@@ -152,7 +152,7 @@ function noSuchKey(id: string): ServiceError {
 }
 
 /**
- * Converts a body to the change of a key; null removes a restriction.
+ * Converts a request body to the change of a key. A field with null removes the restriction.
  *
  * @throws ServiceError `invalid_value` for an unknown path or an expiry in the past; `model_not_found`
  */
@@ -172,11 +172,6 @@ function keyChangeOf(
   }
 }
 
-/**
- * Expiry of a key in Unix seconds; undefined for none.
- *
- * @throws ServiceError `invalid_value` for a time in the past
- */
 function endOf(expiresAt: number | null | undefined): number | undefined {
   if (expiresAt === null || expiresAt === undefined) return undefined
   if (expiresAt * 1_000 > Date.now()) return expiresAt
@@ -205,7 +200,7 @@ function requirePath(path: string): string {
   throw new ServiceError('invalid_value', message, { param: 'endpoints' })
 }
 
-/** Model id for an id or alias. Restrictions are stored by id. */
+/** Returns the model id for an id or alias, because keys store the models that they may use by id. */
 function modelIdOf(context: IngressContext, name: string): string {
   const model = context.models.find(name)
   if (model) return model.id
@@ -228,17 +223,10 @@ export function checkFields(schema: z.ZodObject, body: unknown): void {
   refuseUnknown(ChangeLimits, (body as { limits?: unknown } | null)?.limits, 'limits.')
 }
 
-/** Error for an update without fields. */
 export function nothingAsked(): ServiceError {
   return new ServiceError('invalid_request', 'There is nothing to change. Name a field, such as name or limits.')
 }
 
-/**
- * A page of a list, newest entry first.
- *
- * @param oldestFirst The whole list, oldest entry first
- * @param after Id of the last entry of the previous page
- */
 export function pageOf<T extends { readonly id: string }>(oldestFirst: readonly T[], limit: number, after?: string) {
   const all = oldestFirst.toReversed()
   const at = after === undefined ? -1 : all.findIndex(({ id }) => id === after)
@@ -248,11 +236,6 @@ export function pageOf<T extends { readonly id: string }>(oldestFirst: readonly 
   return { page: all.slice(at + 1, at + 1 + limit), hasMore: all.length > at + 1 + limit }
 }
 
-/**
- * Id of an existing project, by its id or name.
- *
- * @throws ServiceError `invalid_value` if there is none
- */
 function requireProject(known: ValidKeys, text: string): string {
   const id = projectIdNamed(known, text)
   if (known.projects.some((project) => project.id === id) || known.keys.some((key) => projectIdOf(key) === id))
@@ -261,7 +244,6 @@ function requireProject(known: ValidKeys, text: string): string {
   throw new ServiceError('invalid_value', message, { param: 'project' })
 }
 
-/** @throws ServiceError `invalid_request` if the maximum is reached */
 export function requireQuota(count: number, most: number, what: string): void {
   if (count < most) return
   throw new ServiceError('invalid_request', `${count} ${what} exist, the maximum per service.`)
@@ -327,7 +309,6 @@ function budgetOf({ id, limits }: Project, used: Activity | undefined, month: Mo
   return { owner: 'project', id, month: month.name, budget_usd: usd, spent_usd, remaining_usd, resets_at }
 }
 
-/** Last use of keys or projects, and their usage in the current month; undefined in a deployment without a store. */
 async function activityOf({ usage }: IngressContext, of: readonly Spender[], nowMs: number) {
   return await usage?.ledger.activity(of, dayOf(nowMs - LAST_USE_MS), monthOf(nowMs).from)
 }

@@ -11,8 +11,8 @@ import { audit } from './audit.ts'
 import { authorOf, checkFields, nothingAsked, pageOf, projectObjects, requireQuota } from './keys.ts'
 
 /**
- * GET /v1/admin/projects: created projects, newest first. Keys without a project are not listed, although each is its
- * own project.
+ * GET /v1/admin/projects: projects that an operator created, newest first. A key without a project acts as its own
+ * project, which this list leaves out.
  */
 export async function listProjects(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListProjects, call.query)

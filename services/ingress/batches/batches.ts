@@ -26,8 +26,8 @@ const BATCHES = '/v1/batches'
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 
 /**
- * POST /v1/batches: creates a batch from the requests in a file. The batch copies the file, so the file may be deleted
- * at once.
+ * POST /v1/batches: creates a batch from the requests in a file. The batch has its own copy of the file, so the caller
+ * may delete the file at once.
  */
 export async function createBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateBatch, body)
@@ -60,7 +60,6 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
   await call.reply.whole(await batchObject(context, job))
 }
 
-/** GET /v1/batches: the project's batches, newest first. */
 export async function listBatches(context: IngressContext, call: Call): Promise<void> {
   const { limit, after } = parseBody(ListBatches, { ...call.query }, 'openai')
   const page = await requireJobs(context).list(projectIdOf(call.key), {
@@ -84,7 +83,8 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
  */
 export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findBatch(context, call, BATCHES, 'batch_')
-  // 'once': a second cancel would also stop the writing of partial results.
+  // The mode 'once' ignores a second cancel. Otherwise the second one would end the job before partial results are
+  // written.
   const job = await requireJobs(context).cancel(tenant, id, 'once')
   await call.reply.whole(await currentBatchObject(context, job))
 }
@@ -113,7 +113,7 @@ interface NewBatch {
   readonly path: string
   readonly dialect: BatchDialect
   readonly endpoint: string
-  /** Blob key of the uploaded requests. The blob then belongs to the batch. */
+  /** Key of the blob with the uploaded requests. After its creation, the batch owns the blob. */
   readonly input: string
   readonly inputBytes: number
   readonly inputFileId: string | null
@@ -123,13 +123,15 @@ interface NewBatch {
   readonly windowMs: number
   readonly keepMs: number
   readonly metadata?: Record<string, string> | undefined
-  /** Content that is equal in repeated calls with one Idempotency-Key. */
+  /** Content for the fingerprint of the Idempotency-Key. Repeated calls must have equal content. */
   readonly body: unknown
 }
 
 /**
- * Finds the batch that an equal call created with the same Idempotency-Key. Must be called before any other check. On a
- * repeated call, the input file may be deleted, and the quota may have no space for a second copy.
+ * Finds the batch that an equal call created with the same Idempotency-Key.
+ *
+ * Must be called before any other check, because a repeated call would fail those checks. The input file may have been
+ * deleted, and the quota may have no space for a second copy.
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired`
  */
@@ -199,7 +201,7 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
 
 export interface BatchDetails {
   readonly request: BatchRequest
-  /** Result of an ended batch. Undefined until then, and if the job ended without a result. */
+  /** Undefined while the batch runs, and if its job ended without a result. */
   readonly result: BatchResult | undefined
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
   /** Phase and counts in the last progress event of the job. */
@@ -232,7 +234,10 @@ async function currentBatchObject(context: IngressContext, job: DurableJob) {
   return { ...objectOf(job, { ...details, reported: { ...details.reported, ...ended } }), waiting_for }
 }
 
-/** A batch with the counts in its last progress event. Used in lists, because {@link currentBatchObject} costs more. */
+/**
+ * A batch with the counts in its last progress event, which may be outdated. Lists use this form, because exact counts
+ * need several reads of the store per batch.
+ */
 async function batchObject(context: IngressContext, job: DurableJob) {
   return objectOf(job, await batchDetails(context, job))
 }
@@ -305,7 +310,10 @@ function seconds(ms: number | null): number | null {
   return ms === null ? null : Math.floor(ms / 1_000)
 }
 
-/** Prefix of the id of a batch in the API. The rest equals the rest of the id of its job. */
+/**
+ * Prefix of the id of a batch in the API. The job `job_X` has the batch id `batch_X` or, for an Anthropic batch,
+ * `msgbatch_X`.
+ */
 type BatchPrefix = 'batch_' | 'msgbatch_'
 
 export function batchIdOf(jobId: string, prefix: BatchPrefix): string {
@@ -317,11 +325,6 @@ export function jobIdOfBatch(id: string, prefix: BatchPrefix): string | undefine
   return id.startsWith(prefix) && isJobId(jobId) ? jobId : undefined
 }
 
-/**
- * Returns the job of a batch of the caller's project.
- *
- * @throws ServiceError `not_found`
- */
 export async function findBatch(
   context: IngressContext,
   call: Call,

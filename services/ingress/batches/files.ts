@@ -62,7 +62,7 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
-      // Checked by a flag, because the transfer of the first file may not have ended.
+      // A second file is refused by this flag, because `file` is unset while the first one is still being transferred.
       if (part.name !== 'file' || isTaken) throw unexpected(part.name)
       isTaken = true
       file = await storeFile(context, call, part, (line) => hold(held, line))
@@ -88,7 +88,8 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
   const keepMs = expires_after ? expires_after.seconds * 1_000 : fileRetentionMs
   const row = { id, tenant, purpose, filename, bytes, keepMs }
   const isKept = await files.create(row, { filesMax: FILES_MAX }).catch((error: unknown) => {
-    // The row of the file may exist, so its blob is not deleted. If there is no row, then a sweep deletes the blob.
+    // The call failed, but the row of the file may exist, so its blob is not deleted here. If there is no row, then a
+    // sweep deletes the blob.
     if (!isDefinitelyUndone(error)) call.uploads.delete(id)
     throw error
   })
@@ -139,7 +140,6 @@ async function storeFile(
   }
 }
 
-/** Validates lines up to the first that is not a batch request. */
 class LineReading {
   readonly #splitter: LineSplitter
   readonly #checker: LineChecker
@@ -219,7 +219,7 @@ interface BatchInput {
 }
 
 /**
- * Counts the input of a batch among the files of its project. The file row is deleted when the batch has completed, or
+ * Counts the input of a batch as a file of its project. The row of the file is deleted when the batch completes, or
  * when its job is deleted or expires.
  *
  * @throws ServiceError `insufficient_quota`

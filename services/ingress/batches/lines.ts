@@ -11,7 +11,10 @@ import { refuseShape } from '#shared/json/shape.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 const NEWLINE = 0x0a
-/** Bytes of which a blank line consists. Editors may write a byte order mark into an empty first line. */
+/**
+ * Bytes that a blank line may contain: space, tab, carriage return, and a byte order mark, which editors write into an
+ * empty first line.
+ */
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d, 0xef, 0xbb, 0xbf])
 
 export interface Line {
@@ -31,7 +34,10 @@ export class LineSplitter {
   #at: number
   #blocks = new ByteBlocks()
   #held = 0
-  /** True if the current line is blank so far. Updated per piece, because a line may be as long as a request body. */
+  /**
+   * True if the current line is blank so far. Updated for each received piece, because a line may be as long as the
+   * largest request body.
+   */
   #isBlank = true
 
   /**
@@ -75,7 +81,6 @@ export class LineSplitter {
     else this.#blocks = new ByteBlocks()
   }
 
-  /** Current line; undefined if it is blank. */
   #line(): Line | undefined {
     const [start, number] = [this.#start, this.#number++]
     this.#start = this.#at
@@ -90,11 +95,6 @@ export class LineSplitter {
   }
 }
 
-/**
- * Yields the lines of a blob while it is read.
- *
- * @param range Part of the blob; default: all
- */
 export async function* linesOf(
   blobs: Blobs,
   key: string,
@@ -114,7 +114,6 @@ const CUSTOM_ID_CHARS_MAX = 512
  */
 const HASH_CHARS = 16
 
-/** Line of an OpenAI batch: a call to an endpoint, with an id that the caller chose. */
 const RequestLine = z.object({
   custom_id: z.string().min(1).max(CUSTOM_ID_CHARS_MAX),
   method: z.literal('POST'),
@@ -170,7 +169,7 @@ export function* readLine(
   return { customId, url, body }
 }
 
-/** Advice in the error message if the file contains something else, such as a list of prompts. */
+/** Advice in the error message for a line that is no JSON object, such as a plain prompt. */
 const FORM = 'Each line is a request: a JSON object with custom_id, method, url and body.'
 
 function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefined, unknown> {
@@ -186,8 +185,8 @@ function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefi
 }
 
 /**
- * Checks the lines of a file one by one: each line alone, and against the previous lines. Keeps a few bytes per line in
- * memory.
+ * Checks the lines of a file one by one: each line alone, and against the previous lines. Only a short hash per line
+ * stays in memory, to find duplicate ids.
  */
 export class LineChecker {
   readonly #rules: LineRules
@@ -255,7 +254,7 @@ export class LineChecker {
   }
 }
 
-/** Error codes that have another name in OpenAI batches. */
+/** Error codes that OpenAI's Batch API names differently. */
 const CODES: Readonly<Record<string, string>> = {
   invalid_request: 'invalid_json_line',
   request_too_large: 'line_too_large',

@@ -56,7 +56,6 @@ export async function createMessageBatch(context: IngressContext, call: Call, bo
   await say(context, call, job)
 }
 
-/** GET /v1/messages/batches: the project's batches of messages, newest first. */
 export async function listMessageBatches(context: IngressContext, call: Call): Promise<void> {
   const { limit, after_id, before_id } = parseBody(ListMessageBatches, { ...call.query }, 'messages')
   const isBack = before_id !== undefined && after_id === undefined
@@ -79,7 +78,8 @@ export async function retrieveMessageBatch(context: IngressContext, call: Call):
 
 export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
-  // 'once': a second cancel would also stop the writing of partial results.
+  // The mode 'once' ignores a second cancel. Otherwise the second one would end the job before partial results are
+  // written.
   await say(context, call, await requireJobs(context).cancel(tenant, id, 'once'))
 }
 
@@ -141,7 +141,7 @@ function messageBatchObject(job: DurableJob, details: BatchDetails) {
     ended_at: timeOf(job.finished_at_ms),
     cancel_initiated_at: timeOf(job.cancel_requested_at_ms),
     archived_at: null,
-    // A relative URL, because the public address is unknown behind a proxy. SDKs add their base URL.
+    // The URL is relative, because the public address is unknown behind a proxy. SDKs add their base URL.
     results_url: details.result?.output_file_id ? `/v1/messages/batches/${id}/results` : null,
   }
 }
@@ -255,8 +255,8 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
     throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
   } finally {
     clearTimeout(timer)
-    // The iterator removes its listeners only when it returns. Until then, resume() does not discard the rest of the
-    // body.
+    // The iterator removes its listeners only when it returns. The rest of the body is therefore discarded by resume()
+    // only afterwards.
     void pieces
       .return?.()
       .catch(() => {})
@@ -278,7 +278,10 @@ function refuseOtherTypes({ headers }: IncomingMessage): void {
 
 /** Maximum bytes before and after the list: the field name and whitespace. */
 const AROUND_BYTES_MAX = 1_024
-/** Matches the text before the list, one character per byte. A byte order mark may precede it. */
+/**
+ * Matches the text before the list. Each character stands for one byte, so a byte order mark appears as three
+ * characters.
+ */
 const BEFORE = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
 const BEHIND = /^\s*\}\s*$/
 /** Maximum bytes that are scanned between two event-loop yields. */
@@ -288,12 +291,11 @@ const [QUOTE, BACKSLASH, COMMA, SPACE] = [0x22, 0x5c, 0x2c, 0x20]
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d]
 const BLANKS: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
 /**
- * Line breaks, which are replaced by spaces so that each request becomes one line of a file. Strings in JSON contain
- * only escaped ones, so no value changes.
+ * Line breaks are replaced by spaces, so that each request becomes one line of a file. Strings in JSON contain line
+ * breaks only in escaped form, so no value changes.
  */
 const BREAKS: ReadonlySet<number> = new Set([0x0a, 0x0d])
 
-/** Position in the body: before the list, in the list, in an object of the list, or behind the list. */
 type Place = 'before' | 'list' | 'object' | 'behind'
 
 /**
@@ -304,7 +306,7 @@ class RequestsReader {
   readonly #bytesMax: number
   #place: Place = 'before'
   #around = ''
-  /** Token that may follow in the list. */
+  /** Token that is allowed next in the list. */
   #next: 'first' | 'object' | 'comma' = 'first'
   #depth = 0
   #isInText = false
@@ -323,8 +325,8 @@ class RequestsReader {
   }
 
   /**
-   * Yields the objects that end in a piece, and undefined when the caller should yield to the event loop. Replaces line
-   * breaks by spaces, also in the given piece.
+   * Yields each object that ends in the piece. Also yields undefined after every {@link TURN_BYTES} bytes, so that the
+   * caller can yield to the event loop. Line breaks are replaced by spaces, also in the given piece.
    *
    * @throws ServiceError if the body has another form
    */
@@ -350,12 +352,10 @@ class RequestsReader {
     if (this.#place === 'object') this.#append(piece.subarray(from))
   }
 
-  /** @throws ServiceError if the JSON is incomplete */
   end(): void {
     if (this.#place !== 'behind' || !BEHIND.test(this.#around)) throw malformed('The JSON is incomplete.')
   }
 
-  /** @returns the position of the next byte */
   #outside(byte: number): Place {
     if (this.#place === 'list') this.#inList(byte)
     else this.#aroundList(byte)

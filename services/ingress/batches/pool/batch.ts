@@ -39,11 +39,11 @@ import { type BatchTools, callerOf } from './tools.ts'
 const PROBLEMS_MAX = 100
 
 /**
- * Number of parts whose results are recorded in one step. A resumed attempt reads one record per group instead of one
- * per part.
+ * Number of parts whose results are recorded together as one step. If the attempt is resumed, then it reads one record
+ * per group instead of one per part.
  */
 const GROUP = 5
-/** Endpoint name of the job of a part. Callers cannot call it. */
+/** Endpoint name in the jobs that run parts of a batch. No route has this path, so callers cannot call it. */
 const PARTS = '/v1/batches/parts'
 
 interface EndedPart extends Sums {
@@ -131,7 +131,7 @@ class BatchRun {
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
     if (this.#isOver) return undefined
     const ids: string[] = []
-    // The next groups are submitted, too, so that a slow part does not delay the parts after it.
+    // Parts after this group are submitted, too. Otherwise one slow part would delay all later parts.
     for (let nth = first; nth < Math.min(first + PARTS_IN_FLIGHT_MAX, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
@@ -185,8 +185,8 @@ class BatchRun {
   }
 
   /**
-   * Deletes the input. No later attempt needs it: all steps that read it are recorded, and an ended batch does not run
-   * again.
+   * Deletes the input. No later attempt needs the input: all steps that read it are recorded, and an ended batch does
+   * not run again.
    */
   async #dropInput(): Promise<void> {
     const { context, files } = this.#tools
@@ -224,7 +224,7 @@ class BatchRun {
   }
 }
 
-/** Thrown if a step has no record, to leave it without one. */
+/** Thrown inside a step that has no record yet. The step then ends without a record, so that it can run later. */
 const UNKNOWN = new Error('The step was not done before.')
 
 function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {
@@ -236,7 +236,6 @@ function failed({ model, problems }: Plan): BatchResult {
   return { status: 'failed', model, problems: [...problems], ...NO_SUMS, ...files }
 }
 
-/** Parts whose results are joined, in order. */
 interface Joining {
   readonly id: string
   readonly tenant: string
@@ -245,8 +244,8 @@ interface Joining {
 }
 
 /**
- * Writes the result files of a batch. Idempotent: a repeated call writes the same files. The id of a file without lines
- * is null.
+ * Writes the result files of a batch. A repeated call writes the same files again. If a file would have no lines, then
+ * its id is null.
  */
 async function joinParts(
   tools: BatchTools,
@@ -281,15 +280,14 @@ async function joinSide(
   await blobs.put(file, joined())
   const filename = `${id.replace('job_', 'batch_')}_${side}.jsonl`
   const row = { id: file, tenant, purpose: 'batch_output', filename, bytes, keepMs }
-  // Results have already been paid for, so they are stored even if the project has too many files.
+  // The project has already paid for these results, so they are stored even if it has too many files.
   await files.create(row, { filesMax: FILES_MAX * FILES_MAX })
   return file
 }
 
-/** Plan of a batch: its parts, or the problems of its lines. */
 interface Plan {
   readonly requests: number
-  /** Model of all requests; null if the requests contain none. */
+  /** Model of all requests; null if the requests name no model. */
   readonly model: string | null
   readonly parts: readonly BatchPartRange[]
   /** If there are problems, then no request runs. */
@@ -323,7 +321,10 @@ function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): voi
   else parts.push({ start, end, line, requests: 1 })
 }
 
-/** All requests must have the same model, so it is checked once, at the first line. */
+/**
+ * Error for the model of a batch. All requests of a batch must have the same model, so it is checked only at the first
+ * line.
+ */
 function modelProblem(
   { context }: BatchTools,
   caller: Caller,

@@ -31,8 +31,8 @@ interface Submitted {
 }
 
 /**
- * Default delay until a waiting line is tried again. Limits are counted per minute, and a fraction of it avoids long
- * waits.
+ * Delay until a waiting line is tried again if its error contains no delay. Limits are counted per minute, so a delay
+ * of a few seconds avoids long waits.
  */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
@@ -63,8 +63,8 @@ interface OwnPart {
 }
 
 /**
- * Ends the attempt of a part, because a line waits for a rate limit or a budget. The slot is then free for other jobs,
- * and the next attempt resumes at this line.
+ * Ends the attempt of a part, because a line waits for a rate limit or a budget. The slot is then free for other jobs.
+ * The next attempt resumes at this line.
  */
 class LineWaits extends ServiceError {
   constructor({ message, retryAfterMs = WAIT_MS, code }: ServiceError) {
@@ -141,7 +141,7 @@ async function submitLine(
   const key = context.keys.limited(keyId, tenant)
   const jobs = () => requireJobs(context)
   using holding = context.storage.open(tenant)
-  // The decoded body needs about as much memory as its line.
+  // The job stores about as many bytes as its line has. The storage quota is therefore reserved by the line's length.
   await Promise.resolve(holding.grow(line.bytes?.length ?? 0)).catch(throwWait)
   await context.limits.enterLine(key).catch(throwWait)
   let admission: JobAdmission | undefined
@@ -205,14 +205,14 @@ async function childOf(
   }
 }
 
-/** Result files of an OpenAI batch. An Anthropic batch has only the first. */
+/** Names of the result files of an OpenAI batch. An Anthropic batch has only `output`. */
 export const SIDES = ['output', 'errors'] as const
 export type Side = (typeof SIDES)[number]
 
 interface PartEnds {
   readonly id: string
   readonly refused: Refusals
-  /** Outcome of requests that have not ended. */
+  /** Outcome that is written for requests without an ended job: cancelled or expired. */
   readonly undone: Outcome
   readonly composition: Composition
 }
@@ -301,7 +301,8 @@ export function outcomeOf(end: ChildEnd): Outcome {
 /**
  * Line of a result file for one request.
  *
- * @param id Id of the job of the request. A refused request has no job, but its id is derived in the same way
+ * @param id Id of the job of the request. A refused request has no job, so its id is the one that its job would have
+ * had
  */
 function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
   if (dialect === 'messages') return { custom_id: customId, result: messagesResult(id, outcome) }
