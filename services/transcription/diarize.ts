@@ -1,5 +1,5 @@
 import type { TranscribeEvent, TranscribeRequest, TranscriptSegment } from '#schemas/transcription/transcription.ts'
-import type { Turn } from '#shared/engines/audio-tools.ts'
+import type { Turn } from '#shared/engines/engine.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 import { SpeakerLabels } from './speakers.ts'
 

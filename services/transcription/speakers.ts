@@ -1,6 +1,6 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
-import type { Turn } from '#shared/engines/audio-tools.ts'
 import { cutText } from '#shared/engines/cut-text.ts'
+import type { Turn } from '#shared/engines/engine.ts'
 
 /**
  * Maximum length of a stretch of words that is reassigned if another speaker speaks directly before and after it. Such a short stretch is

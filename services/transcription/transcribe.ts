@@ -2,9 +2,14 @@ import { Readable } from 'node:stream'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { type AudioTools, aboutReference } from '#shared/engines/audio-tools.ts'
+import {
+  type AudioFile,
+  type AudioTools,
+  aboutReference,
+  type TranscribeOptions,
+  type TranscriptionEngine,
+} from '#shared/engines/engine.ts'
 import { chainOf, withFallbacks } from '#shared/engines/engine-registry.ts'
-import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Ports } from '#shared/ports.ts'

@@ -1,6 +1,6 @@
 import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'obscenity'
 import type { ModerationCategory, ModerationInput, ModerationResult } from '#schemas/moderations.ts'
-import { eachCategory, type ModerationEngine } from '#shared/engines/moderation.ts'
+import { eachCategory, type ModerationEngine } from '#shared/engines/engine.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { openProfanityFilter } from './profanity.ts'

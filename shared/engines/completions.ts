@@ -1,7 +1,7 @@
 import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { ChatEngine, GenerateOptions } from './chat.ts'
+import type { ChatEngine, GenerateOptions } from './engine.ts'
 import { isOpenAiServer } from './upstream/servers.ts'
 
 /** Completions: the capabilities of each engine, and the fallback for engines that take one prompt per call. */

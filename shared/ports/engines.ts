@@ -2,23 +2,23 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { Config } from '#shared/config/config.ts'
 import { openWordList } from '#shared/content-filter/word-list.ts'
 import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
-import type { AudioTools } from '#shared/engines/audio-tools.ts'
-import type { ChatEngine } from '#shared/engines/chat.ts'
 import { openEchoEngine } from '#shared/engines/echo/echo.ts'
-import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
+import type {
+  AudioTools,
+  ChatEngine,
+  EmbeddingEngine,
+  ModerationEngine,
+  RerankEngine,
+  SpeechEngine,
+  TranscriptionEngine,
+} from '#shared/engines/engine.ts'
 import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
-import { LocalAudioTools } from '#shared/engines/local/audio-tools.ts'
-import { openLocalEmbeddings, openLocalTranscription } from '#shared/engines/local/local.ts'
-import type { ModerationEngine } from '#shared/engines/moderation.ts'
+import { LocalAudioTools, openLocalEmbeddings, openLocalTranscription } from '#shared/engines/local/local.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
-import { openOpenAiModeration } from '#shared/engines/openai/moderations.ts'
-import { openUpstreamRerank } from '#shared/engines/openai/rerank.ts'
 import { openOpenAiSpeech } from '#shared/engines/openai/speech.ts'
 import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
-import type { RerankEngine } from '#shared/engines/rerank.ts'
-import type { SpeechEngine } from '#shared/engines/speech.ts'
-import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
+import { openOpenAiModeration, openUpstreamRerank } from '#shared/engines/openai/whole.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 

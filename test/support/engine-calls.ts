@@ -1,7 +1,7 @@
 import { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
-import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
+import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 

@@ -1,6 +1,6 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
-import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
+import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'
 import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'

@@ -1,12 +1,11 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
+import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
 import { type Budget, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { type Directive, stepsOf, writeScript } from './script.ts'
-import { countPrompt, inventLogprob } from './text.ts'
+import { countPrompt, type Directive, inventLogprob, stepsOf, writeScript } from './script.ts'
 
 /** Tokens without a delay between two event-loop yields. */
 const TOKENS_AT_ONCE = 128

@@ -6,16 +6,16 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import { joinPieces } from './format.ts'
 import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
 import { describeAnswer, describeCall, fittingTokensOf, offeredTools, tokensOf } from './prompt.ts'
-import type { LlamaCall, LlamaRuntime, SequenceCall } from './runtime.ts'
+import { type LlamaCall, type LlamaRuntime, type SequenceCall, tokenizeRaw } from './runtime.ts'
 import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
-import { describeToken, TokenText } from './text.ts'
-import { tokenizeRaw } from './tokens.ts'
 import {
   callPieces,
   chooseTool,
+  describeToken,
   NAME_TOKENS_MAX,
   nativeCallTokens,
   sampleName,
+  TokenText,
   type Trigger,
   triggerOf,
 } from './tools.ts'

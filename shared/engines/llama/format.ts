@@ -1,6 +1,5 @@
 import type { ChatHistoryItem, ChatWrapper, LlamaModel, Token } from 'node-llama-cpp'
-import type { Conversation, TemplateMessage, TemplateSource, ToolForms } from './template/conversation.ts'
-import type { Mark, Piece } from './template/marks.ts'
+import type { Conversation, Mark, Piece, TemplateMessage, TemplateSource, ToolForms } from './template/conversation.ts'
 import { ModelTemplate } from './template/template.ts'
 
 /**

@@ -4,9 +4,8 @@ import { contextExceeded } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Prompt } from './format.ts'
-import type { LlamaRuntime } from './runtime.ts'
+import { type LlamaRuntime, leastTokens, tokenizePrompt } from './runtime.ts'
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
-import { leastTokens, tokenizePrompt } from './tokens.ts'
 
 /** Maximum characters of a schema that is shown in the prompt. The grammar enforces longer schemas too. */
 const SHOWN_SCHEMA_MAX = 2_000

@@ -1,20 +1,19 @@
 import { stat } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
-import type { Llama, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
+import type { Llama, LlamaContextSequence, LlamaModel, Token } from 'node-llama-cpp'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { Semaphore } from '#shared/capacity/semaphore.ts'
+import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { type ChatFormat, openFormat } from './format.ts'
+import { type ChatFormat, openFormat, type Prompt } from './format.ts'
 import { GrammarConverter } from './grammar/converter.ts'
-import { SequencePool } from './sequences.ts'
-import { longestTokenBytes } from './tokens.ts'
 
 /** Tokens of a prompt evaluated in one native call. An abort waits for one such call, about 0.3 s on a slow core. */
 export const PROMPT_CHUNK_TOKENS = 64
 
 /** The module, an optional dependency that is loaded on first use: loading takes half a second and 50 MB. */
-export type LlamaModule = typeof import('node-llama-cpp')
+type LlamaModule = typeof import('node-llama-cpp')
 
 /** A loaded model with its sequences. The engine that opened it must close it with {@link closeRuntime}. */
 export interface LlamaRuntime {
@@ -33,7 +32,7 @@ export interface LlamaRuntime {
   readonly tokenBytesMax: number
 }
 
-export interface RuntimeOptions {
+interface RuntimeOptions {
   readonly contextTokens: number
   /** Number of sequences that generate concurrently. */
   readonly parallel: number
@@ -132,4 +131,140 @@ async function importModule(): Promise<LlamaModule> {
 function unloadable(cause: unknown): never {
   if (cause instanceof ServiceError) throw cause
   throw new ServiceError('model_loading', 'The model could not be loaded on this worker.', { cause })
+}
+
+/**
+ * The sequences of a context, each with its last evaluated tokens: the prompt cache.
+ *
+ * A prompt takes the free sequence with the longest common prefix and evaluates only the rest. A sequence belongs to the project of its
+ * last call, and only that project reuses its tokens. Otherwise a project could detect by the time to the first token whether another
+ * project had sent an equal prompt. For another project the sequence is cleared.
+ *
+ * Example: a chat of 1,200 tokens returns with the answer and a question of 20 tokens. The sequence already has all tokens except these 20.
+ */
+export class SequencePool {
+  readonly #free: OwnedSequence[]
+
+  constructor(sequences: readonly LlamaContextSequence[]) {
+    this.#free = sequences.map((sequence) => ({ sequence, owner: undefined }))
+  }
+
+  /**
+   * Takes the best free sequence for a prompt. The first choice is the project's sequence with the longest common prefix, then one without
+   * an owner, then the least recently used. Return it with {@link put}.
+   *
+   * The caller must hold a slot. There are as many slots as sequences, so one is always free.
+   *
+   * @param project Project id; undefined: no tokens are reused, neither by this call nor after it
+   */
+  async take(project: string | undefined, prompt: readonly Token[]): Promise<OwnedSequence> {
+    const chosen = this.#choose(project, prompt)
+    this.#free.splice(this.#free.indexOf(chosen), 1)
+    if (chosen.owner === undefined || chosen.owner !== project) {
+      chosen.owner = undefined
+      try {
+        await chosen.sequence.clearHistory()
+      } catch (error) {
+        this.#free.push(chosen)
+        throw error
+      }
+      chosen.owner = project
+    }
+    return chosen
+  }
+
+  put(owned: OwnedSequence): void {
+    this.#free.push(owned)
+  }
+
+  #choose(project: string | undefined, prompt: readonly Token[]): OwnedSequence {
+    let best: OwnedSequence | undefined
+    let longest = 0
+    for (const one of this.#free) {
+      if (project === undefined || one.owner !== project) continue
+      const shared = sharedTokens(one.sequence, prompt)
+      if (shared <= longest || !isWorthSharing(shared, one.sequence, prompt)) continue
+      best = one
+      longest = shared
+    }
+    const chosen = best ?? this.#free.find(({ owner }) => owner === undefined) ?? this.#free[0]
+    if (!chosen) throw new Error('No sequence is free.')
+    return chosen
+  }
+}
+
+/**
+ * A sequence and the project that owns its tokens. If an evaluation failed, then the caller removes the owner, because the tokens are
+ * unknown.
+ */
+interface OwnedSequence {
+  readonly sequence: LlamaContextSequence
+  owner: string | undefined
+}
+
+/** Tokens of a prompt that need no evaluation. The last token always does, because the answer is sampled from its logits. */
+export function sharedTokens(sequence: LlamaContextSequence, prompt: readonly Token[]): number {
+  return Math.min(sequence.compareContextTokens(prompt as Token[]).firstDifferentIndex, prompt.length - 1)
+}
+
+/** A short common prefix, such as a system turn, does not justify overwriting a long chat. */
+function isWorthSharing(shared: number, { nextTokenIndex }: LlamaContextSequence, prompt: readonly Token[]): boolean {
+  return 2 * shared >= Math.min(prompt.length, nextTokenIndex)
+}
+
+/** Characters that are tokenized at once: about 5 ms. If a text has no token boundary, then up to four times as many. */
+const PIECE_CHARS = 4_096
+const PIECE_CHARS_MAX = 16_384
+
+/**
+ * Tokenizes a prompt for a GGUF model. The library needs one to three microseconds per character, and a prompt may have 30 million. Run it
+ * by `runYielding`.
+ *
+ * @returns The tokens that llama.cpp returns for the whole text. Only in runs of more than 16,384 characters without a space or a full stop
+ * there may be one or two more
+ */
+export function* tokenizePrompt(model: LlamaModel, prompt: Prompt): Generator<undefined, Token[]> {
+  const tokens: Token[] = []
+  for (const piece of prompt) {
+    if (typeof piece === 'string') yield* addPlain(model, piece, tokens)
+    else tokens.push(piece)
+    yield
+  }
+  return tokens
+}
+
+/** Tokenizes the raw prompt of a completion, in which the caller may write control tokens. */
+export function* tokenizeRaw(model: LlamaModel, text: string): Generator<undefined, Token[]> {
+  const tokens: Token[] = []
+  yield* addPlain(model, text, tokens, true)
+  return tokens
+}
+
+/** If a vocabulary inserts a space before a text, then it is inserted before the first piece only. */
+function* addPlain(model: LlamaModel, text: string, tokens: Token[], readsMarks = false): Generator<undefined, void> {
+  for (let at = 0; at < text.length; ) {
+    const end = cutAfter(text, at, PIECE_CHARS, PIECE_CHARS_MAX)
+    const trim = at > 0 || readsMarks ? 'trimLeadingSpace' : undefined
+    for (const token of model.tokenize(text.slice(at, end), readsMarks, trim)) tokens.push(token)
+    at = end
+    yield
+  }
+}
+
+/** A quick lower bound of the number of tokens, by which long texts are rejected without tokenization. */
+export function leastTokens(prompt: Prompt, tokenBytesMax: number): number {
+  let bytes = 0
+  for (const piece of prompt) if (typeof piece === 'string') bytes += Buffer.byteLength(piece)
+  return Math.ceil(bytes / tokenBytesMax)
+}
+
+/**
+ * Upper bound of the bytes of text of a model's longest token. Infinity for vocabularies that change a text before they split it (WordPiece
+ * and Unigram drop spaces), because its bytes then give no bound.
+ */
+function longestTokenBytes(model: LlamaModel): number {
+  const { model: kind, tokens } = model.fileInfo.metadata.tokenizer?.ggml ?? {}
+  if (!tokens || (kind !== 'gpt2' && kind !== 'llama')) return Number.POSITIVE_INFINITY
+  // An upper bound: gpt2 writes each byte as a character of one or two bytes, llama a space as a character of three.
+  return tokens.reduce((most, token) => Math.max(most, Buffer.byteLength(token)), 1)
 }

@@ -2,8 +2,7 @@ import { randomInt } from 'node:crypto'
 import type { LlamaContextSequence, LlamaGrammar, SequenceEvaluateOptions, Token } from 'node-llama-cpp'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { type LlamaRuntime, PROMPT_CHUNK_TOKENS } from './runtime.ts'
-import { sharedTokens } from './sequences.ts'
+import { type LlamaRuntime, PROMPT_CHUNK_TOKENS, sharedTokens } from './runtime.ts'
 
 // Values recommended by the makers of SmolLM2. OpenAI's default of 1 makes a small model ramble.
 const TEMPERATURE = 0.2

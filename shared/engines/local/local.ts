@@ -1,11 +1,19 @@
+import { z } from 'zod'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
-import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
+import {
+  type AudioFile,
+  type AudioTools,
+  type CallOptions,
+  type EmbeddingEngine,
+  type ProbeOptions,
+  type TranscriptionEngine,
+  Turn,
+} from '#shared/engines/engine.ts'
 import { OpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
-import { encodeFields } from '#shared/engines/openai/transcript/encode.ts'
-import { callTranscription } from '#shared/engines/openai/transcript/transcription.ts'
-import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
-import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
+import { callTranscription, encodeFields, openForm } from '#shared/engines/openai/transcript/transcription.ts'
+import { answerError } from '#shared/engines/upstream/error.ts'
+import { Upstream, type UpstreamCall, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 
 /** Effectively no timeout: longer than any deadline. */
 const CALL_MS_MAX = 24 * 3_600_000
@@ -40,7 +48,7 @@ function configOf({ id, engine }: ModelConfig): UpstreamConfig {
 }
 
 /** Client configuration of the local model server. The server has its own timeouts, and a call's deadline is the caller's. */
-export function localConfig(path: string, concurrency: number): UpstreamConfig {
+function localConfig(path: string, concurrency: number): UpstreamConfig {
   const [first_token_ms, between_tokens_ms, total_ms] = [CALL_MS_MAX, CALL_MS_MAX, CALL_MS_MAX]
   return {
     type: 'openai',
@@ -60,4 +68,64 @@ function localFields({ vad, ...request }: TranscribeRequest, model: ModelConfig)
   if (request.logprobs) fields.push(['include[]', 'logprobs'])
   if (vad) fields.push(['vad', JSON.stringify(vad)])
   return [...fields, ['stream', 'true']]
+}
+
+/** Maximum bytes of an answer: several hours of speaker turns with many interruptions. */
+const ANSWER_BYTES_MAX = 16 * 1024 * 1024
+const NAME = 'local-audio'
+
+const ProbeResult = z.object({ duration: z.number().min(0) })
+
+const Diarized = z.object({ turns: z.array(Turn) })
+
+export class LocalAudioTools implements AudioTools {
+  readonly #upstream: Upstream
+
+  /**
+   * @param connect Finds the server. @throws ServiceError `model_loading`
+   * @param concurrency Maximum concurrent calls.
+   */
+  constructor(connect: NonNullable<UpstreamOptions['connect']>, concurrency: number) {
+    this.#upstream = new Upstream({ id: NAME }, localConfig('', concurrency), {}, { connect })
+  }
+
+  async probe(audio: AudioFile, { secondsMax, signal }: ProbeOptions): Promise<number> {
+    const body = await audio.open()
+    const headers = { 'content-type': 'application/octet-stream', 'content-length': String(audio.bytes) }
+    const path = `/audio/probe?seconds_max=${Math.ceil(secondsMax)}`
+    try {
+      return ProbeResult.parse(await this.#call({ path, headers, body, isStream: false, signal })).duration
+    } finally {
+      body.destroy()
+    }
+  }
+
+  async diarize(audio: AudioFile, speakers: TranscribeRequest['speakers'], options: CallOptions): Promise<Turn[]> {
+    const fields = speakers.flatMap(({ name, reference }): [string, string][] => [
+      ['known_speaker_names[]', name],
+      ['known_speaker_references[]', `data:application/octet-stream;base64,${reference}`],
+    ])
+    const { headers, body } = await openForm(fields, audio)
+    try {
+      return Diarized.parse(
+        await this.#call({ path: '/diarize', headers: { ...headers }, body, isStream: false, signal: options.signal }),
+      ).turns
+    } finally {
+      body.destroy()
+    }
+  }
+
+  close(): Promise<void> {
+    return this.#upstream.close()
+  }
+
+  async #call(call: UpstreamCall): Promise<unknown> {
+    const exchange = await this.#upstream.call(call)
+    try {
+      return JSON.parse(await exchange.text(ANSWER_BYTES_MAX))
+    } catch (error) {
+      if (error instanceof SyntaxError) throw answerError(NAME, 'sent JSON that cannot be read', error)
+      throw error
+    }
+  }
 }

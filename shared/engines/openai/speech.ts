@@ -1,6 +1,6 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import { SPEECH_BYTES_MAX, type SpeakRequest } from '#schemas/speech.ts'
-import type { SpeechEngine } from '#shared/engines/speech.ts'
+import type { SpeechEngine } from '#shared/engines/engine.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Exchange } from '#shared/engines/upstream/exchange.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'

@@ -1,6 +1,15 @@
+import { z } from 'zod'
 import type { ModelConfig } from '#schemas/models.ts'
-import type { Decoder } from '#shared/engines/upstream/decoder.ts'
+import type { ModerationResult } from '#schemas/moderations.ts'
+import {
+  eachCategory,
+  type ModerationEngine,
+  type Ranked,
+  type RerankCall,
+  type RerankEngine,
+} from '#shared/engines/engine.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
+import type { Decoder } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { openReader } from '#shared/engines/upstream/readers.ts'
@@ -14,7 +23,7 @@ const RESULTS_BYTES_MAX = 2 * 1024 * 1024
 const REPEATED_LONGER = 6
 
 /** An endpoint whose requests and answers are whole JSON objects. */
-export class WholeCalls {
+class WholeCalls {
   readonly name: string
   readonly #id: string
   readonly #upstream: Upstream
@@ -67,7 +76,7 @@ export class WholeCalls {
 }
 
 /** Number of `results` in an answer, checked before any is parsed, because there may be a million. NaN if there is no list. */
-export function resultsIn(body: unknown): number {
+function resultsIn(body: unknown): number {
   const { results } = body as { results?: unknown }
   return Array.isArray(results) ? results.length : Number.NaN
 }
@@ -95,4 +104,115 @@ class WholeDecoder<T> implements Decoder<T> {
   }
 
   end(): void {}
+}
+
+/** The fields of an answer that are read. Servers of older models omit categories and everything about images. */
+const ModerationsAnswer = z.object({
+  results: z.array(
+    z.object({
+      flagged: z.boolean(),
+      categories: z.record(z.string(), z.boolean().nullable()),
+      category_scores: z.record(z.string(), z.number().nullable()),
+      category_applied_input_types: z.record(z.string(), z.array(z.enum(['text', 'image']))).nullish(),
+    }),
+  ),
+})
+type ModerationAnswer = z.infer<typeof ModerationsAnswer>['results'][number]
+
+/**
+ * Opens a moderation engine for a server with POST /moderations: OpenAI, LocalAI, guard models behind this API.
+ *
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
+ */
+export function openOpenAiModeration(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+  share?: ModelPartition,
+): ModerationEngine {
+  const calls = new WholeCalls(model, env, share)
+  return {
+    async moderate(inputs, { signal }) {
+      // In the API, too, an input of several parts is the only input of its request.
+      const [first] = inputs
+      const asked = { model: calls.name, input: typeof first === 'object' ? first : inputs }
+      return await calls.call('/moderations', asked, signal, (body) => resultsOf(model.id, body, inputs.length))
+    },
+    close: () => calls.close(),
+  }
+}
+
+/** @throws ServiceError `upstream_error` unless there is one result per input */
+function resultsOf(model: string, body: unknown, count: number): ModerationResult[] {
+  if (resultsIn(body) !== count) throw answerError(model, `did not return one result for each of ${count} inputs`)
+  const { data: answer } = ModerationsAnswer.safeParse(body)
+  if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
+  return answer.results.map(resultOf)
+}
+
+/** Every category, with null if the server does not report it. */
+function resultOf({
+  flagged,
+  categories,
+  category_scores,
+  category_applied_input_types,
+}: ModerationAnswer): ModerationResult {
+  return {
+    flagged,
+    categories: eachCategory((category) => categories[category] ?? null),
+    category_scores: eachCategory((category) => category_scores[category] ?? 0),
+    category_applied_input_types: eachCategory((category) => category_applied_input_types?.[category] ?? []),
+  }
+}
+
+const Count = z.int().min(0).optional().catch(undefined)
+
+/** The fields of an answer that are read. Tokens are in `usage` (vLLM, Jina) or in `meta` (Cohere). */
+const RerankAnswer = z.object({
+  results: z.array(z.object({ index: z.int().min(0), relevance_score: z.number() })),
+  usage: z.object({ prompt_tokens: Count, total_tokens: Count }).nullish().catch(undefined),
+  meta: z
+    .object({ tokens: z.object({ input_tokens: Count }).nullish() })
+    .nullish()
+    .catch(undefined),
+})
+
+/**
+ * Opens a reranking engine for a server with the POST /rerank of Cohere, Jina and vLLM, which llama.cpp, LocalAI and Infinity also support.
+ *
+ * @param model A model whose engine has type `openai`.
+ * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
+ * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
+ */
+export function openUpstreamRerank(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+  share?: ModelPartition,
+): RerankEngine {
+  const calls = new WholeCalls(model, env, share)
+  return {
+    async rerank(call, { signal }) {
+      const { query, documents, top_n } = call
+      const asked = { model: calls.name, query, documents, top_n: Math.min(top_n, documents.length) }
+      return await calls.call('/rerank', asked, signal, (body) => rankedOf(model.id, body, call))
+    },
+    close: () => calls.close(),
+  }
+}
+
+function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall): Ranked {
+  if (resultsIn(body) > documents.length) throw answerError(model, `ranked more than ${documents.length} documents`)
+  const { data: answer } = RerankAnswer.safeParse(body)
+  if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
+  const { results, usage, meta } = answer
+  const places = new Set(results.map(({ index }) => index))
+  const isSound = places.size === results.length && results.every(({ index }) => index < documents.length)
+  const wanted = Math.min(top_n, documents.length)
+  if (!isSound || results.length < wanted) {
+    throw answerError(model, `did not rank ${wanted} of ${documents.length} documents`)
+  }
+  const sorted = results.toSorted((a, b) => b.relevance_score - a.relevance_score || a.index - b.index)
+  const tokens = usage?.prompt_tokens ?? usage?.total_tokens ?? meta?.tokens?.input_tokens
+  return { results: sorted.slice(0, wanted), tokens }
 }

@@ -4,7 +4,6 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { Breaker } from './breaker.ts'
 import { connectionError, type ErrorContext, statusError } from './error.ts'
 import { errorSanitizerOf } from './error-sanitizer.ts'
 import { Exchange } from './exchange.ts'
@@ -12,6 +11,7 @@ import type { ModelPartition } from './limit-partition.ts'
 import {
   type AcquiredPermit,
   addressesOf,
+  Breaker,
   CALLS_PER_SERVER_MAX,
   type Server,
   type ServerAddress,

@@ -38,7 +38,7 @@ function encodeRanking(events: readonly RerankEvent[], { call_id, model, rerank 
 }
 
 /**
- * Rewrites an embedding error for a rerank call. Embedding errors name an input by its index (`shared/engines/embedding.ts`). In a rerank
+ * Rewrites an embedding error for a rerank call. Embedding errors name an input by its index (`shared/engines/engine.ts`). In a rerank
  * call the inputs are the documents, followed by the query.
  *
  * @param count Number of documents in the call

@@ -2,8 +2,8 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 import { SpeakerLabels } from '#services/transcription/speakers.ts'
-import type { Turn } from '#shared/engines/audio-tools.ts'
-import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
+import type { Turn } from '#shared/engines/engine.ts'
+import { NO_FIGURES } from '#shared/engines/openai/transcript/decode.ts'
 
 /** A segment of words of one second each, from `start`. */
 function say(text: string, start = 0): TranscriptSegment {

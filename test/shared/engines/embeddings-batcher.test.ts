@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Batcher, type BatcherOptions } from '#shared/engines/batching/batcher.ts'
-import type { Embedded, EmbeddingEngine } from '#shared/engines/embedding.ts'
+import type { Embedded, EmbeddingEngine } from '#shared/engines/engine.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { vectorOf } from '../../support/embeddings/embeddings.ts'
 import { failureOf } from '../../support/sdk.ts'

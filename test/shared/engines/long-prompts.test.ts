@@ -4,10 +4,15 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
-import { countPrompt, splitTokens } from '#shared/engines/echo/text.ts'
+import { countPrompt, splitTokens } from '#shared/engines/echo/script.ts'
 import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
-import { closeRuntime, type LlamaRuntime, openRuntime } from '#shared/engines/llama/runtime.ts'
-import { leastTokens, tokenizePrompt } from '#shared/engines/llama/tokens.ts'
+import {
+  closeRuntime,
+  type LlamaRuntime,
+  leastTokens,
+  openRuntime,
+  tokenizePrompt,
+} from '#shared/engines/llama/runtime.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { ask, failure, options } from '../../support/engine-calls.ts'

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
-import { cutByWords } from '#shared/engines/openai/transcript/shapes.ts'
+import { cutByWords } from '#shared/engines/openai/transcript/decode.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { DEPTH_MAX } from '#shared/json/shape.ts'
 import { ask, collect, engineOn, failure, textOf } from '../../support/engine-calls.ts'

@@ -1,7 +1,7 @@
 import { Readable } from 'node:stream'
 import { ModelConfig } from '#schemas/models.ts'
 import { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
-import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
+import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/engine.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 
 /** An upload for tests that do not decode it. */

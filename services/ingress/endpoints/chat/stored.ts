@@ -239,7 +239,7 @@ function isNative(part: Part): part is NativePart {
 
 /**
  * Whether a native part is a part of the message content. A native part without a type holds fields of the message
- * itself (shared/engines/openai/messages.ts).
+ * itself (shared/engines/openai/encode.ts).
  */
 function isPart({ value }: NativePart): boolean {
   return value.type !== undefined

@@ -26,12 +26,10 @@ import {
   type Reference,
   SchemaProblem,
 } from './match.ts'
-import { repeated } from './repeat.ts'
-import { RuleBook } from './rule-book.ts'
-import { JSON_OBJECT_GRAMMAR } from './rules.ts'
+import { type Member, numberMatch, OBJECT, openingOf, STRING, VALUE } from './numbers.ts'
+import { JSON_OBJECT_GRAMMAR, RuleBook, repeated } from './rules.ts'
 import { charactersOf, hasLanguage, lengthsOf, stringAutomaton, stringLanguage } from './strings.ts'
 import { requireSupported } from './supported.ts'
-import { type Member, numberMatch, OBJECT, openingOf, STRING, VALUE } from './values.ts'
 
 /*
  * Converts JSON Schema to GBNF, the grammar notation of llama.cpp. Each schema node is one rule, so the grammar grows with the schema, and

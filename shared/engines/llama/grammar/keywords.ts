@@ -10,9 +10,9 @@ import {
 } from '#shared/json-schema/json-schema.ts'
 import type { Languages } from './language.ts'
 import { Impossible, SchemaProblem } from './match.ts'
+import type { Member } from './numbers.ts'
 import { patternLanguage } from './pattern.ts'
 import { hasLanguage, lengthsOf, stringLanguage } from './strings.ts'
-import type { Member } from './values.ts'
 
 /** Keywords that concern values of one type. A schema without a type gets the first type that one of its keywords concerns. */
 export const TYPE_KEYWORDS: readonly (readonly [string, readonly string[]])[] = [

@@ -1,6 +1,15 @@
-import { END, type Language, type Languages, START } from './language.ts'
+import {
+  complement,
+  END,
+  EVERY_CODE_POINT,
+  type Language,
+  type Languages,
+  type Ranges,
+  START,
+  setOf,
+  union,
+} from './language.ts'
 import { SchemaProblem } from './match.ts'
-import { complement, EVERY_CODE_POINT, type Ranges, setOf, union } from './ranges.ts'
 
 /*
  * Converts regular expressions of JSON Schema (ECMA-262 with the flag u, unanchored) into languages. All regular constructs are supported,

@@ -1,7 +1,16 @@
 import { numberOf, type Schema } from '#shared/json-schema/json-schema.ts'
-import { type Language, type Languages, STATES_MAX, type State, tooLarge } from './language.ts'
+import {
+  contains,
+  type Language,
+  type Languages,
+  type Ranges,
+  STATES_MAX,
+  type State,
+  tooLarge,
+  union,
+  without,
+} from './language.ts'
 import { patternLanguage } from './pattern.ts'
-import { contains, type Ranges, union, without } from './ranges.ts'
 
 /** Maximum lengths that are tried instead if the automaton of the allowed length is too large, in characters beyond the minimum. */
 const SHORTER_MAX = [256, 64]

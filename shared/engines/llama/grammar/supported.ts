@@ -1,8 +1,7 @@
 import { isSchema, listOf, type Schema, SchemaReader } from '#shared/json-schema/json-schema.ts'
-import { areDisjoint, Comparison } from './disjoint.ts'
 import { isPlain } from './keywords.ts'
 import { Languages } from './language.ts'
-import { SchemaProblem } from './match.ts'
+import { areDisjoint, Comparison, SchemaProblem } from './match.ts'
 import { patternLanguage } from './pattern.ts'
 
 /** Keywords that no grammar enforces, with a test whether they have an effect. */

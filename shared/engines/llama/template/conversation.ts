@@ -1,5 +1,3 @@
-import type { Piece } from './marks.ts'
-
 export interface TemplateMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool'
   readonly content: string
@@ -10,7 +8,7 @@ export interface TemplateMessage {
   readonly name?: string
 }
 
-export interface TemplateCall {
+interface TemplateCall {
   readonly id: string
   readonly name: string
   /** JSON text. */
@@ -76,7 +74,7 @@ export type ThreadReply =
  * Pieces as one text and one array, which can be transferred between threads quickly. For each piece the array has its token, or -1 and the
  * end of its text.
  */
-export interface PackedPieces {
+interface PackedPieces {
   readonly text: string
   readonly layout: Int32Array
 }
@@ -111,4 +109,156 @@ export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefin
     if (pieces.length % 1_000 === 0) yield
   }
   return pieces
+}
+
+/**
+ * The marks of a model in a rendered prompt: texts such as `<|im_end|>` that stand for one control token.
+ *
+ * A template is rendered to text, and its marks must become tokens. If a user writes `<|im_end|>`, then it must stay text: otherwise a
+ * caller could end a turn and speak as the system.
+ *
+ * Each string of the caller is therefore escaped before rendering: an escape character is inserted before each character at which a mark
+ * begins. Templates may trim, split and join the strings, and the escape characters move along. {@link Marks.split} then finds only the
+ * marks of the template.
+ *
+ * A mark must also not arise at a border between two strings, such as a template's `[`, a caller's `INST` and a template's `]`. The
+ * beginning and the end of a string are therefore escaped if they could be part of a mark.
+ *
+ * Rejected alternative: placeholders instead of the strings. A template that trims or splits them would render something else.
+ */
+
+export interface Mark {
+  readonly text: string
+  readonly token: number
+  /** Whether the token absorbs the whitespace before or after it. */
+  readonly lstrip?: boolean
+  readonly rstrip?: boolean
+}
+
+/** Plain text, or a control token. */
+export type Piece = string | number
+
+/** Candidates for the escape character: Unicode reserves them for internal use. One that the conversation does not contain is chosen. */
+const ESCAPES = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i))
+
+export class Marks {
+  readonly #byText: ReadonlyMap<string, Mark>
+  readonly #alternatives: string
+  readonly #starts: RegExp | undefined
+  readonly #lengthMax: number
+  readonly #prefixes = new Set<string>()
+  readonly #suffixes = new Set<string>()
+  readonly #insides = new Set<string>()
+  readonly #splitters = new Map<string, RegExp>()
+
+  constructor(marks: readonly Mark[]) {
+    const known = marks.filter(({ text }) => text !== '')
+    this.#byText = new Map(known.map((mark) => [mark.text, mark]))
+    // In descending order a mark precedes its own prefixes.
+    const texts = [...this.#byText.keys()].sort((a, b) => (a < b ? 1 : -1))
+    this.#alternatives = texts.map((text) => RegExp.escape(text)).join('|')
+    this.#starts = texts.length > 0 ? new RegExp(`(?=${this.#alternatives})`, 'g') : undefined
+    this.#lengthMax = texts.reduce((most, { length }) => Math.max(most, length), 0)
+    for (const text of texts) this.#learnParts(text)
+  }
+
+  #learnParts(text: string): void {
+    for (let at = 1; at < text.length; at++) {
+      this.#prefixes.add(text.slice(0, at))
+      this.#suffixes.add(text.slice(at))
+      for (let end = at + 1; end <= text.length; end++) this.#insides.add(text.slice(at, end))
+    }
+  }
+
+  /** An escape character that a value of the caller does not contain; undefined if it contains all. */
+  escapeFor(value: unknown): string | undefined {
+    const texts = [...textsOf(value)]
+    return ESCAPES.find((guard) => !texts.some((text) => text.includes(guard) || text.includes(asciiOf(guard))))
+  }
+
+  /** A value of the caller with all strings escaped, including keys. */
+  escapeAll(value: unknown, guard: string): unknown {
+    if (typeof value === 'string') return this.escape(value, guard)
+    if (Array.isArray(value)) return value.map((one) => this.escapeAll(one, guard))
+    if (typeof value !== 'object' || value === null) return value
+    const entries = Object.entries(value).map(([key, one]) => [this.escape(key, guard), this.escapeAll(one, guard)])
+    return Object.fromEntries(entries)
+  }
+
+  escape(text: string, guard: string): string {
+    if (!this.#starts || text === '') return text
+    const places = new Set<number>()
+    if (this.#couldContinueMark(text)) places.add(0)
+    for (const { index } of text.matchAll(this.#starts)) places.add(index)
+    for (let length = Math.min(this.#lengthMax - 1, text.length); length > 0; length--) {
+      if (this.#prefixes.has(text.slice(-length))) places.add(text.length - length)
+    }
+    if (places.size === 0) return text
+    let escaped = ''
+    let from = 0
+    for (const at of [...places].sort((a, b) => a - b)) {
+      escaped += text.slice(from, at) + guard
+      from = at
+    }
+    return escaped + text.slice(from)
+  }
+
+  #couldContinueMark(text: string): boolean {
+    if (text.length < this.#lengthMax && this.#insides.has(text)) return true
+    for (let length = 1; length < this.#lengthMax && length <= text.length; length++) {
+      if (this.#suffixes.has(text.slice(0, length))) return true
+    }
+    return false
+  }
+
+  split(text: string, guard: string): Piece[] {
+    const pieces: Piece[] = []
+    let plain = ''
+    let at = 0
+    const strip = { next: false }
+    const addPlain = (more: string) => {
+      plain += strip.next ? more.trimStart() : more
+      if (plain !== '') strip.next = false
+    }
+    for (const match of text.matchAll(this.#splitterOf(guard))) {
+      addPlain(text.slice(at, match.index))
+      at = match.index + match[0].length
+      const mark = match[1] === undefined ? this.#byText.get(match[0]) : undefined
+      if (!mark) {
+        addPlain(match[1] ?? '')
+        continue
+      }
+      if (mark.lstrip) plain = plain.trimEnd()
+      if (plain !== '') pieces.push(plain)
+      pieces.push(mark.token)
+      plain = ''
+      strip.next = mark.rstrip ?? false
+    }
+    addPlain(text.slice(at))
+    if (plain !== '') pieces.push(plain)
+    return pieces
+  }
+
+  /** A template that writes JSON in ASCII writes the escape character as six characters. */
+  #splitterOf(guard: string): RegExp {
+    const known = this.#splitters.get(guard)
+    if (known) return known
+    const escaped = `(?:${guard}|${RegExp.escape(asciiOf(guard))})([\\s\\S]?)`
+    const splitter = new RegExp(this.#alternatives === '' ? escaped : `${escaped}|${this.#alternatives}`, 'g')
+    this.#splitters.set(guard, splitter)
+    return splitter
+  }
+}
+
+function asciiOf(guard: string): string {
+  return `\\u${guard.charCodeAt(0).toString(16)}`
+}
+
+function* textsOf(value: unknown): Generator<string> {
+  if (typeof value === 'string') yield value
+  if (typeof value !== 'object' || value === null) return
+  for (const [key, one] of Object.entries(value)) {
+    yield key
+    yield* textsOf(one)
+  }
 }

@@ -1,8 +1,13 @@
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja'
-import type { Conversation, TemplateForms, TemplateMessage, TemplateSource } from './conversation.ts'
-import { Marks, type Piece } from './marks.ts'
-import { foldSystem, mergeTurns, writeMessage, writeTools } from './messages.ts'
-import { findForms } from './probe.ts'
+import {
+  type Conversation,
+  Marks,
+  type Piece,
+  type TemplateForms,
+  type TemplateMessage,
+  type TemplateSource,
+} from './conversation.ts'
+import { findForms, foldSystem, mergeTurns, writeMessage, writeTools } from './probe.ts'
 
 /** Filters of texts. Filters of {@link KEPT} handle undefined values themselves; all others take lists. */
 const TEXT_FILTERS = new Set(['trim', 'upper', 'lower', 'title', 'capitalize', 'string', 'replace', 'indent', 'safe'])

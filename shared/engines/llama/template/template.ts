@@ -4,13 +4,13 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 import {
   type Conversation,
+  type Piece,
   type TemplateForms,
   type TemplateSource,
   type ThreadReply,
   type ThreadTask,
   unpackPieces,
 } from './conversation.ts'
-import type { Piece } from './marks.ts'
 
 /**
  * The chat template of a model file, in a thread of its own, because a template is a program of an unknown author. Endless loops and

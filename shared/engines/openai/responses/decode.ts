@@ -6,7 +6,7 @@ import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import { nativeEvent } from '#shared/kinds/native-output.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
-import { signatureOf } from './thought.ts'
+import { signatureOf } from './encode.ts'
 
 interface WireUsage {
   input_tokens?: number

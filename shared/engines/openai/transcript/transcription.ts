@@ -1,14 +1,14 @@
+import { randomUUID } from 'node:crypto'
+import { Readable } from 'node:stream'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
-import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
+import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/engine.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { openReader } from '#shared/engines/upstream/readers.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 import { countText } from '#shared/engines/upstream/usage.ts'
 import { audioTokensOf, TranscriptDecoder } from './decode.ts'
-import { answerFormOf, encodeFields, encodeTranslation } from './encode.ts'
-import { openForm } from './form.ts'
 
 /**
  * Opens a transcription engine for a server with POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and whisper.cpp (with
@@ -119,4 +119,105 @@ async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDec
     return { input_tokens: input, output_tokens: output, ...(ofPrompt > 0 && details) }
   }
   return { input_tokens: audioTokensOf(duration), output_tokens: segmentTokens || (await countText(text)) }
+}
+
+/** A form as the body of a call. If `body` is not read to its end, then the caller must destroy it. */
+interface FormBody {
+  readonly headers: { readonly 'content-type': string; readonly 'content-length': string }
+  readonly body: Readable
+}
+
+/**
+ * A multipart form (RFC 7578) whose file is read while it is sent. The file comes last, after all options, so that servers can process it
+ * while they receive it.
+ *
+ * @param fields Name and value of each field; names may repeat.
+ * @throws ServiceError if the file was deleted
+ */
+export async function openForm(fields: readonly (readonly [string, string])[], file: AudioFile): Promise<FormBody> {
+  const boundary = `sluice-${randomUUID()}`
+  const texts = fields.map(([name, value]) => `--${boundary}\r\n${disposition(name)}\r\n\r\n${value}\r\n`)
+  const opening = `--${boundary}\r\n${disposition('file', file.filename)}\r\ncontent-type: application/octet-stream\r\n\r\n`
+  const head = Buffer.from(texts.join('') + opening)
+  const tail = Buffer.from(`\r\n--${boundary}--\r\n`)
+  const content = await file.open()
+  return {
+    headers: {
+      'content-type': `multipart/form-data; boundary=${boundary}`,
+      // Some servers, such as whisper.cpp, accept no chunked bodies.
+      'content-length': String(head.length + file.bytes + tail.length),
+    },
+    body: between(head, content, tail),
+  }
+}
+
+/** A stream of head, content and tail. Destroying the stream destroys the content, even before anything was read. */
+function between(head: Buffer, content: Readable, tail: Buffer): Readable {
+  async function* join() {
+    yield head
+    yield* content
+    yield tail
+  }
+  const whole = Readable.from(join(), { objectMode: false })
+  whole.once('close', () => content.destroy())
+  return whole
+}
+
+/** Quotes and line ends are escaped as browsers do, because they would end the header. */
+function disposition(name: string, filename?: string): string {
+  const quoted = (text: string) => text.replaceAll('"', '%22').replaceAll('\r', '%0D').replaceAll('\n', '%0A')
+  const file = filename === undefined ? '' : `; filename="${quoted(filename)}"`
+  return `content-disposition: form-data; name="${quoted(name)}"${file}`
+}
+
+type AnswerForm = 'verbose_json' | 'json' | 'stream'
+
+/**
+ * The most detailed format of the upstream that fits the request. Only verbose_json has segments and words, only json has log
+ * probabilities, and a stream has text alone.
+ */
+function answerFormOf(request: TranscribeRequest, { transcription }: ModelConfig): AnswerForm {
+  if (request.stream && transcription.stream && !request.diarize && !request.words) return 'stream'
+  return transcription.segments && !request.logprobs ? 'verbose_json' : 'json'
+}
+
+/** Form fields of a translation, which has few options and is never streamed. */
+function encodeTranslation({ prompt, temperature }: TranscribeRequest, model: ModelConfig): [string, string][] {
+  const fields: [string, string][] = [['model', upstreamModelOf(model)]]
+  fields.push(['response_format', model.transcription.segments ? 'verbose_json' : 'json'])
+  if (prompt !== undefined) fields.push(['prompt', prompt])
+  if (temperature > 0) fields.push(['temperature', String(temperature)])
+  return fields
+}
+
+/** Form fields next to the file, in OpenAI's API. Fields with their default value are left out. */
+export function encodeFields(request: TranscribeRequest, model: ModelConfig, form: AnswerForm): [string, string][] {
+  const { language, prompt, temperature, logprobs } = request
+  const fields: [string, string][] = [['model', upstreamModelOf(model)]]
+  fields.push(['response_format', form === 'stream' ? 'json' : form])
+  if (language !== undefined) fields.push(['language', language])
+  if (prompt !== undefined) fields.push(['prompt', prompt])
+  // Left out at 0. Servers then raise the temperature by themselves if necessary, but some do not after an explicit 0.
+  if (temperature > 0) fields.push(['temperature', String(temperature)])
+  if (form === 'verbose_json') fields.push(...granularities(request, model))
+  if (form === 'stream') fields.push(['stream', 'true'])
+  if (logprobs && form !== 'verbose_json') fields.push(['include[]', 'logprobs'])
+  return [...fields, ...vadFields(request)]
+}
+
+function granularities({ words, diarize }: TranscribeRequest, { transcription }: ModelConfig): [string, string][] {
+  const segment: [string, string] = ['timestamp_granularities[]', 'segment']
+  // Diarization assigns speakers word by word.
+  return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
+}
+
+/** An object in a form is one field per member, as the official SDKs send it (docs/reference/compatibility.md, Uploads). */
+function vadFields({ vad }: TranscribeRequest): [string, string][] {
+  if (!vad) return []
+  const members = Object.entries({ type: 'server_vad', ...vad })
+  return members.map(([name, value]) => [`chunking_strategy[${name}]`, String(value)])
+}
+
+function upstreamModelOf({ id, engine }: ModelConfig): string {
+  return 'model' in engine && engine.model !== undefined ? engine.model : id
 }

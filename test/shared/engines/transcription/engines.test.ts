@@ -1,8 +1,8 @@
 import { Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { TranscriptionEngine } from '#shared/engines/engine.ts'
 import { openLocalTranscription } from '#shared/engines/local/local.ts'
 import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
-import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import {
   askTranscript,
   collectTranscript,

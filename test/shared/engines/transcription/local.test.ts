@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { aboutReference } from '#shared/engines/audio-tools.ts'
-import { LocalAudioTools } from '#shared/engines/local/audio-tools.ts'
-import { openLocalTranscription } from '#shared/engines/local/local.ts'
+import { aboutReference } from '#shared/engines/engine.ts'
+import { LocalAudioTools, openLocalTranscription } from '#shared/engines/local/local.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import {
   askTranscript,
