@@ -10,14 +10,17 @@ const HEAD_BYTES = 1_024
  * The first known encoding counts, in this order: byte order mark, HTTP's `charset`, declaration in the document,
  * UTF-8. Invalid UTF-8 is decoded as Windows-1252.
  *
+ * @param bytesMax Maximum bytes that are decoded; a character that is cut there is omitted.
  * @throws Unreadable if the document is binary
  */
-export function decodeText(bytes: Uint8Array, charset?: string): string {
+export function decodeText(whole: Uint8Array, charset?: string, bytesMax = Number.POSITIVE_INFINITY): string {
+  const bytes = whole.subarray(0, bytesMax)
+  const options = { stream: bytes.length < whole.length }
   const said = markOf(bytes) ?? known(charset) ?? known(declaredIn(bytes))
   if (said === undefined || said === 'utf-8') requireText(bytes)
-  if (said !== undefined) return new TextDecoder(said).decode(bytes)
+  if (said !== undefined) return new TextDecoder(said).decode(bytes, options)
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes, options)
   } catch {
     return new TextDecoder('windows-1252').decode(bytes)
   }

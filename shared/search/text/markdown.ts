@@ -1,10 +1,14 @@
 import type { BlockType } from '#shared/search/search.ts'
 import { decodeEntities, type TextBuilder } from './builder.ts'
 
-/** The header row of a table, and the line below it. */
-const TABLE_RULE = /^\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?\s*$/
+/** The line below the header row of a table, trimmed. No two adjacent parts match the same character: the time is linear. */
+const TABLE_RULE = /^\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?$/
+/** Maximum cells of a row; further cells are omitted. */
+const CELLS_MAX = 1_000
 const FENCE = /^\s{0,3}(`{3,}|~{3,})/
-const HEADING = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/
+const HEADING = /^\s{0,3}#{1,6}\s+(\S.*)?$/
+/** Closing marks of a heading, trimmed. The lookbehind prevents a search from each mark of a run. */
+const HEADING_END = /(?<!#)#+$/
 const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/
 /** A reStructuredText underline, at least as long as its title; and the markup of code, options and roles. */
 const RST_UNDERLINE = /^([~^"'*+#:._`])\1{2,}\s*$/
@@ -61,9 +65,10 @@ class MarkdownReader {
       this.#fence = fence
       return
     }
-    if (line.trim() === '') return this.#flush()
-    if (line.includes('|') && (TABLE_RULE.test(line) || TABLE_RULE.test(next))) return this.#tableHead(line)
-    if (/^\s*\|.*\|\s*$/.test(line)) return this.#whole('row', cells(line))
+    const trimmed = line.trim()
+    if (trimmed === '') return this.#flush()
+    if (trimmed.includes('|') && (isTableRule(trimmed) || isTableRule(next))) return this.#tableHead(trimmed)
+    if (/^\|.*\|$/.test(trimmed)) return this.#whole('row', cells(trimmed))
     if (this.#heading(line)) return
     const item = ITEM.exec(line)
     if (item) {
@@ -72,7 +77,7 @@ class MarkdownReader {
       return
     }
     this.#open ??= { type: 'text', lines: [] }
-    this.#open.lines.push(line.trim())
+    this.#open.lines.push(trimmed)
   }
 
   #code(line: string): void {
@@ -87,7 +92,7 @@ class MarkdownReader {
   #heading(line: string): boolean {
     const heading = HEADING.exec(line)
     if (heading) {
-      this.#whole('heading', plain(heading[2] ?? ''))
+      this.#whole('heading', plain((heading[1] ?? '').trimEnd().replace(HEADING_END, '')))
       return true
     }
     if (!UNDERLINE.test(line)) return false
@@ -112,7 +117,7 @@ class MarkdownReader {
   /** The header row of a table. The rule below it is skipped. */
   #tableHead(line: string): void {
     this.#flush()
-    if (!TABLE_RULE.test(line)) this.#builder.add('head', cells(line))
+    if (!isTableRule(line)) this.#builder.add('head', cells(line))
   }
 
   #whole(type: BlockType, text: string): void {
@@ -148,10 +153,14 @@ function frontMatterEnd(lines: readonly string[]): number {
   return end < 0 ? 0 : end + 2
 }
 
+function isTableRule(line: string): boolean {
+  return TABLE_RULE.test(line.trim())
+}
+
 function cells(line: string): string {
-  const bare = line.trim().replace(/^\|/, '').replace(/\|$/, '')
+  const bare = line.replace(/^\|/, '').replace(/\|$/, '')
   return bare
-    .split(/(?<!\\)\|/)
+    .split(/(?<!\\)\|/, CELLS_MAX)
     .map((cell) => plain(cell.replaceAll('\\|', '|')).trim())
     .filter((cell) => cell !== '')
     .join(' | ')
@@ -190,8 +199,8 @@ function plain(line: string): string {
     .replace(MARKS, (whole, before: string) => (NUMBERED.test(before) ? whole : before.trimEnd()))
   const withoutLinks = inlineText(inlineText(unmarked, IMAGE), LINK)
     .replace(/\[([^[\]\n]{1,300})\]\[[^[\]\n]{0,300}\]/g, '$1')
-    .replace(/<(https?:\/\/[^>\s]{1,2000})>/g, '$1')
-    .replace(/<\/?[a-zA-Z][^>]{0,300}>/g, '')
+    .replace(/<(https?:\/\/[^<>\s]{1,2000})>/g, '$1')
+    .replace(/<\/?[a-zA-Z][^<>]{0,300}>/g, '')
   const withoutMarks = withoutLinks
     .replace(/`+/g, '')
     .replace(/(\*{1,3}|~~)(?=\S)([^*~\n]{1,300}?\S?)\1/g, '$2')

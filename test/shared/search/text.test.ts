@@ -86,6 +86,32 @@ npm start
     },
   )
 
+  test.each([
+    ['spaces before a table cell', (run: number) => `${' '.repeat(run)}x|`],
+    ['spaces in the rule of a table', (run: number) => `--${' '.repeat(run)}x|`],
+    ['spaces in a heading', (run: number) => `# ${' '.repeat(run)}x`],
+    ['closing marks of a heading', (run: number) => `# ${'#'.repeat(run)}x`],
+    ['openings of autolinks', (run: number) => '<http://'.repeat(run)],
+  ])('takes linear time for a line of 300,000 %s', (_, lineOf) => {
+    const startedMs = cpuMs()
+    markdown(lineOf(300_000))
+    expect(cpuMs() - startedMs).toBeLessThan(3_000)
+  })
+
+  test('omits the cells of a row after the first 1,000', () => {
+    const [row] = markdown(`|${'a|'.repeat(100_000)}`)
+    expect(row?.[0]).toBe('row')
+    expect(row?.[1]?.split(' | ')).toHaveLength(1_000)
+  })
+
+  test('reads headings with and without closing marks, and without a text', () => {
+    expect(markdown('#  C# \n\n## Tides ## \n\n### #\n\n#### a # b ##')).toEqual([
+      ['heading', 'C'],
+      ['heading', 'Tides'],
+      ['heading', 'a # b'],
+    ])
+  })
+
   test('replaces nested links and images by their text', () => {
     expect(markdown('A [b [c](d) e](f) and ![g](h) [i][j] [k](l "m").')).toEqual([['text', 'A [b c e](f) and g i k.']])
   })
