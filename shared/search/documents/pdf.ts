@@ -1,18 +1,64 @@
-import { extractText, getDocumentProxy } from 'unpdf'
+import { getDocumentProxy } from 'unpdf'
 import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { Unreadable } from './charset.ts'
 
 const PAGES_MAX = 1_000
+/** Maximum text of the pages, before white space is collapsed, per character of the result. */
+const RAW_CHARS_PER_CHAR = 2
+/** CPU time of the thread after which no further page is read, because pages without text never fill the result. */
+const CPU_MS_MAX = 1_000
+/** Additional CPU time per character that was read. */
+const CPU_MS_PER_CHAR = 0.01
 
-/** Reads the text of a PDF page by page. Scanned pages have no text. @throws Unreadable */
-export async function readPdf(bytes: Uint8Array, builder: TextBuilder): Promise<ReadDocument> {
+type Pdf = Awaited<ReturnType<typeof getDocumentProxy>>
+
+/** Reads the text of a PDF page by page, up to the maximum length. Scanned pages have no text. @throws Unreadable */
+export async function readPdf(bytes: Uint8Array, charsMax: number, builder: TextBuilder): Promise<ReadDocument> {
   // Messages between threads carry a subclass of Uint8Array that the library rejects.
   const pdf = await getDocumentProxy(new Uint8Array(bytes))
-  if (pdf.numPages > PAGES_MAX) throw new Unreadable(`The document has more than ${PAGES_MAX} pages.`)
-  const { text } = await extractText(pdf, { mergePages: false })
-  // Joins words that were hyphenated at the end of a line.
-  for (const page of text) readPlain(page.replace(/(\p{Ll})-\n(\p{Ll})/gu, '$1$2'), builder)
-  const { info } = (await pdf.getMetadata()) as { info?: { Title?: unknown } }
-  return { ...builder.build(), title: typeof info?.Title === 'string' ? info.Title.trim() : '' }
+  try {
+    if (pdf.numPages > PAGES_MAX) throw new Unreadable(`The document has more than ${PAGES_MAX} pages.`)
+    const { info } = (await pdf.getMetadata()) as { info?: { Title?: unknown } }
+    await readPages(pdf, charsMax * RAW_CHARS_PER_CHAR, builder)
+    return { ...builder.build(), title: typeof info?.Title === 'string' ? info.Title.trim() : '' }
+  } finally {
+    // Ends the evaluation of a page that was read in part.
+    await pdf.loadingTask.destroy()
+  }
+}
+
+async function readPages(pdf: Pdf, charsMax: number, builder: TextBuilder): Promise<void> {
+  const startedMs = cpuMs()
+  let chars = 0
+  for (let number = 1; number <= pdf.numPages && chars < charsMax; number++) {
+    if (builder.isFull || cpuMs() - startedMs > CPU_MS_MAX + chars * CPU_MS_PER_CHAR) return
+    const text = await textOf(pdf, number, charsMax - chars)
+    chars += text.length
+    // Joins words that were hyphenated at the end of a line.
+    readPlain(text.replace(/(\p{Ll})-\n(\p{Ll})/gu, '$1$2'), builder)
+  }
+}
+
+/** Text of a page. A page is evaluated only until its text exceeds the maximum. */
+async function textOf(pdf: Pdf, number: number, charsMax: number): Promise<string> {
+  const page = await pdf.getPage(number)
+  const reader = page.streamTextContent().getReader()
+  let text = ''
+  for (;;) {
+    const { done, value } = await reader.read()
+    if (done) break
+    if (text.length > charsMax) {
+      void reader.cancel(new Error('The text has its maximum length.')).catch(() => {})
+      return text
+    }
+    for (const { str, hasEOL } of value.items) if (str !== undefined) text += str + (hasEOL ? '\n' : '')
+  }
+  page.cleanup()
+  return text
+}
+
+function cpuMs(): number {
+  const { user, system } = process.threadCpuUsage()
+  return (user + system) / 1_000
 }

@@ -6,6 +6,9 @@ import { readPlain } from '#shared/search/text/plain.ts'
 import { decodeText, Unreadable } from './charset.ts'
 import type { DocumentInput, ThreadReply, ThreadStart, ThreadTask } from './message.ts'
 
+/** Maximum bytes of a text or Markdown file per character of the result. The rest of the file is not read. */
+const BYTES_PER_CHAR = 16
+
 parentPort?.on('message', async (task: ThreadTask) => {
   if (task.type === 'start') await import('./html.ts')
   else parentPort?.postMessage(await answer(task))
@@ -23,17 +26,18 @@ async function answer(task: Exclude<ThreadTask, ThreadStart>): Promise<ThreadRep
 /** Reads a document by its type. The library for a type is loaded with the first document of that type. */
 async function read({ type, bytes, charset, charsMax }: DocumentInput): Promise<ReadDocument> {
   const builder = new TextBuilder(charsMax)
+  const bytesMax = charsMax * BYTES_PER_CHAR
   switch (type) {
     case 'markdown':
-      readMarkdown(decodeText(bytes, charset), builder)
+      readMarkdown(decodeText(bytes, charset, bytesMax), builder)
       return builder.build()
     case 'text':
-      readPlain(decodeText(bytes, charset), builder)
+      readPlain(decodeText(bytes, charset, bytesMax), builder)
       return builder.build()
     case 'html':
       return (await import('./html.ts')).readHtml(decodeText(bytes, charset), builder)
     case 'pdf':
-      return await (await import('./pdf.ts')).readPdf(bytes, builder)
+      return await (await import('./pdf.ts')).readPdf(bytes, charsMax, builder)
     case 'docx':
       return await (await import('./docx.ts')).readDocx(bytes, builder)
   }

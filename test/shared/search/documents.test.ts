@@ -43,6 +43,20 @@ describe('the document reader', () => {
     expect(text).toBe('The tide turns at noon.')
   })
 
+  test.each([
+    ['with text', '(A)', 'A'],
+    ['without text', '()', ''],
+  ])('reads pages %s of a PDF up to a maximum of text and CPU time', async (_, shown, first) => {
+    const page = `BT /F1 12 Tf 72 720 Td ${shown} Tj ET\n`.repeat(30_000)
+    const { text } = await read('pdf', pdfWith(page, true, 1_000))
+    expect(text.slice(0, 1)).toBe(first)
+  })
+
+  test('reads at most 16 bytes of a text file per character of the result', async () => {
+    expect((await read('markdown', `${'<!-- -->\n'.repeat(20_000)}Late text.`)).text).toBe('')
+    expect((await read('text', `a${'é'.repeat(100_000)}`)).text.slice(0, 2)).toBe('aé')
+  })
+
   test('returns the headings, lists and text of a Word file', async () => {
     const { blocks, text, title } = await read('docx', docxOf(['Heading1', 'Tides'], [undefined, 'They turn at noon.']))
     expect(title).toBe('Tides')
@@ -81,7 +95,8 @@ describe('the document reader', () => {
   test('reads the page of another project while slow pages are read', async () => {
     const busy = new DocumentReader({ threads: 2 })
     const ended: string[] = []
-    const slow = read('text', 'A sentence. '.repeat(1_500_000), busy).then(() => ended.push('slow'))
+    const input = { type: 'text', bytes: Buffer.from('A sentence. '.repeat(1_500_000)), charsMax: 20_000_000 } as const
+    const slow = busy.read(input, 'prj_1', signal).then(() => ended.push('slow'))
     await read('text', 'quick', busy, 'prj_2').then(() => ended.push('quick'))
     await slow
     await busy.close()
@@ -171,18 +186,21 @@ function pdfOf(line: string): Buffer {
 
 /** A PDF whose only page has more operators than can be read within a minute. */
 function endlessPdf(): Buffer {
-  return pdfWith('BT /F1 12 Tf 72 720 Td (A) Tj ET\n'.repeat(400_000))
+  return pdfWith('BT /F1 12 Tf 72 720 Td () Tj ET\n'.repeat(2_000_000), true)
 }
 
-function pdfWith(text: string, isPacked = false): Buffer {
+function pdfWith(text: string, isPacked = false, pages = 1): Buffer {
   const content = isPacked ? deflateSync(text).toString('latin1') : text
   const filter = isPacked ? ' /Filter /FlateDecode' : ''
+  const page =
+    '<< /Type /Page /Parent 2 0 R /Contents 3 0 R /Resources << /Font << /F1 4 0 R >> >> /MediaBox [0 0 612 792] >>'
+  const kids = Array.from({ length: pages }, (_, at) => `${at + 5} 0 R`)
   const objects = [
     '<< /Type /Catalog /Pages 2 0 R >>',
-    '<< /Type /Pages /Kids [3 0 R] /Count 1 >>',
-    '<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> /MediaBox [0 0 612 792] >>',
+    `<< /Type /Pages /Kids [${kids.join(' ')}] /Count ${pages} >>`,
     `<< /Length ${content.length}${filter} >>\nstream\n${content}\nendstream`,
     '<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>',
+    ...kids.map(() => page),
   ]
   let pdf = '%PDF-1.4\n'
   const offsets = objects.map((object, at) => {
@@ -191,8 +209,11 @@ function pdfWith(text: string, isPacked = false): Buffer {
     return offset
   })
   const table = offsets.map((offset) => `${String(offset).padStart(10, '0')} 00000 n \n`).join('')
-  const xref = `xref\n0 6\n0000000000 65535 f \n${table}`
-  return Buffer.from(`${pdf}${xref}trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n${pdf.length}\n%%EOF`, 'latin1')
+  const xref = `xref\n0 ${objects.length + 1}\n0000000000 65535 f \n${table}`
+  return Buffer.from(
+    `${pdf}${xref}trailer\n<< /Size ${objects.length + 1} /Root 1 0 R >>\nstartxref\n${pdf.length}\n%%EOF`,
+    'latin1',
+  )
 }
 
 /** The three minimal files of a Word document, in an uncompressed archive. */
