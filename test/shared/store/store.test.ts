@@ -386,7 +386,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         read.push(...page)
         page = await store.listEvents(TENANT, run.id, read.at(-1)?.seq ?? 0, 100)
       }
-      expect(pages, 'events per page').toEqual([5, 3, 3, 4])
+      expect(pages, 'events per page').toEqual([5, 3, 3, 3, 1])
       expect(read.map(({ seq }) => seq)).toEqual(read.map((_, at) => at + 1))
       expect(read.slice(2, -1).map(({ data }) => data)).toEqual(output.map(({ data }) => data))
       expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'x'.repeat(300 * 1024) })
