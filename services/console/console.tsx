@@ -31,7 +31,6 @@ interface MenuEntry {
   readonly isForOperators?: boolean
 }
 
-/** A menu and the screen of the current URL, or the sign-in form. */
 export function Console() {
   if (!isSignedIn.value) return <SignIn />
   return <SignedIn />

@@ -18,7 +18,6 @@ addEventListener('click', (event) => {
   navigate(link.href)
 })
 
-/** @param replaces Replace the current history entry instead of adding one */
 export function navigate(href: string, replaces = false): void {
   const url = new URL(href, location.href)
   history[replaces ? 'replaceState' : 'pushState'](null, '', url)

@@ -19,7 +19,6 @@ export type Job = z.infer<typeof JobAnswer>
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 export type AnyJob = Job | OperatorJob
 export type JobInput = z.infer<typeof JobInputAnswer>
-/** A page of the recorded steps of a composed job. */
 export type StepPage = z.infer<typeof StepListAnswer>
 export type Step = StepPage['data'][number]
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
@@ -50,7 +49,6 @@ const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
 export const isOperator = signal<boolean | undefined>(undefined)
 /** Scopes and limits of the key; undefined until loaded. */
 export const ownKey = signal<OwnKey | undefined>(undefined)
-/** Whether the key has the `calls` scope; undefined until loaded. */
 export const canCall = computed(() => ownKey.value?.scopes.includes('calls'))
 export const signInError = signal('')
 
@@ -68,7 +66,6 @@ function setOwnKey(own: OwnKey): void {
   isOperator.value = own.scopes.includes('admin')
 }
 
-/** @param why Error text for the sign-in form */
 export function signOut(why = ''): void {
   sessionStorage.removeItem(KEY)
   signInError.value = why
@@ -164,7 +161,6 @@ export async function loadOwnKey(): Promise<void> {
   }
 }
 
-/** The text that the page shows for an error. */
 export function messageOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
   const isUnreachable = error instanceof TypeError || (error instanceof DOMException && error.name === 'TimeoutError')
@@ -187,7 +183,7 @@ const PAGE_SIZE = 50
 /** Maximum number of pages. Limited, because every refresh requests all loaded pages again. */
 const PAGES_MAX = 10
 
-/** A paginated list of the API with as many pages as were requested, in the order of the API. */
+/** A paginated list of the API. Contains the pages that the user has loaded so far, in the order of the API. */
 export class Pages<Item extends { readonly id: string }> {
   readonly items = signal<readonly Item[]>([])
   readonly isLoaded = signal(false)
@@ -253,7 +249,7 @@ export async function* eventsOf(response: Response): AsyncGenerator<Record<strin
   }
 }
 
-/** The last key that got a 403. The models are not requested again with this key. */
+/** Last key to which the service refused the list of models with 403. The list is not requested again with this key. */
 let rejectedKey = ''
 
 /** The models that the key can call, one entry per id and alias. Empty for a key with the `admin` scope alone. */

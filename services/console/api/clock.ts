@@ -37,7 +37,6 @@ export function durationText(seconds: number): string {
   return `${Math.floor(seconds)} s`
 }
 
-/** The age of a time in unix seconds, such as `3 min ago`. */
 export function ageText(seconds: number): string {
   const passed = serviceNow() - seconds
   return passed < 2 ? 'now' : `${durationText(passed)} ago`
@@ -47,7 +46,6 @@ export function dateTimeText(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleString(undefined, { ...DAY, ...TIME, second: '2-digit' })
 }
 
-/** Like {@link dateTimeText}, without seconds. */
 export function minuteText(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleString(undefined, { ...DAY, ...TIME })
 }

@@ -52,7 +52,7 @@ function labelsOf(text: string): Record<string, string> {
 /**
  * Scrapes the process that serves this page and records the result for {@link earlierScrape}.
  *
- * @returns Undefined for callers if the metrics are served on METRICS_PORT only
+ * @returns Undefined if the metrics are served on METRICS_PORT only and the key lacks the `admin` scope, which permits to read them here
  * @throws ApiFailure, TypeError
  */
 export async function fetchMetrics(abort: AbortSignal): Promise<Metrics | undefined> {
@@ -90,7 +90,9 @@ export function earlierScrape(now: Metrics): Metrics | undefined {
   return oldest?.metrics === now ? undefined : oldest?.metrics
 }
 
-/** Quantiles in seconds, of the last five minutes. If nothing finished in this time, then of all runs since the process started. */
+/**
+ * Quantiles in seconds, over the last five minutes. If nothing finished in this time, then they cover all runs since the process started.
+ */
 export interface Latency {
   readonly p50: number | undefined
   readonly p95: number | undefined
@@ -134,7 +136,8 @@ function quantile(
 }
 
 /**
- * Load progress of a model, 0 to 1. A process has this metric only for models of its own pools that had to be loaded.
+ * Load progress of a model, 0 to 1. The metric exists only for models that had to be loaded. Any other model of a pool that this process
+ * runs counts as loaded.
  *
  * @returns Undefined if this process does not run the pool
  */

@@ -4,7 +4,7 @@ import { useEffect, useId, useRef } from 'preact/hooks'
 import { isOperator, messageOf } from '#services/console/api/client.ts'
 import { BASE } from '#services/console/router.ts'
 
-/** Stroked paths in a 24 × 24 view box. */
+/** Icons as SVG path data, drawn as strokes in a 24 × 24 view box. */
 const PATHS = {
   brand: 'M4 7h16M4 12h11M4 17h6',
   home: 'M4 11l8-7 8 7v9h-5v-6H9v6H4z',
@@ -53,7 +53,6 @@ export function ErrorText({ text }: { readonly text: string }) {
 
 interface Action {
   readonly isBusy: Signal<boolean>
-  /** Error text of the last run, or an empty string. */
   readonly problem: Signal<string>
   run(work: () => Promise<void>): Promise<boolean>
 }
@@ -153,7 +152,6 @@ interface FormActionsProps {
   readonly close: () => void
 }
 
-/** The error of a form with its Cancel and submit buttons. */
 export function FormActions({ action: { isBusy, problem }, verb, close }: FormActionsProps) {
   return (
     <div class="form-end">
@@ -172,7 +170,6 @@ export function FormActions({ action: { isBusy, problem }, verb, close }: FormAc
 
 const FEEDBACK_MS = 1_500
 
-/** A button that copies a text to the clipboard and shows the outcome for a moment. */
 export function CopyButton({ text, label }: { readonly text: string; readonly label: string }) {
   const feedback = useSignal('')
   const copy = async (button: HTMLElement) => {
@@ -200,7 +197,7 @@ async function copyText(text: string, button: HTMLElement): Promise<boolean> {
   const field = document.createElement('textarea')
   field.className = 'visually-hidden'
   field.value = text
-  // Next to the button, because text outside an open dialog cannot be selected.
+  // The field is inserted next to the button, because text outside an open dialog cannot be selected.
   button.after(field)
   field.select()
   const isDone = document.execCommand('copy')
@@ -213,7 +210,6 @@ interface LoadMoreProps {
   readonly list: { readonly hasMore: ReadonlySignal<boolean>; more(): Promise<void> }
 }
 
-/** A button that loads the next page of a list; absent on the last page. */
 export function LoadMore({ list }: LoadMoreProps) {
   const { isBusy, problem, run } = useAction()
   return (
@@ -230,7 +226,6 @@ export function LoadMore({ list }: LoadMoreProps) {
   )
 }
 
-/** Renders its children for keys with the `admin` scope, and an explanation for others. */
 export function OperatorsOnly({ children }: { readonly children: ComponentChildren }) {
   if (isOperator.value === undefined) return <p class="dim">Loading…</p>
   if (isOperator.value) return <>{children}</>
@@ -280,7 +275,7 @@ export function Cell({ column = '', children }: { readonly column?: string; read
   )
 }
 
-/** Capability → playground form; the first capability that a model has decides. */
+/** Playground form by capability of the model. If a model has several of these capabilities, then the first one in this list decides. */
 const FORM_OF = [
   ['chat', 'chat'],
   ['transcription', 'audio'],
@@ -296,7 +291,6 @@ interface TryItProps {
   readonly class?: string
 }
 
-/** A link to the playground form for a model; nothing if there is no such form. */
 export function TryIt({ model, capabilities, class: className }: TryItProps) {
   const [, form] = FORM_OF.find(([capability]) => capabilities.includes(capability)) ?? []
   if (!form) return null
@@ -325,7 +319,6 @@ interface PlotProps {
   readonly samples?: number
   /** Lowest value for the top of the scale; default: 1. */
   readonly topMin?: number
-  /** Formats the label at the top of the scale. */
   readonly textOf?: (most: number) => string
 }
 

@@ -161,7 +161,6 @@ function JobName({ id, isDurable }: { readonly id: string; readonly isDurable: b
 const LIMIT = { max: 1_000, default: 100 }
 const PREVIEW_MAX = 8
 
-/** Requeues up to a maximum number of dead letters, after a preview from a dry run. */
 function Redrive({ list }: { readonly list: DeadLetterList }) {
   const isOpen = useSignal(false)
   return (
@@ -301,11 +300,13 @@ class DeadLetterList {
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly pool: string
-  /** Ids that were discarded on this page. Kept, because a response to an older request can still contain them. */
+  /**
+   * Ids of the dead letters that were discarded on this page. A response to an older request can still contain them, so they are filtered
+   * out.
+   */
   readonly #discarded = new Set<string>()
   #last: string | null = null
 
-  /** @param pool Empty: all pools */
   constructor(pool: string) {
     this.pool = pool
   }
@@ -313,8 +314,8 @@ class DeadLetterList {
   async refresh(abort: AbortSignal): Promise<void> {
     try {
       const page = await this.#page({}, abort)
-      // If more new records arrived than a page holds, then some are missing between the pages. The list then starts again from this
-      // page.
+      // If more new records arrived than a page holds, then some are missing between this page and the loaded ones. The list then starts
+      // again from this page.
       const isGap = page.has_more && !page.data.some(({ id }) => this.letters.value.some((known) => known.id === id))
       if (!this.isLoaded.value || isGap) this.#restart(page)
       else this.#merge(page.data)

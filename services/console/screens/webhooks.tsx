@@ -22,14 +22,12 @@ const STATES = [
   { id: 'failed', name: 'Failed', none: 'Events whose retries are exhausted appear here.' },
   { id: 'delivered', name: 'Delivered', none: 'Delivered events appear here until their job expires.' },
 ] as const
-/** Label and CSS class of each delivery status. */
 const STATUSES: Readonly<Record<string, readonly [text: string, status: string]>> = {
   pending: ['pending', 'queued'],
   failed: ['failed', 'failed'],
   delivered: ['delivered', 'completed'],
 }
 
-/** Webhook deliveries with their attempts and errors. Undelivered ones can be resent. */
 export function Webhooks() {
   return (
     <section>

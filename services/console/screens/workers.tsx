@@ -3,7 +3,6 @@ import { fetchJson, isOperator, messageOf, type Page, type Worker } from '#servi
 import { ageText } from '#services/console/api/clock.ts'
 import { Cell, Confirm, ErrorText, OperatorsOnly, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
 
-/** All processes of the fleet that send heartbeats, sorted by pool. */
 const workers = signal<readonly Worker[]>([])
 const isLoaded = signal(false)
 const problem = signal('')
@@ -11,7 +10,6 @@ const problem = signal('')
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Worker', 'Pool', 'Running', 'Models', 'Version', 'State', '']
 
-/** All processes of the fleet, with their load and a button to drain each worker. */
 export function Workers() {
   return (
     <section>
@@ -169,7 +167,6 @@ function stateOf({ slots, suspected, draining, running }: Worker): string {
   return running > 0 ? 'active' : 'idle'
 }
 
-/** Whether no other worker of the pool accepts jobs. */
 function isOnlyActive({ id, role }: Worker): boolean {
   return !workers.value.some((other) => other.role === role && other.id !== id && !other.draining && !other.suspected)
 }

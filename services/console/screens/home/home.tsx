@@ -59,7 +59,7 @@ export function Home() {
 function Problems() {
   const all = problems.value
   if (all.length === 0) {
-    // No text while models are loading, because they are listed below.
+    // While models are loading, no text is shown here, because the page lists these models below.
     if (preparations.value.length > 0) return null
     return (
       <p class="note good">
@@ -88,7 +88,7 @@ function Fix({ text }: { readonly text: string }) {
   return <>{partsOf(text).map((part, nth) => (nth % 2 === 1 ? <code key={nth}>{part}</code> : part))}</>
 }
 
-/** Splits a remedy into text and commands, alternating. A command is quoted in backticks, or follows the last colon. */
+/** Splits a remedy into parts that are alternately text and a command. A command is quoted in backticks, or follows the last colon. */
 function partsOf(text: string): readonly string[] {
   const [, before, command] = /^([^`]*: )((?:npx|node) [^`]+)$/.exec(text) ?? []
   return command === undefined ? text.split('`') : [before ?? '', command]
@@ -190,7 +190,6 @@ const models = signal<readonly Model[]>([])
 const preparations = signal<readonly Preparation[]>([])
 const readyProblems = signal<readonly string[]>([])
 
-/** Health checks; undefined without an admin key. */
 const findings = signal<readonly Finding[] | undefined>(undefined)
 
 /** Error text of the last refresh, or an empty string. The previous data stays on the page. */
@@ -204,7 +203,7 @@ async function refresh(abort: AbortSignal): Promise<void> {
   try {
     const [metrics, ready, list, adminPools] = await Promise.all([
       fetchMetrics(abort),
-      // A 503 lists the problems.
+      // A 503 is not an error here, because its body lists the problems.
       fetchJson<Ready>('/readyz', { signal: abort, expects: [503] }),
       fetchModels(abort),
       isOperator.value ? fetchPools(abort) : undefined,

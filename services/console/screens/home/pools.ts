@@ -79,7 +79,9 @@ function ageOf(at: number | null): number | undefined {
   return at === null ? undefined : Math.max(0, serviceNow() - at)
 }
 
-/** Age of the oldest queued job in seconds, from the metrics, because callers cannot read pools. The metrics are updated less often. */
+/**
+ * Age of the oldest queued job, in seconds. Only the admin API has the exact age, so callers see the metric, which is updated less often.
+ */
 function oldestIn(now: Metrics, pool: string): number | undefined {
   const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)
   const oldest = Math.max(0, ...ages)

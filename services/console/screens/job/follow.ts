@@ -20,7 +20,6 @@ export interface Line {
   readonly note: string
   /** Distinct notes of the newest events of this line; at least one. */
   readonly notes: readonly string[]
-  /** Number of events. */
   readonly times: number
 }
 

@@ -38,7 +38,6 @@ function InputText({ jobInput }: { readonly jobInput: JobInput }) {
   )
 }
 
-/** The recorded steps of a composed job, loaded page by page. */
 export function Steps({ id, count }: { readonly id: string; readonly count: number }) {
   const steps = useSignal<readonly Step[]>([])
   const { problem, isBusy, run } = useAction()

@@ -179,8 +179,8 @@ function curlOf(url: string, { status }: AnyJob): string {
 }
 
 /**
- * The timeline of a job. A job of another project has no events here, because they would reveal its output; its lines are made from its
- * timestamps.
+ * Lines of the timeline. The events of a job of another project cannot be read, because they would reveal its output. The timestamps of
+ * such a job are shown instead.
  */
 function linesOf({ job, operatorJob, lines }: FollowedJob): readonly Line[] {
   return job.value || !operatorJob.value ? lines.value : timesOf(operatorJob.value)
@@ -282,7 +282,7 @@ function detailsOf(job: AnyJob): [string, string][] {
   return details
 }
 
-/** US dollars. Below one dollar with three significant digits, because a call can cost fractions of a cent. */
+/** Formats US dollars. Amounts below one dollar have three significant digits, because a call can cost fractions of a cent. */
 function costText(usd: number): string {
   return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
 }
@@ -303,7 +303,6 @@ function usageOf(usage: unknown): [string, string][] {
   })
 }
 
-/** `prompt_tokens` → `Prompt tokens`. */
 function labelOf(name: string): string {
   return `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`
 }
@@ -350,7 +349,6 @@ function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number 
   usePoll(
     CHILDREN_REFRESH_MS,
     async (signal) => {
-      // The children of a finished job do not change.
       if (!isFinished || !children.isLoaded.peek()) await children.refresh(signal)
     },
     [children, isFinished],

@@ -217,7 +217,6 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
   )
 }
 
-/** The duration of a finished job, or the progress of an unfinished one. */
 function durationOf({ status, queue, started_at, created_at, attempt, ...job }: AnyJob): string {
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   if (ended !== null) return durationText(ended - (started_at ?? created_at))

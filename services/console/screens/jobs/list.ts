@@ -98,7 +98,7 @@ export class JobList {
     return this.#filter.status === '' || this.#filter.status.split(',').includes(status)
   }
 
-  /** Ids begin with their creation time, so they sort by age. */
+  /** Shows the newest job first. Ids begin with their creation time, so sorting by id sorts by age. */
   #show(): void {
     this.jobs.value = [...this.#known.values()].toSorted((a, b) => (a.id < b.id ? 1 : -1))
   }
@@ -118,7 +118,7 @@ export class JobList {
     if (status) query.set('status', status)
     if (isAll && model) query.set('model', model)
     if (!isAll && endpoint) query.set('endpoint', endpoint)
-    // The admin API filters by direct parent. The children of a batch are its parts, not its requests.
+    // The admin API filters by direct parent only. For a batch, it returns the parts of the batch instead of the requests.
     if (group) query.set(isAll ? 'parent_id' : 'group', isAll ? group.replace(/^(msg)?batch_/, 'job_') : group)
     return await fetchJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
   }
@@ -143,13 +143,12 @@ interface Document {
   readonly paths: Readonly<Record<string, { readonly post?: { readonly parameters?: readonly { name: string }[] } }>>
 }
 
-/** The endpoint of batches. Batches are always jobs and do not have the header `prefer`. */
+/** A request to this endpoint always creates a durable job, although the endpoint does not have the header `prefer`. */
 const BATCHES = '/v1/batches'
 
 /** Endpoints whose requests can run as durable jobs; empty until loaded. */
 export const jobEndpoints = signal<readonly string[]>([])
 
-/** Loads the endpoints once per tab. @throws ApiFailure, TypeError */
 export async function loadJobEndpoints(): Promise<void> {
   if (jobEndpoints.value.length === 0) jobEndpoints.value = endpointsOf(await fetchJson<Document>('/openapi.json'))
 }

@@ -10,7 +10,7 @@ const DAYS = [7, 30, 90, 365]
 const SCOPES = { calls: 'API calls', admin: 'Admin: manage all projects, workers and keys' } as const
 
 interface FormProps {
-  /** The key to edit; undefined: create one. */
+  /** The key to edit. Without a key, the form creates one. */
   readonly before?: ApiKey
   readonly close: () => void
 }
@@ -192,7 +192,6 @@ export function Secret({ createdKey, close }: { readonly createdKey: CreatedKey;
   )
 }
 
-/** API field of a limit → label. */
 const LIMITS = {
   requests_per_minute: 'Requests per minute',
   tokens_per_minute: 'Tokens per minute',

@@ -40,7 +40,7 @@ const GRACE_PERIODS = [
 ] as const
 
 const REFRESH_INTERVAL_MS = 10_000
-/** Maximum time until an expiry that is shown to the minute: two days. */
+/** If a key expires within this time (two days), then the expiry is shown to the minute, otherwise as a date. */
 const SOON_SECONDS = 172_800
 const USE_RETENTION_SECONDS = 90 * 86_400
 const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
@@ -230,13 +230,11 @@ function keyName(id: string): string {
   return keys.value.find((key) => key.id === id)?.name ?? id
 }
 
-/** A date, with the time if the expiry is near. */
 function expiryText(expiresAt: number): string {
   const end = new Date(expiresAt * 1_000)
   return expiresAt - serviceNow() < SOON_SECONDS ? minuteText(expiresAt) : end.toLocaleDateString()
 }
 
-/** Replaces a key by a new one and shows the new secret. */
 function Rotate({ apiKey, close }: { readonly apiKey: ApiKey; readonly close: () => void }) {
   const draft = useDraft({ overlap: '86400', expiry: apiKey.expires_at === null ? '' : '30' })
   const created = useSignal<CreatedKey | undefined>(undefined)

@@ -5,7 +5,6 @@ import { type ApiKey, fetchJson, messageOf, type Page, type Project } from '#ser
 const PAGE_SIZE = 100
 const ITEMS_MAX = 1_000
 
-/** Projects and keys, newest first. */
 export const projects = signal<readonly Project[]>([])
 export const keys = signal<readonly ApiKey[]>([])
 export const hasMore = signal(false)
@@ -13,9 +12,9 @@ export const isLoaded = signal(false)
 export const problem = signal('')
 
 interface KeyFilter {
-  /** Empty: all. */
+  /** Id of a project. Empty: all projects. */
   readonly project: string
-  /** Empty: all. */
+  /** State of keys, such as `revoked`. Empty: all states. */
   readonly state: string
 }
 
@@ -58,7 +57,6 @@ export async function saveProject(id: string | undefined, body: object): Promise
   await fetchJson(id === undefined ? '/v1/admin/projects' : pathOf('projects', id), { method: 'POST', body })
 }
 
-/** The name of a project, or its id if it has none. */
 export function nameOf(id: string): string {
   return projects.value.find((project) => project.id === id)?.name ?? id
 }
@@ -109,7 +107,6 @@ export class Draft {
   }
 }
 
-/** A draft that lives as long as its form. */
 export function useDraft(before: Readonly<Record<string, string>> = {}): Draft {
   return useMemo(() => new Draft(before), [])
 }

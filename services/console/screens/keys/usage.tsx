@@ -17,7 +17,6 @@ export function usd(amount: number): string {
   return amount < 0.01 ? `$${amount.toPrecision(2)}` : `$${amount.toFixed(2)}`
 }
 
-/** Requests, tokens and cost of a key or a project, per day. */
 export function Usage({
   owner,
   id,

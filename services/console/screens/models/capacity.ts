@@ -27,15 +27,17 @@ export function capacityOf(id: string, pool: string, all: readonly Worker[]): Mo
 }
 
 /**
- * Slots that a model can use in a worker. Without a concurrency limit, all slots. If there is one limit per kind of work, the highest
- * applies.
+ * Number of a worker's slots that a model can use. A model without a concurrency limit can use all. If each kind of work has its own limit,
+ * then the highest one applies.
  */
 function slotsOf(id: string, { concurrency_limits, slots }: Worker): number {
   const own = concurrency_limits.filter(({ model }) => model === id).map(({ capacity }) => capacity)
   return own.length === 0 ? slots : Math.min(slots, Math.max(...own))
 }
 
-/** Adaptive limits of a model. All workers publish the shared limits; per server, the one with the highest generation is current. */
+/**
+ * Adaptive concurrency limits of a model. All workers publish the limit of each server. The one with the highest generation is the newest.
+ */
 function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
   const newest = new Map<number, Worker['adaptive_limits'][number]>()
   for (const one of workers.flatMap(({ adaptive_limits }) => adaptive_limits).filter(({ model }) => model === id)) {

@@ -5,7 +5,6 @@ import { isLoaded, type ModelState, type PoolModels, pools, problem, refresh, se
 
 const REFRESH_INTERVAL_MS = 2_000
 
-/** Models by pool. Operators also see workers and slots, and can pause a model or a pool. */
 export function Models() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   const count = pools.value.reduce((total, { models }) => total + models.length, 0)

@@ -67,7 +67,6 @@ export async function refresh(abort: AbortSignal): Promise<void> {
   }
 }
 
-/** Pauses or resumes a model or a pool. @throws ApiFailure */
 export async function setPaused(target: Pause['target'], id: string, isPaused: boolean): Promise<void> {
   const path = `/v1/admin/${target}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`
   await fetchJson(path, { method: 'POST' })
@@ -101,8 +100,8 @@ function show(
 }
 
 /**
- * Id and pool of every model, including those that the key may not call. Taken from the metrics if available, because workers list
- * aliases too.
+ * Id and pool of every model, including models that the key may not call. If metrics are available, then they are used, because the lists
+ * of workers also contain aliases.
  */
 function allModels(metrics: Metrics | undefined, workers: readonly Worker[]): readonly (readonly [string, string])[] {
   const shown = metrics

@@ -29,13 +29,15 @@ export interface Field {
   readonly kind: 'number' | 'choice' | 'switch' | 'text'
   readonly min: number | undefined
   readonly max: number | undefined
-  /** 1 for an integer. */
+  /** Step of a number field; 1 for integers. */
   readonly step: number | 'any'
   readonly choices: readonly string[]
   readonly hint: string
 }
 
-/** Absolute value from which a bound is the range of an integer type and not a limit to show. */
+/**
+ * Schemas give the range of an integer type as bounds. A bound of at least this absolute value is such a range and is not shown as a limit.
+ */
 const UNLIMITED = 2 ** 52
 
 function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
@@ -92,7 +94,6 @@ interface Catalog {
   readonly reference: Reference
 }
 
-/** Undefined until loaded. */
 export const catalog = signal<Catalog | undefined>(undefined)
 
 export async function loadCatalog(): Promise<void> {

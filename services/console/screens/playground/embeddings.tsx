@@ -25,7 +25,6 @@ const embedded = signal<
   { lines: readonly string[]; vectors: readonly (readonly number[])[]; note: string } | undefined
 >(undefined)
 
-/** Embeds lines and shows the similarity of each pair. */
 export function EmbeddingsForm() {
   const lines = nonEmptyLines(text.value)
   const isTooMany = lines.length > LINES_MAX
@@ -136,7 +135,6 @@ function cosine(a: readonly number[], b: readonly number[]): number {
   return lengths === 0 ? 0 : dot / lengths
 }
 
-/** The most similar pair of a similarity matrix; undefined for fewer than two rows. */
 function nearestPair(
   rows: readonly (readonly number[])[],
 ): { readonly a: number; readonly b: number; readonly value: number } | undefined {

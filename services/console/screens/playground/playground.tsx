@@ -25,7 +25,7 @@ interface TextCall<Event> {
   readonly path: string
   readonly method: 'responses' | 'messages'
   readonly capability: string
-  /** Option names in display order, and their initial values. */
+  /** Names of the options, in display order. `values` has their initial values. */
   readonly options: readonly string[]
   readonly values: Readonly<Record<string, string>>
   readonly input: string

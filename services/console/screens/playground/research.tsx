@@ -35,7 +35,6 @@ interface Research {
 const run = new Run()
 const research = signal<Research | undefined>(undefined)
 
-/** Starts a research run and follows it until the report is complete. */
 async function startResearch(
   model: string,
   question: string,
@@ -75,7 +74,6 @@ const model = signal('')
 const question = signal('How are webhooks signed?')
 const values = signal<Readonly<Record<string, string>>>({ reasoning_effort: 'low' })
 
-/** Researches a question and shows the progress, then the report with its citations. */
 export function ResearchForm() {
   const now = research.value
   return (
@@ -144,7 +142,6 @@ interface ReportProps {
   readonly citations: readonly Citation[]
 }
 
-/** A report with the quoted sentence of each citation next to it. */
 function Report({ text, citations }: ReportProps) {
   const chosen = useSignal<number | undefined>(undefined)
   const choose = (nth: number) => {
@@ -220,7 +217,6 @@ function markerOf(report: string, { start_index, end_index }: Citation): string 
   return [...report].slice(start_index, end_index).join('')
 }
 
-/** A part of a line: text, a link, or a citation marker with the index of its citation. */
 type Piece =
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'link'; readonly text: string; readonly url: string }
@@ -238,7 +234,7 @@ function linesOf(report: string, citations: readonly Citation[]): readonly Line[
     .flatMap((line) => (line.trim() === '' ? [] : [lineOf(line)]))
 }
 
-/** Delimits the citation markers. Annotation indices count code points. */
+/** Puts delimiters around each citation marker. The indices of a citation count code points, so the report is split into code points. */
 function marked(report: string, citations: readonly Citation[]): string {
   const points = [...report.replaceAll(OPEN, ' ').replaceAll(CLOSE, ' ')]
   const parts: string[] = []

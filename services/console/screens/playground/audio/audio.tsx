@@ -9,7 +9,6 @@ import { modelsFor, optionsOf } from '#services/console/screens/playground/catal
 import { audio, barsOf, download, Player } from './state.ts'
 import { type SubtitleFormat, subtitlesOf, type Transcript } from './transcript.ts'
 
-/** Transcribes a file or a recording and shows words and speakers on the waveform. */
 export function AudioForm() {
   const { run, model, file, values, player, transcript } = audio
   useEffect(() => () => player.stop(), [])
@@ -66,7 +65,6 @@ function SpeakersChoice() {
   )
 }
 
-/** Selects the audio: a file that is chosen or dropped, or a recording. */
 function Source() {
   const isOver = useSignal(false)
   const field = useRef<HTMLInputElement>(null)
@@ -126,7 +124,6 @@ interface TranscriptViewProps {
   readonly onPlay: (seconds: number) => void
 }
 
-/** A transcript by segment. A timestamp starts playback; subtitles can be downloaded. */
 function TranscriptView({ transcript, name, onPlay }: TranscriptViewProps) {
   const stem = name.replace(/\.\w+$/, '')
   const save = async (format: SubtitleFormat) => download(`${stem}.${format}`, await subtitlesOf(transcript, format))
@@ -194,7 +191,6 @@ interface WaveformProps {
   readonly transcript: Transcript | undefined
 }
 
-/** A waveform with the words below it. A click on either starts playback there. */
 function Waveform({ player, transcript }: WaveformProps) {
   const sound = player.sound.value
   const path = useMemo(() => (sound ? pathOf(barsOf(sound)) : ''), [sound])

@@ -1,10 +1,10 @@
 /** A request sent by a form, with the details that code in another language needs to repeat it. */
 export interface Call {
-  /** Distinguishes several requests of one form, such as by model. */
+  /** Label that distinguishes several requests of one form, such as the id of the model. */
   readonly name: string
   readonly path: string
   readonly body: Readonly<Record<string, unknown>>
-  /** Method of the OpenAI SDK (`messages`: of the Anthropic SDK); absent: the SDK has none. */
+  /** Method of the OpenAI SDK, except `messages`, which belongs to the Anthropic SDK. Absent if no SDK has a method for the endpoint. */
   readonly method?:
     | 'chat.completions'
     | 'responses'
@@ -138,8 +138,7 @@ for await (const chunk of stream) {
 }
 
 /**
- * The request body for SDK code. The options for usage in a stream are removed, and `stream` too if the SDK has no method for the
- * endpoint.
+ * Returns the request body for SDK code, without `stream_options`. If the SDK has no method for the endpoint, then `stream` is removed too.
  */
 function bodyOf({ body, method }: Call): Record<string, unknown> {
   const { stream_options: _, stream, ...rest } = body

@@ -9,7 +9,7 @@ import type { Run } from './run.ts'
 
 interface CallFormProps {
   readonly run: Run
-  /** Capability and choice of the model; absent: the endpoint needs no model. */
+  /** The model field: the capability that the endpoint requires, and the chosen model. Absent if the endpoint needs no model. */
   readonly model?: { readonly capability: string; readonly chosen: Signal<string> }
   readonly fields: readonly Field[]
   readonly values: Signal<Readonly<Record<string, string>>>
@@ -20,7 +20,6 @@ interface CallFormProps {
   readonly isReady: boolean
   readonly send: (options: Readonly<Record<string, unknown>>) => Promise<void>
   readonly children: ComponentChildren
-  /** Content next to the submit button. */
   readonly extra?: ComponentChildren
   readonly outcome?: ComponentChildren
   readonly hint?: ComponentChildren
@@ -75,7 +74,7 @@ export function TextField({ label, text, rows, isSource = false }: TextFieldProp
   }
   const source = isSource && ({ class: 'source', spellcheck: false, autocapitalize: 'off' } as const)
   return (
-    // biome-ignore lint/a11y/noLabelWithoutControl: the control is within, one of two.
+    // biome-ignore lint/a11y/noLabelWithoutControl: the label contains an input or a textarea.
     <label>
       <span>{label}</span>
       {rows === undefined ? (
@@ -87,7 +86,6 @@ export function TextField({ label, text, rows, isSource = false }: TextFieldProp
   )
 }
 
-/** The trimmed lines of a text, without empty ones. */
 export function nonEmptyLines(text: string): readonly string[] {
   return text.split('\n').flatMap((line) => line.trim() || [])
 }
@@ -98,7 +96,6 @@ interface SendProps {
   readonly isReady: boolean
 }
 
-/** A submit button that becomes a Stop button while the request is in flight. */
 function Send({ run, label, isReady }: SendProps) {
   return run.isBusy.value ? (
     <button key="stop" type="button" class="primary" onClick={() => run.stop()}>
@@ -111,7 +108,6 @@ function Send({ run, label, isReady }: SendProps) {
   )
 }
 
-/** The error of the last request with its remedy; nothing after a success. */
 export function RunProblem({ run }: { readonly run: Run }) {
   const { message = '', fix = '' } = run.problem.value ?? {}
   return <ErrorText text={[message, fix].filter(Boolean).join(' ')} />
@@ -203,7 +199,6 @@ interface OptionsProps {
   readonly fields: readonly Field[]
   readonly values: Signal<Readonly<Record<string, string>>>
   readonly shown?: number
-  /** Content above the options, such as the model. */
   readonly children?: ComponentChildren
 }
 
@@ -238,7 +233,7 @@ function Option({ field, values }: { readonly field: Field; readonly values: Opt
   }
   return (
     <div>
-      {/* biome-ignore lint/a11y/noLabelWithoutControl: the control is within, one component down. */}
+      {/* biome-ignore lint/a11y/noLabelWithoutControl: the label contains the input that Control renders. */}
       <label>
         <span>{label}</span>
         <Control field={field} value={values.value[name] ?? ''} hintId={hint ? id : undefined} onChange={change} />

@@ -29,7 +29,6 @@ const isCompared = signal(false)
 const system = signal('')
 const values = signal<Readonly<Record<string, string>>>({ max_tokens: '512' })
 
-/** A conversation with one model, or with two side by side. The conversation lasts as long as the tab. */
 export function ChatForm() {
   useEffect(() => {
     first.model.value = modelFor('chat', queryParam('model') || first.model.value)
@@ -101,7 +100,7 @@ function Models() {
   )
 }
 
-/** The option `reasoning_effort` is shown for reasoning models only. */
+/** Returns the request options. `reasoning_effort` is included only if all chosen models are reasoning models. */
 function chatFields(): readonly Field[] {
   const sides = isCompared.value ? [first, second] : [first]
   const reasons = sides.every(({ model }) => modelsFor('reasoning').some(({ id }) => id === model.value))

@@ -20,7 +20,6 @@ export interface SendOptions {
   readonly options: Readonly<Record<string, unknown>>
 }
 
-/** A conversation with one model, updated as tokens arrive. */
 export class Conversation {
   readonly messages = signal<readonly ChatMessage[]>([])
   readonly model = signal('')
