@@ -21,7 +21,7 @@ import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Rerankers } from './rerank.ts'
 
-/** Maximum base64 characters of one event: half of the limit of an event, 512 KiB of JSON. */
+/** Maximum base64 characters of the vectors in one event. An event may have 512 KiB of JSON, and half of that is used. */
 const PIECE_CHARS = 256 * 1024
 
 /** Maximum time between event-loop yields while inputs are checked. */
@@ -103,7 +103,8 @@ async function* embedAll(
   const texts = await textsOf(inputs, model, signal)
   const vectors = new Vectors(texts.length, dimensions)
   signal.throwIfAborted()
-  // Also aborts the calls if the consumer leaves. A plain listener is cheaper than `AbortSignal.any`, and a normal end creates no error.
+  // The calls have a controller of their own, because the consumer may stop reading without aborting `signal`. A plain listener is cheaper
+  // than `AbortSignal.any`.
   const left = new AbortController()
   const leave = () => left.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
@@ -134,8 +135,8 @@ function progressOf(done: number, all: number) {
 }
 
 /**
- * Bounds the memory of large jobs, because a job's vectors stay in memory until the job ends, and a worker runs hundreds of jobs. A
- * permit is needed per input.
+ * Takes one permit per input of a large job. The permits bound memory, because a worker runs hundreds of jobs and holds their vectors in
+ * memory.
  *
  * Large jobs start in order of arrival, as soon as enough permits are free. Small jobs start at once.
  */
@@ -146,9 +147,9 @@ export async function takePermits(permits: Semaphore, inputs: number, signal: Ab
 }
 
 /**
- * The texts of a job. Token inputs are decoded. Lengths are checked; a tokenizer is loaded only if an input may be too long.
+ * Returns the texts of a job. Inputs of token ids are decoded, and the lengths of all inputs are checked.
  *
- * Most texts are short enough to skip the tokenizer: a token has at least one byte, so the bytes of a text bound its tokens.
+ * Most texts skip the tokenizer. A token has at least one byte, so a text has at most as many tokens as bytes.
  *
  * @throws ServiceError `context_length_exceeded`; `invalid_value` for unknown token ids; the signal's reason
  */
@@ -236,8 +237,8 @@ class Vectors {
   }
 
   /**
-   * Emits the vectors that follow the emitted ones without a gap, in full pieces. An incomplete piece is emitted only at the end of the
-   * job.
+   * Emits vectors in the order of the inputs, up to the first input whose vector is missing. An incomplete piece is emitted only at the end
+   * of the job.
    */
   *take(): Generator<EmbedEvent> {
     for (;;) {
@@ -268,7 +269,6 @@ class Vectors {
     return isLast && piece.length > 0 ? this.#without(piece) : undefined
   }
 
-  /** Removes a piece from memory, because the emitted event contains its vectors. */
   #without(piece: string[]): string[] {
     this.#vectors.fill(undefined, this.#emitted, this.#emitted + piece.length)
     return piece

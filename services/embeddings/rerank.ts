@@ -25,7 +25,6 @@ export class Rerankers {
     this.#embed = embed
   }
 
-  /** Yields the results, then the usage. @throws ServiceError, or the signal's reason */
   async *run(request: RerankRequest, context: AttemptContext): AsyncGenerator<RerankEvent> {
     const ranks = this.#models.find(request.model)?.task === 'rerank'
     const { results, tokens } = ranks ? await this.#ask(request, context) : await this.#compare(request, context)
@@ -33,7 +32,6 @@ export class Rerankers {
     yield { type: 'usage', usage: { input_tokens: tokens, output_tokens: 0 } }
   }
 
-  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses them has ended */
   retire(untilOver: Promise<void>): Promise<void> {
     return this.#engines.retire(untilOver)
   }

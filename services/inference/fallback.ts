@@ -22,7 +22,7 @@ export function generateWithFallback(
 ): AsyncGenerator<GenerateEvent> {
   const ask = async (model: ModelConfig): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
-    // For the requested model, the name that the caller used is kept, because it may be an alias.
+    // The requested model keeps the name that the caller used, because the caller may have used an alias. A fallback is called by its id.
     const named = model === chain[0] ? request : { ...request, model: model.id }
     requireCompletable(model, named)
     const engine = engines.of(model)
@@ -75,7 +75,6 @@ function outputOf({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: Gene
   }
 }
 
-/** The finish event of a choice with the categories that the content filter detected. */
 function withFindings(event: GenerateEvent, detected: ContentFindings['detected']): GenerateEvent {
   const results = detected.map((category) => [category, { filtered: false, detected: true }])
   return { ...event, filter: Object.fromEntries(results) } as GenerateEvent

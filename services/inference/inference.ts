@@ -23,7 +23,7 @@ import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { type Generate, generateHosted } from './hosted/hosted.ts'
 import { requirePublic, requirePublicUrls } from './remote-urls.ts'
 
-/** Maximum results per event: about 80 KB of JSON. */
+/** Maximum moderation results per event. 64 results are about 80 KB of JSON. */
 const PIECE_RESULTS = 64
 
 /** Progress is published at most twice a second (docs/internals/protocol.md, Job events). */
@@ -125,7 +125,7 @@ function* readRequest(body: unknown): Generator<undefined, GenerateRequest> {
   return request
 }
 
-/** Passes events on. Meanwhile publishes the number of generated tokens, and the percentage of the maximum, as progress. */
+/** Yields the events unchanged. Publishes the estimated number of generated tokens as progress, with the percentage of the maximum. */
 async function* withProgress(
   events: AsyncIterable<GenerateEvent>,
   request: GenerateRequest,
@@ -202,7 +202,6 @@ class Moderators {
     }
   }
 
-  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses them has ended */
   retire(untilOver: Promise<void>): Promise<void> {
     return this.#engines.retire(untilOver)
   }

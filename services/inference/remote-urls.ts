@@ -29,7 +29,7 @@ export async function requirePublicUrls(
 }
 
 /**
- * Checks a list of URLs by the rules of {@link requirePublicUrls}.
+ * Rejects each URL that resolves to a non-public address, as {@link requirePublicUrls} does for a whole request.
  *
  * @param param Field that the error names. @param mayBeUnknown Accept names that do not resolve here.
  */

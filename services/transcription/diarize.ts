@@ -37,7 +37,7 @@ export async function* withSpeakers(
   try {
     if (isTogether) speakers.start()
     for await (const event of transcribe(either)) {
-      // On one machine the transcription starts first, because the caller watches its text.
+      // If both run on this machine, then diarization starts after the first text, because the caller watches the text.
       if (event.type === 'text') speakers.start()
       if (event.type === 'segment') speakers.hold(event.segment)
       if (event.type === 'usage' && speakers.isBehind) {
@@ -67,7 +67,6 @@ class Speakers {
     this.#onFailure = onFailure
   }
 
-  /** Whether segments wait for their speakers. */
   get isBehind(): boolean {
     return this.#held.length > 0 && !this.#labels
   }

@@ -7,7 +7,7 @@ import type { Turn } from '#shared/engines/engine.ts'
  * usually an error of the diarization.
  */
 const STRAY_SECONDS_MAX = 0.4
-/** Turns farther than this from a segment are considered only if no turn is nearer. */
+/** Maximum seconds between a segment and a turn that may be its speaker's. Farther turns are considered only if no turn is nearer. */
 const NEAR_SECONDS = 30
 
 type Span = Pick<Turn, 'start' | 'end'>
@@ -68,7 +68,6 @@ export class SpeakerLabels {
     return name
   }
 
-  /** The first letter that is not the name of a speaker. */
   #nextLetter(): string {
     const taken = new Set([...this.#known, ...this.#names.values()])
     for (let index = 0; ; index++) if (!taken.has(letter(index))) return letter(index)

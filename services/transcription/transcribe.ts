@@ -88,8 +88,8 @@ function transcribeInspected(
 }
 
 /**
- * Checks the audio and returns its length, or undefined if the local decoder is unavailable. Without local models a deployment needs no
- * Python: the upstream then rejects unreadable audio.
+ * Checks the audio and returns its length, or undefined if the local decoder is unavailable. A deployment without local models needs no
+ * Python and thus has no decoder. The upstream then rejects unreadable audio.
  */
 async function inspect(
   bench: Workbench,
@@ -103,8 +103,7 @@ async function inspect(
     return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
   } catch (error) {
     const why = ServiceError.from(error)
-    // The file exceeds only the remaining quota. Whether it is too long at all is decided when it is retried without other files in
-    // flight.
+    // The file exceeds the remaining quota of its tenant. Without other files in flight, a retry shows whether the file alone is too long.
     if (why.code === 'audio_too_long' && secondsMax < bench.ports.config.audioSecondsMax) throw place.refusal()
     // Diarization needs the same local server, so the call cannot continue without it.
     if (why.code !== 'model_loading' || request.diarize) throw error

@@ -3,10 +3,10 @@ import { tolerant } from '#shared/lib/tolerant.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, notRun, textField } from './tool.ts'
 
-/** Maximum characters of a program's output: in the answer, and in the text for the model. */
+/** Maximum characters of a program's output in the answer to the caller. The model reads at most {@link READ_CHARS_MAX}. */
 const LOGS_CHARS_MAX = 256 * 1024
 const READ_CHARS_MAX = 32 * 1024
-/** Maximum base64 characters of the figures of one call. Events and the answer both contain the figures. */
+/** Maximum base64 characters of all figures of one call. Figures beyond the maximum are left out. */
 const IMAGES_CHARS_MAX = 1024 * 1024
 
 const Result = tolerant(CodeResult)

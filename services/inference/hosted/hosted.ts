@@ -36,7 +36,8 @@ const searching: HostedRunner = {
     const search = hosted?.search
     const limits = { limit: search?.results_max ?? RESULTS_USUAL, domains: search?.domains ?? { allow: [], deny: [] } }
     const body: SearchRequest = { query, in: tool === 'web_search' ? 'web' : 'documents', ...limits }
-    // A search has no endpoint of its own. This one selects the pool and model that search.
+    // No endpoint offers a search alone. The job names the endpoint of deep research, because the pool and the models of that endpoint run
+    // searches.
     const endpoint = '/v1/deep-research'
     const model = search?.model ?? ''
     return { endpoint, kind: 'search', pool: 'research', model, body, deadlineInMs: SEARCH_MS_MAX }
@@ -125,7 +126,6 @@ class HostedAnswer {
     this.#callsMax = request.hosted?.calls_max ?? Number.POSITIVE_INFINITY
   }
 
-  /** @returns Usage of all rounds */
   async run(): Promise<Usage> {
     for (let at = 0; ; at++) {
       const isOver = this.#runs >= this.#callsMax || at >= ROUNDS_MAX
@@ -195,7 +195,6 @@ class HostedAnswer {
     return this.#composition.submit({ key: `hosted.${run}`, ...child })
   }
 
-  /** Appends the calls and their results to the conversation of the next round. */
   #continue(round: Round, runs: readonly Run[], results: readonly HostedResult[]): void {
     const calls = round.hosted.map(({ id, tool: name, arguments: text }) => {
       return { type: 'tool_call' as const, id, name, arguments: text }
@@ -234,7 +233,7 @@ function resultEvent(run: number, { status, output }: HostedResult): GenerateEve
   return { type: 'hosted_result', choice: 0, run, status, output }
 }
 
-/** Buffers the output of one round, within the size of a recorded step. */
+/** Buffers the output of one round. The output must fit into a recorded step; larger output is rejected. */
 export class OutputBuffer {
   readonly #events = new EventBuffer(mergeGenerateEvents)
   #bytes = 0
@@ -247,7 +246,6 @@ export class OutputBuffer {
     if (this.#bytes > STEP_BYTES_MAX) throw tooLarge()
   }
 
-  /** @throws ServiceError `answer_too_large` */
   takeAll(): GenerateEvent[] {
     const events = this.#events.takeAll()
     if (bytesOf(events) > STEP_BYTES_MAX) throw tooLarge()
@@ -270,7 +268,6 @@ interface HostedCall {
   readonly arguments: string
 }
 
-/** Only the first round emits a start event. */
 interface Round {
   /** Text, refusals and reasoning; in the first round also the start event. */
   readonly text: readonly GenerateEvent[]

@@ -163,7 +163,6 @@ function signatureOf(published: GenerateEvent, generated: GenerateEvent, length:
     : undefined
 }
 
-/** An event without its first characters; undefined if nothing is left. */
 function after(event: GenerateEvent, length: number): GenerateEvent | undefined {
   if (!('text' in event) || event.text.length <= length) return undefined
   const text = event.text.slice(length)

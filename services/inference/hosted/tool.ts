@@ -9,7 +9,10 @@ export interface HostedResult {
   readonly text: string
 }
 
-/** Arguments of a hosted call. Invalid arguments are a `problem` for the model instead of an error, because models may write anything. */
+/**
+ * Arguments of a hosted call. Invalid arguments do not end the job. The model receives `problem` as the result of its call and can try
+ * again.
+ */
 export interface HostedInput {
   /** The code or the query. */
   readonly input: string
@@ -23,17 +26,14 @@ export interface HostedSettings {
 /** A tool that the service runs as a child job of a pool. */
 export interface HostedRunner {
   read(text: string): HostedInput
-  /** The child job of a call, without its key. */
   child(input: string, tool: HostedTool, request: GenerateRequest, settings: HostedSettings): Omit<ChildJob, 'key'>
   result(end: Extract<ChildEnd, { state: 'completed' }>): HostedResult
 }
 
-/** The result of a call that was not run, with the reason. */
 export function notRun(problem: string): HostedResult {
   return { status: 'failed', output: [{ type: 'logs', logs: problem }], text: `Error: ${problem}` }
 }
 
-/** A text field of a JSON object. Undefined if the JSON is invalid, or if the field is missing or not a text. */
 export function textField(json: string, name: string): string | undefined {
   // Invalid JSON is no error here: the model receives the problem as the result of its call.
   const value = objectIn(json)?.[name]
