@@ -11,11 +11,10 @@ import { createServer } from '#shared/process/node-http.ts'
 /** Health before the services start: the process is live but not ready, so an orchestrator does not kill it. */
 const STARTING: Health = { problems: () => ['it is being started'], metrics: undefined }
 
-/** HTTP port that serves only health and metrics. */
 export interface HealthPort {
   /**
-   * Replaces the starting state with the health of these services. The array is read on each request, so later
-   * additions count.
+   * Replaces the starting state with the health of these services. The array is read on each request, so services that are added later
+   * count too.
    */
   show(services: readonly Service[], ports: Pick<Ports, 'metrics'>): void
 }

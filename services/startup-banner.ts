@@ -7,7 +7,6 @@ import type { Role } from './services.ts'
 /** Roles that download or build something before they can run a job. */
 const PREPARING: readonly Role[] = ['inference', 'embeddings', 'transcription', 'code']
 
-/** Explanation of the progress bars of the first start. */
 const FIRST_START = [
   'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
   'ready, calls to it return 503 with its progress.',

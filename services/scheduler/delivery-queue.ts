@@ -6,12 +6,12 @@ import type { WebhookDelivery } from '#schemas/durable-job.ts'
  * Tenants are served in turn, and within a tenant its hosts. A message whose tenant or host has no permit left is passed over, so that a
  * slow receiver delays its own messages only.
  *
- * The queue of one host contains at most the messages that are expected to be sent within 20 s. A host with 4 permits that answers in 0.2
- * s may have 400 messages in the queue. A host that exceeds the timeout of 15 s each time may have 6.
+ * The queue of one host contains at most the messages that are expected to be sent within 20 s. A host with 4 permits that answers in 0.2 s
+ * may have 400 messages in the queue. A host that exceeds the timeout of 15 s each time may have 6.
  *
- * If the whole queue is full, then the tenant with the most messages loses the last message of its longest queue. RFC 8290 treats packets
- * alike. A message that does not fit, or was removed, is returned to the store until shortly before it can be sent. A backlog of 10,000
- * messages therefore costs few store writes per sent message.
+ * If the whole queue is full, then the tenant with the most messages loses the last message of its longest queue. RFC 8290 likewise drops
+ * packets of the longest queue. A message that does not fit, or was removed, is returned to the store until shortly before it can be sent.
+ * A backlog of 10,000 messages therefore costs few store writes per sent message.
  */
 
 const PERMITS = 32
@@ -20,7 +20,6 @@ const PERMITS_PER_HOST = 4
 
 const WAITING_MAX = 2_048
 const WAITING_PER_HOST_MAX = 512
-/** Time within which the waiting messages of one host are expected to be sent. */
 const WAITING_MS = 20_000
 
 /** Assumed response time of a host before its first answer, and the weight of each answer in the moving average. */
@@ -102,7 +101,7 @@ export class DeliveryQueue {
   delayMs(taken: Taken, random: number, now = performance.now()): number {
     const host = this.#hostOf(taken.host)
     const stepMs = host.answerMs / PERMITS_PER_HOST
-    // Counts half of the time that the queue needs, so that the message returns before the queue is empty.
+    // The message is postponed by only half of the time in which the host's waiting messages are sent. The host then never idles.
     host.lastTurnAt = Math.max(host.lastTurnAt, now + (host.waiting * stepMs) / 2) + stepMs
     const delayMs = host.lastTurnAt - now
     this.#forgetIdle(taken)
@@ -135,7 +134,6 @@ export class DeliveryQueue {
     return undefined
   }
 
-  /** Removes the last message of the longest queue of the tenant with the most messages. */
   #evict(): Taken {
     const tenant = [...this.#tenants.values()].reduce((most, one) => (one.waiting > most.waiting ? one : most))
     const [name] = [...tenant.queues].reduce((longest, one) => (one[1].length > longest[1].length ? one : longest))

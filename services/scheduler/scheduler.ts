@@ -84,8 +84,8 @@ function openLoops(
   sweeps: Sweeps,
   sender: WebhookSender,
 ): Loop[] {
-  // Lease of the reaper, which must be shorter than the interval of a worker's lease renewals. Otherwise a store outage would look like
-  // the failure of all workers.
+  // The reaper's lease is shorter than the leases of workers. If a store outage outlasts the leases of workers, then it outlasts the
+  // reaper's lease too. The reaper then waits again before it requeues jobs.
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable
@@ -94,8 +94,8 @@ function openLoops(
   const canPublish = () => store.isReachable && broker.isReachable
   const isAlone = config.databaseUrl === undefined
   const common = { log, isAlone, canRun }
-  // For all loops except the reaper, which must renew its lease without a pause. A reaper requeues jobs only after it has held the lease
-  // for some time.
+  // Options of loops that pause while there is no work. The reaper never pauses, because it must hold its lease for some time before it
+  // requeues jobs.
   const resting = { ...common, rest: (stopped: AbortSignal) => store.untilWork(stopped) }
   return [
     new Loop({ ...resting, name: 'due', intervalMs: START_DUE_MS, canRun: canPublish, run: () => sweeps.startDue() }),
@@ -130,7 +130,10 @@ interface LoopOptions {
   readonly isAlone?: boolean
   /** Waits until there may be work, or until the signal aborts. Default: no wait. */
   rest?(stopped: AbortSignal): Promise<void>
-  /** False while a dependency is unreachable. The dependency's own check reports this. */
+  /**
+   * False while a dependency is unreachable. Iterations are then skipped without a log entry, because the check of the dependency reports
+   * the outage.
+   */
   canRun(): boolean
   /**
    * Runs one iteration.
@@ -193,7 +196,8 @@ export class Loop {
       this.#isFailing = false
       return hasMore
     } catch (error) {
-      // Logged once per outage. Not logged if a dependency is unreachable, because the dependency's own check reports that.
+      // An outage is logged once. If a dependency is unreachable, then nothing is logged here, because the check of the dependency reports
+      // the outage.
       if (!this.#isFailing && this.#options.canRun()) {
         this.#isFailing = true
         log.error({ err: error, loop: name }, 'scheduler loop failed; retrying')

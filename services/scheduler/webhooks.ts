@@ -58,7 +58,6 @@ export interface WebhookOptions {
   readonly log: Log
   readonly metrics: Metrics
   readonly version: string
-  /** Keys that sign the messages of each tenant; see `webhook-secret.ts`. */
   readonly keysOf: SigningKeys
   readonly policy: OutboundPolicy
   /** Delays between attempts; default: those of docs/guides/webhooks.md. */
@@ -212,7 +211,8 @@ export class WebhookSender {
 }
 
 function unsigned({ next_at_ms, created_at_ms }: WebhookDelivery): Result {
-  // Uses times of the database only: `next_at_ms` is the end of the lease.
+  // The age is computed from times of the database only, so the clock of this process does not matter. `next_at_ms` is the end of the
+  // lease.
   const ageMs = next_at_ms - LEASE_MS - created_at_ms
   const retryInMs = Math.min(Math.max(ageMs, UNSIGNED_MS_MIN), UNSIGNED_MS_MAX)
   return { state: 'pending', retryInMs, error: 'The signing secret cannot be read now.', isUntried: true }
