@@ -1,15 +1,14 @@
-/** Minimum silence of a whole server, in milliseconds, before it is considered hanging. */
+/** Minimum time without any answer, in milliseconds, before a server counts as hanging. */
 const SILENCE_MS_MIN = 10_000
 /** Time after a decrease during which the limit rises slowly. */
 const SLOW_RISE_MS = 10_000
-/** Maximum pause that a server may request. */
 const PAUSE_MS_MAX = 60_000
 
-/** Tolerated calls in the queue inside a server, so that it is never idle: a share of the limit, and a minimum. */
+/** Number of calls that may queue inside the server, so that it is never idle: `part` of the limit, but at least `least`. */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** Minimum share of the limit that one decrease keeps when calls queue inside the server. */
+/** A decrease because of a queue keeps at least this fraction of the calls in flight. */
 const STEP_MIN = 0.5
-/** Time after calls queued inside the server during which the limit rises slowly, from nine tenths of its value at that time on. */
+/** Calls once queued inside the server. For this time, the limit rises slowly above nine tenths of the limit of that moment. */
 const QUEUE_SLOW_RISE_MS = 60_000
 
 export interface LimitPartition {
@@ -21,7 +20,9 @@ const UNDIVIDED: LimitPartition = { workers: 1, partOf: (limit) => limit }
 
 export interface Permit {
   readonly startedAtMs: number
-  /** Whether the first byte measures the server's speed. The first byte of a whole answer arrives with its last, so it does not. */
+  /**
+   * False if the answer arrives as a whole. The first byte then arrives with the last, so it does not measure the server's speed.
+   */
   readonly isTimed: boolean
   /** Whether at least half of the limit was in use when the call began. Only then does the answer raise the limit. */
   readonly canRaiseLimit: boolean
@@ -51,7 +52,7 @@ export class AdaptiveLimit {
   readonly #queueing = new Queueing()
   #limit: number
   #generation = 0
-  /** The limit at which calls last queued inside the server, with its time; and the limit before that decrease. */
+  /** The limit to which a queue inside the server last lowered it, with the time; and the limit before that decrease. */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   #limitBeforeQueue: number | undefined
   #loweredAtMs = Number.NEGATIVE_INFINITY
@@ -96,7 +97,6 @@ export class AdaptiveLimit {
     return this.#open.size < this.permits
   }
 
-  /** Remaining pause that the server requested, in milliseconds. */
   get pausedMs(): number {
     return Math.max(0, this.#pausedUntilMs - this.#nowMs())
   }
@@ -139,7 +139,6 @@ export class AdaptiveLimit {
     else this.#lower(1)
   }
 
-  /** Ends a call, whatever its result. */
   end(permit: Permit): void {
     if (permit.isTimed && !this.#unanswered.has(permit)) this.#queueing.ended(this.#nowMs() - permit.startedAtMs)
     this.#open.delete(permit)
@@ -155,7 +154,6 @@ export class AdaptiveLimit {
     return this.#queueing.part * this.#used > this.#toleratedQueue / 2
   }
 
-  /** Tolerated number of calls in the queue inside the server. */
   get #toleratedQueue(): number {
     return Math.max(TOLERATED_QUEUE.least, TOLERATED_QUEUE.part * this.#limit)
   }
@@ -202,7 +200,7 @@ export class AdaptiveLimit {
     this.#queueing.lowered(this.#nowMs())
   }
 
-  /** Restores the limit if fewer calls brought no earlier first bytes: the cause was not a queue. */
+  /** Called when first bytes stayed late although fewer calls were sent. The cause was no queue, so the limit is restored. */
   #restoreLimit(): void {
     this.#limit = Math.max(this.#limit, this.#limitBeforeQueue ?? 1)
     this.#limitBeforeQueue = undefined
@@ -219,19 +217,20 @@ export class AdaptiveLimit {
   }
 }
 
-/** Streams per measurement window: half of the calls in flight, within these bounds. */
+/** A measurement ends after as many first bytes as half of the calls in flight, within these bounds. */
 const WINDOW_STREAMS = { least: 8, most: 64 }
-/** Length of a span. The shortest wait of each of the last ten spans is stored. */
+/** The shortest wait of each of the last ten spans of this length is stored. */
 const SPAN_MS = 60_000
 const SPANS = 10
 /**
- * Maximum ratio of the new to the old wait at which a decrease of the limit counts as effective. After this many decreases without effect, the cause is not a queue.
+ * A decrease of the limit helped if the new wait is at most this fraction of the old wait. After `FUTILE_DECREASES_MAX` decreases
+ * that did not help, the cause is not a queue.
  */
 const IMPROVEMENT_RATIO = 0.9
 const FUTILE_DECREASES_MAX = 2
 /**
- * Tolerated delay of a first byte: a multiple of the usual wait, or at least this many milliseconds. A server that batches calls delays first
- * bytes under load although its throughput rises.
+ * A first byte counts as late only after this delay beyond the usual wait: `times` the usual wait, but at least `ms`. Servers that
+ * batch calls delay first bytes under load although their throughput rises.
  */
 const TOLERATED_DELAY = { times: 2, ms: 250 }
 
@@ -243,40 +242,39 @@ export interface FirstByte {
 /**
  * Estimates the share of a server's calls that wait in a queue inside it.
  *
- * By Little's law, the calls in the queue are those that arrive during the avoidable delay of a first byte. TCP Vegas uses the same
- * estimate (Brakmo and Peterson, IEEE JSAC 13:8, 1995). The longer a whole answer takes, the smaller is the share that a given delay stands
- * for.
+ * By Little's law, the number of calls in the queue is the arrival rate times the delay of a first byte. TCP Vegas uses the same
+ * estimate (Brakmo and Peterson, IEEE JSAC 13:8, 1995). The share of queued calls is therefore the delay divided by the duration of
+ * a whole call.
  *
- * The shortest wait of each window is compared with the shortest wait of ten minutes. A queue makes the shortest wait longer; a single long
- * prompt does not.
+ * The shortest wait of a measurement is compared with the shortest wait of the last ten minutes. A queue makes even the shortest
+ * wait longer; a single long prompt does not.
  *
- * If waits stay long twice in a row although fewer calls were sent, then they have another cause and become the usual wait.
+ * If waits stay long after two decreases of the limit, then they have another cause. Long waits then become the usual wait.
  */
 export class Queueing {
-  /** Shortest wait of each recent span; the newest last. */
   readonly #spans: { readonly fromMs: number; ms: number }[] = []
   #window: number[] = []
   #windowFromMs = Number.NEGATIVE_INFINITY
   /** Smoothed duration of a whole call. */
   #wholeMs: number | undefined
-  /** Shortest wait at the last decrease, until its effect is known. */
+  /** Shortest wait before the last decrease; undefined once the effect of the decrease is known. */
   #loweredFrom: number | undefined
   #futileDecreases = 0
   #shortestNow: number | undefined
-  /** Share of the calls that queue, from 0 to 1, in the last window. */
+  /** Share of the calls, from 0 to 1, that queued during the last measurement. */
   part = 0
 
   ended(ms: number): void {
     this.#wholeMs = this.#wholeMs === undefined ? ms : this.#wholeMs + (ms - this.#wholeMs) / 8
   }
 
-  /** Called when the limit was lowered because of this estimate: the next window shows whether that helped. */
+  /** Called when this estimate has lowered the limit. The next measurement shows whether the decrease helped. */
   lowered(nowMs: number): void {
     this.#loweredFrom = this.#shortestNow
     this.restart(nowMs)
   }
 
-  /** Starts a new window. Calls from before it are ignored, because the number of calls in flight was different. */
+  /** Starts a new measurement. First bytes of calls that began earlier are ignored, because more or fewer calls were in flight. */
   restart(nowMs: number): void {
     this.#windowFromMs = nowMs
     this.#window = []
@@ -285,9 +283,8 @@ export class Queueing {
   /**
    * Adds a first byte.
    *
-   * @param inFlight Calls of the server in flight
-   *
-   * @returns `part` if {@link part} was updated; `usual` if late first bytes had another cause than the number of calls
+   * @param inFlight Number of the server's calls in flight
+   * @returns `part` if {@link part} was updated; `usual` if the late first bytes were not caused by too many calls
    */
   add({ startedAtMs, waitedMs }: FirstByte, inFlight: number, nowMs: number): 'part' | 'usual' | undefined {
     if (startedAtMs < this.#windowFromMs) return undefined

@@ -5,14 +5,14 @@ import { WaitEstimate } from './wait-estimate.ts'
 
 /** Retry-After targets 80 % of `startTimeoutMs`; the other 20 % absorbs estimation error. */
 const RETRY_TARGET_RATIO = 0.8
-/** Retry-After is 3 % later than the computed time, so that workers that were slower than estimated can catch up. */
+/** Makes Retry-After 3 % longer, so that workers that are slower than estimated have time to catch up. */
 const RETRY_AFTER_MARGIN = 1.03
 const RETRY_AFTER_MS_MIN = 1_000
-/** Cap on Retry-After for unknown clients. Every known SDK honours 60 s. */
+/** Maximum Retry-After for unknown clients, because every known SDK honours at least 60 s. */
 const RETRY_AFTER_MS_MAX = 60_000
-/** A Retry-After above the cap becomes a random time between this fraction of the cap and the cap. */
+/** A Retry-After above the maximum becomes a random time between this fraction of the maximum and the maximum. */
 const CAP_SPREAD_RATIO = 0.5
-/** Maximum number of tenants per queue whose latest retry time is stored. */
+/** Maximum number of tenants per queue whose next retry time is stored. At the maximum, all are dropped. */
 const PACED_TENANTS_MAX = 10_000
 
 export interface AdmissionRequest extends Work {
@@ -22,15 +22,13 @@ export interface AdmissionRequest extends Work {
   readonly retryMsMax?: number | undefined
 }
 
-/**
- * Part of the refusal: the alternative for callers that can wait. When their retries are used up, SDKs show the refusal as their
- * error.
- */
+/** Advice in the refusal. SDKs show the text of the refusal to their users after the last retry. */
 const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
 
 /**
- * @param waitMs Estimated wait, for the message @param afterMs Computed Retry-After @param mostMs Cap that the caller's SDK
- * honours
+ * @param waitMs Estimated wait, which the message states
+ * @param afterMs Computed Retry-After
+ * @param mostMs Longest Retry-After that the caller's SDK honours
  */
 function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
   const retryAfterMs = retryAfterOf(afterMs, mostMs)
@@ -45,7 +43,6 @@ function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {
 
 /** A waiting job is rejected only if its estimate exceeds twice the maximum wait, because estimates err. */
 const LATE_RATIO = 2
-/** Cache lifetime of the capacity, which is read on every call but changes less often. */
 const CAPACITY_TTL_MS = 100
 
 export interface QueuedJob {
@@ -56,10 +53,10 @@ export interface QueuedJob {
 
 interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   readonly waitEstimate: WaitEstimate<Job>
-  /** True for the queue of one model whose own concurrency limit is below the number of slots. */
+  /** True if all jobs of the queue are for one model whose concurrency limit is below the number of slots. */
   readonly isBounded: boolean
   servedSentAtMs: number
-  /** Latest time, by tenant, at which a rejected caller was asked to return. */
+  /** Time at which each tenant's last rejected caller was asked to retry. */
   readonly retriesAtMs: Map<string, number>
   capacity: { readonly atMs: number; readonly count: number } | undefined
 }
@@ -77,7 +74,6 @@ interface PoolWorker {
   readonly capacity: { readonly backlog: readonly Work[] } | undefined
 }
 
-/** Live workers, as their heartbeats describe them. */
 interface QueuesPresence {
   capacityOf(pool: PoolName, work: Work): number | undefined
   slots(pool: PoolName): number
@@ -109,15 +105,9 @@ interface QueuesPresence {
 export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   readonly #presence: QueuesPresence
   readonly #startTimeoutMs: number
-  /**
-   * Queues by pool, or by pool and model if the model has its own limit. Durations of a fast model do not predict those of a slow
-   * one.
-   */
+  /** Queues by pool. A model with its own limit has its own queue, because its jobs may take longer than those of other models. */
   readonly #queues = new Map<string, WaitQueue<Job>>()
-  /**
-   * The queue in which each job was counted. The limit of a model may become known while jobs wait; those jobs stay in their
-   * queue.
-   */
+  /** The queue that counts each job. A model's limit may become known while jobs wait; those jobs stay in their queue. */
   readonly #queueOf = new WeakMap<Job, WaitQueue<Job>>()
 
   constructor(presence: QueuesPresence, startTimeoutMs: number) {
@@ -136,7 +126,6 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     throw refusal(waitMs, this.#paced(asked, excessMs), asked.retryMsMax)
   }
 
-  /** Counts a completed job in the completion rate of its queue. */
   completed(work: QueuedJob['envelope']): void {
     this.of(work).waitEstimate.completed(Date.now())
   }
@@ -182,8 +171,8 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 
   /**
-   * True if the broker may have lost a job that was sent long ago. A job of a limited model may instead wait at a worker for its
-   * bulkhead. That is possible while some job runs and no later job has started.
+   * True if the broker may have lost a job that was sent long ago. A job of a model with its own limit may instead wait at a worker
+   * for a permit. Such a job is not lost while other jobs run and no later job has started.
    */
   mayBeLost(job: Job): boolean {
     const queue = this.#queueOf.get(job)
@@ -191,7 +180,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     return this.#presence.workers(job.envelope.pool).every(({ running }) => running === 0)
   }
 
-  /** Jobs whose total wait will exceed the maximum by far, by their position in the fair order, with the error for each. */
+  /** Jobs that would wait more than twice the maximum in total, each with its remaining wait and its error. */
   *late(): Generator<LateJob<Job>> {
     const now = Date.now()
     const mostMs = LATE_RATIO * this.#startTimeoutMs
@@ -208,7 +197,9 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     }
   }
 
-  /** Delay until a retry, at least `afterMs` and one interval after the tenant's previous retry in the same queue. */
+  /**
+   * Delay until the retry: at least `afterMs`, and at least one interval after the retry of the tenant's previous rejected call.
+   */
   #paced(asked: AdmissionRequest, afterMs: number): number {
     const { tenant, retryMsMax = RETRY_AFTER_MS_MAX } = asked
     const now = Date.now()
@@ -233,7 +224,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     return queue.capacity.count
   }
 
-  /** Concurrent jobs that the pool can run; half of that while durable jobs wait for the same slots. */
+  /** Concurrent jobs that the pool can run. While durable jobs wait for the same slots, only half of the slots count. */
   #readCapacity(work: Work & { readonly pool: PoolName }): number {
     const { pool, kind, model } = work
     const bound = this.#presence.capacityOf(pool, work)
@@ -246,13 +237,12 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 }
 
-/** How long the oldest job has waited so far, in ms. */
 function waitedMs(waitEstimate: WaitEstimate<never> | WaitEstimate<QueuedJob>, now: number): number {
   const [oldest = now] = waitEstimate.waiting.values()
   return now - oldest
 }
 
-/** Jobs in fair order, with the number of jobs before each: one job of each tenant per round, in order of arrival. */
+/** Jobs with the number of jobs before each. The order is round robin: one job of each tenant per round, oldest first. */
 function inFairOrder<Job extends QueuedJob>(jobs: readonly Job[]): [Job, number][] {
   const counts = new Map<string, number>()
   const rounds: Job[][] = []

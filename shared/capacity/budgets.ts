@@ -9,22 +9,20 @@ import { type Fleet, Running } from './fleet-counts.ts'
 import { refusal } from './rate-limits.ts'
 
 const NANOS_PER_USD = 1_000_000_000
-/** Interval at which the spending of a budget is read from the ledger while calls arrive. */
+/** While calls arrive, the spending of a budget is read from the ledger at this interval. */
 const CACHE_TTL_MS = 1_000
 /**
- * Maximum age of the last read of the ledger. If it is older, then a call waits for a new read, because calls that
- * ended since may have spent the budget.
+ * Maximum age of the amounts from the ledger. Beyond this age, a call waits for a new read, because other calls may have spent the
+ * budget since the last read.
  */
 const STALE_MS = 2_000
 /** Maximum time that a call waits for the ledger, in milliseconds. */
 const LEDGER_TIMEOUT_MS = 250
-/**
- * Maximum cached budgets, which exceeds the number of active keys and projects. At the maximum, the cache is emptied.
- */
+/** Maximum number of cached budgets; more than a deployment has active keys and projects. At the maximum, the cache is emptied. */
 const CACHED_MAX = 20_000
-/** Part of the remaining budget that all ingresses together may reserve without synchronizing; see `rate-limits.ts`. */
+/** All ingresses together may reserve this part of the remaining budget without synchronizing; see `rate-limits.ts`. */
 const UNASKED_SHARE = 1 / 4
-/** Retry-After of a call whose budget is reserved by other calls. Some of those calls have likely ended by then. */
+/** Retry-After if other calls have reserved the rest of the budget. By then, some of those calls have probably ended. */
 const RESERVED_RETRY_AFTER_MS = 2_000
 
 export interface BudgetOptions {
@@ -329,7 +327,6 @@ interface LedgerAnswer {
 export class HeldBudget {
   readonly month: string
   requestedAtMs = Number.NEGATIVE_INFINITY
-  /** Time of the last read of the ledger, successful or failed. */
   readAtMs = Number.NEGATIVE_INFINITY
   reading: Promise<void> | undefined
   /** Amounts that this ingress publishes, and the sum that the other ingresses published. */
@@ -355,7 +352,6 @@ export class HeldBudget {
     return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
   }
 
-  /** Whether amounts are in the store that no read has returned yet. */
   get isUnread(): boolean {
     return this.#unread.costs + this.#unread.holds > 0
   }
@@ -381,7 +377,6 @@ export class HeldBudget {
     this.#unread.costs += cost
   }
 
-  /** Moves a reservation to a durable job that is now stored. */
   handOver(nanos: number): void {
     this.#reserved -= nanos
     this.#unread.holds += nanos

@@ -5,23 +5,22 @@ import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 
 /** Time after its last interactive job for which a model counts as busy with interactive work. */
 const BUSY_MS = 1_000
-/** Age at which an announcement of waiting jobs is forgotten if this worker does not have their model. */
+/** An announcement of waiting jobs expires at this age if this worker does not have their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
- * Age at which the last arrival of a job for an unknown model is forgotten. A later job starts a new measurement of {@link
- * ModelBulkheads.unknownForMs}.
+ * If no job for an unknown model arrives for this time, then its times of arrival are dropped. A later job starts a new measurement
+ * of {@link ModelBulkheads.unknownForMs}.
  */
 const UNKNOWN_MODEL_TTL_MS = 900_000
-/** Maximum number of models with waiting jobs; further ones are found again by the scheduler. */
+/** At this number of bulkheads, those without jobs are dropped. */
 const BULKHEADS_MAX = 1_000
 
-/** Models, limits and waiting jobs of a worker, as it publishes them. */
 export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
 
 /** Maximum concurrent jobs of one kind and model, if below the number of slots. */
 export interface ConcurrencyLimit extends Work {
   readonly capacity: number
-  /** Current limit, if the engine's limit is adaptive; undefined: `capacity` is constant. */
+  /** Current limit if the engine adapts it at run time; undefined if `capacity` is constant. */
   readonly currentLimit?: () => number | undefined
 }
 
@@ -51,12 +50,11 @@ export interface BulkheadsOptions {
 export class ModelBulkhead implements Work, SlotHolder {
   readonly kind: string
   readonly model: string
-  /** Concurrency limit; undefined: only the worker's slots limit the model. */
+  /** Undefined if only the worker's slots limit the model. */
   bound: ConcurrencyLimit | undefined
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
   readonly #pulling = new Set<Priority>()
-  /** Running jobs with their start times, oldest first. */
   readonly #started = new Set<{ readonly atMs: number }>()
   #attached = 0
   #busyAtMs = 0
@@ -67,7 +65,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     this.bound = bound
   }
 
-  /** True if nothing runs and no job is known to wait. */
   get isIdle(): boolean {
     return this.held + this.#pulling.size + this.#waiting.size === 0
   }
@@ -104,7 +101,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return (isBusy ? quarterOf(capacity) : most) - this.#running.low
   }
 
-  /** Takes permits, for jobs that start or claims in progress. @param lane Undefined: an attached call */
+  /** @param lane Lane of the durable jobs that start or are being claimed; undefined for an attached call */
   enter(lane: Priority | undefined, count = 1): void {
     if (lane === undefined) this.#attached += count
     else this.#running[lane] += count
@@ -117,8 +114,10 @@ export class ModelBulkhead implements Work, SlotHolder {
   }
 
   /**
-   * Takes a permit for one job that starts now. Returns a function that releases the permit. @param lane Undefined: an attached
-   * call
+   * Takes a permit for one job that starts now.
+   *
+   * @param lane Lane of a durable job; undefined for an attached call
+   * @returns function that releases the permit
    */
   begin(lane: Priority | undefined): () => void {
     const start = { atMs: performance.now() }
@@ -139,7 +138,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return count
   }
 
-  /** Notes that jobs of a lane wait in the store without records in the queue. @returns True if that was unknown */
+  /** Records that jobs of a lane wait in the store and that no record in the queue announces them. @returns True if this is new */
   wait(lane: Priority): boolean {
     const isNew = !this.#waiting.has(lane)
     this.#waiting.set(lane, Date.now())
@@ -154,7 +153,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#waiting
   }
 
-  /** Lanes whose jobs wait, or may wait because a claim is in progress. */
+  /** Lanes with jobs that wait, and lanes with a claim in progress, after which jobs may still wait. */
   get unsettled(): ReadonlySet<Priority> {
     return new Set([...this.#waiting.keys(), ...this.#pulling])
   }
@@ -168,20 +167,18 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#pulling.has(lane)
   }
 
-  /** Marks a claim as in progress; at most one per lane. Jobs announced in the meantime count as waiting again. */
+  /** Marks the one claim of a lane as in progress. Jobs that are announced during the claim count as waiting again. */
   beginPull(lane: Priority): void {
     this.#pulling.add(lane)
     this.#waiting.delete(lane)
   }
 
-  /** @param hasMore True if more jobs may wait */
   endPull(lane: Priority, hasMore: boolean): void {
     this.#pulling.delete(lane)
     if (hasMore) this.wait(lane)
   }
 }
 
-/** Bulkheads of all models of one worker, and of other models whose jobs arrived here. */
 export class ModelBulkheads {
   readonly #bulkheads = new Map<string, ModelBulkhead>()
   readonly #slots: number
@@ -189,9 +186,8 @@ export class ModelBulkheads {
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
   #publishedWaiting: readonly { readonly bulkhead: ModelBulkhead; readonly lane: Priority }[] = []
-  /** Bulkheads that have a limit, with the number of permits that was last published. */
+  /** Bulkheads with a limit, and the number of permits that this worker last published for each. */
   #bounded: { readonly bulkhead: ModelBulkhead; published: number }[] = []
-  /** Times of the first and the last arrival of a job, for each model that this worker does not have. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
   constructor({ slots = Number.POSITIVE_INFINITY, ...own }: BulkheadsOptions) {
@@ -215,7 +211,6 @@ export class ModelBulkheads {
     return this.#modelCount > 1
   }
 
-  /** True if a worker with these models can run every model of this worker. */
   isCoveredBy(models: ReadonlySet<string> | undefined): boolean {
     return !models || this.#models?.isSubsetOf(models) === true
   }
@@ -259,13 +254,12 @@ export class ModelBulkheads {
     return bulkhead
   }
 
-  /** Bulkheads with jobs that wait in the store and that this worker can run. */
   *waiting(): Generator<ModelBulkhead> {
     for (const bulkhead of this.#bulkheads.values())
       if (bulkhead.waiting.size > 0 && this.hasModel(bulkhead.model)) yield bulkhead
   }
 
-  /** Notes waiting jobs that another process announced. @returns True if this worker can run some of them */
+  /** Records waiting jobs that another process announced. @returns True if this worker can run some of them */
   addWaiting(waiting: Capacity['backlog']): boolean {
     const own = waiting.filter(({ model }) => this.hasModel(model))
     for (const { kind, model, priority } of own) this.of({ kind, model }).wait(priority)
@@ -287,8 +281,9 @@ export class ModelBulkheads {
   }
 
   /**
-   * True if the published capacity is outdated. Either the permits of some model changed by more than a quarter, or announced
-   * jobs no longer wait. As long as the published capacity lists waiting jobs, other processes publish no records for such jobs.
+   * True if the published capacity is outdated, which has two causes. The permits of a model changed by more than a quarter, or the
+   * published waiting jobs no longer wait. While a kind and model are published as waiting, other processes send no records for its
+   * new jobs.
    */
   get isOutdated(): boolean {
     if (this.#publishedWaiting.some(({ bulkhead, lane }) => !bulkhead.unsettled.has(lane))) return true
@@ -298,14 +293,13 @@ export class ModelBulkheads {
   }
 
   /**
-   * Limits to publish: those below the slots. If several models share the slots, then all limits are published, because each
+   * Publishes only limits below the number of slots. If several models share the slots, then all limits are published, because each
    * model has its own queue.
    */
   #limitsToPublish(): Capacity['concurrency_limits'] {
     for (const one of this.#bounded) one.published = this.#permitsOf(one.bulkhead)
     const below = this.#bounded.filter(({ published }) => this.isShared || published < this.#slots)
-    // Published as at least 1, because older versions do not support a capacity of 0. A call that arrives without a permit is
-    // requeued.
+    // Older versions do not support a capacity of 0, so at least 1 is published. A call without a permit is requeued.
     return below.map(({ bulkhead: { kind, model }, published }) => ({ kind, model, capacity: Math.max(1, published) }))
   }
 

@@ -4,21 +4,20 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { StoredBytes } from '#shared/store/stored-bytes.ts'
 
 /**
- * Measured memory per byte of a request body. The sum covers the received bytes, the parsed strings (two bytes per character if
- * one needs them), and garbage not yet collected.
+ * Measured memory per byte of a request body. The parts are the received bytes, the parsed strings (up to two bytes per
+ * character) and garbage that is not collected yet.
  */
 export const HELD_PER_BYTE = 3
-/** Additional memory per JSON value, in bytes. Needed because, for example, an empty object has only two bytes of text. */
+/** Additional memory per JSON value, in bytes. An empty object, for example, has only two bytes of text but needs more memory. */
 export const HELD_PER_VALUE = 64
 
 const MEMORY_RETRY_AFTER_MS = 2_000
 
-/** Account of one body in a {@link ByteBudget}. */
 export interface HeldBytes {
   readonly bytes: number
-  /** Replaces the charged bytes. @throws ServiceError `overloaded` */
+  /** Replaces the number of bytes in the account. @throws ServiceError `overloaded` */
   hold(bytes: number): void
-  /** Reduces the charged bytes to at most `bytes`. */
+  /** Reduces the account to at most `bytes`. */
   shrink(bytes: number): void
   release(): void
 }
@@ -30,8 +29,8 @@ export interface ByteBudgetOptions {
 }
 
 /**
- * Memory budget for the request bodies of one process, from the first byte until the body is in a blob or the call has ended.
- * Never waits: a request beyond the budget is refused.
+ * Memory budget for the request bodies of one process. A body counts until it is in a blob or its call has ended. Calls never wait
+ * for the budget: a request beyond it is refused.
  */
 export class ByteBudget {
   readonly #options: ByteBudgetOptions
@@ -89,12 +88,12 @@ function refusal(whose: string): ServiceError {
   return new ServiceError('overloaded', message, { retryAfterMs: MEMORY_RETRY_AFTER_MS })
 }
 
-/** Cache lifetime of the measured free space. Even a fast disk needs longer than this to fill the space of the smallest floor. */
+/** Cache lifetime of the measured free space. Even a fast disk takes longer to fill the free space that must remain. */
 const CACHE_TTL_MS = 250
-/** Fraction of the disk that stays free by default, but at most 1 GiB. */
+/** Fraction of the disk that stays free by default; at most `FREE_BYTES_MAX`. */
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
-/** Retry-After in ms. By then, a purge may have freed space. */
+/** In milliseconds. By then, the periodic purge may have freed space. */
 const DISK_RETRY_AFTER_MS = 60_000
 
 export interface DiskSpace {
@@ -102,7 +101,7 @@ export interface DiskSpace {
   readonly size: number
 }
 
-/** Checks the free space of the disks. The promise rejects with `overloaded` if it is below the floor. Undefined: the check passed. */
+/** Rejects with `overloaded` if a disk has too little free space. Returns undefined if the cached measurement shows enough. */
 export type DiskFloor = () => Promise<void> | undefined
 
 /**
@@ -120,7 +119,7 @@ export function openDiskFloor(
   let reading: Promise<void> | undefined
   const minOf = ({ size }: DiskSpace) => freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
   const readFree = async () => {
-    // If a directory is unreadable, then data is not refused here: the write itself fails with the reason.
+    // An unreadable directory is no reason to refuse data here. The later write fails and reports the cause.
     const spaces = await Promise.all(directories.map(read)).catch(() => [])
     readAtMs = performance.now()
     const low = spaces.find((space) => space.free < minOf(space))
@@ -154,23 +153,25 @@ function mebibytes(bytes: number): string {
 /*
  * One quota of stored bytes per project, over files, bodies and results of jobs, and conversations.
  *
- * The store counts committed rows (`shared/store/stored-bytes.ts`). Bytes are reserved before they are written: a stream reserves in steps as it
- * arrives, anything else reserves its whole size. An ingress reserves 1 MiB more than it needs, so that small jobs ask the store once per mebibyte
- * rather than once each. When a row commits, its reservation is consumed: from then on the row counts.
+ * The store counts committed rows (`shared/store/stored-bytes.ts`). Bytes are reserved before they are written. A stream reserves
+ * in steps as its data arrives; all other data reserves its whole size. An ingress reserves 1 MiB more than it needs. Small jobs
+ * therefore cause one request to the store per mebibyte instead of one per job. When a row commits, the row counts instead of its
+ * reservation.
  *
- * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once: two are admitted, and ten are refused at their
- * first bytes.
+ * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once. Two are admitted, and ten are
+ * refused at their first bytes.
  *
- * Results and events of jobs are counted but never refused, because the caller has paid for them. If a process dies, then its reservations expire.
+ * Results and events of jobs count but are never refused, because the caller has paid for them. If a process dies, then its
+ * reservations expire.
  */
 
 /** Bytes that a process reserves for a project in addition to its present need. */
 const SPARE_BYTES = 1024 ** 2
-/** Time after which an unused reservation is released. */
+/** An unused reservation is returned to the store after this time. */
 const IDLE_TIMEOUT_MS = 2_000
 
 export interface StoredQuotaOptions {
-  /** Store of the byte counts; undefined if this deployment stores only the blobs of running calls. */
+  /** Undefined if this deployment stores only the blobs of running calls, which are not counted. */
   readonly bytes: StoredBytes | undefined
   readonly boot: string
   readonly most: number
@@ -179,11 +180,10 @@ export interface StoredQuotaOptions {
 
 interface Project {
   readonly tenant: string
-  /** Bytes of all {@link Holding holdings} of the project. */
   held: number
-  /** Bytes that the store granted and that no committed row has consumed. */
+  /** Bytes that the store granted to this process and that are not yet part of a committed row. */
   granted: number
-  /** Bytes that the store counts for this process: `granted` plus the bytes consumed since the last request. */
+  /** Bytes that the store reserves for this process: `granted`, plus bytes committed since the last request to the store. */
   reported: number
   last: Promise<unknown>
   timer: NodeJS.Timeout | undefined
@@ -192,7 +192,10 @@ interface Project {
 /** Reserved bytes of one call or job. `dispose` releases them. */
 export interface Holding extends Disposable {
   readonly bytes: number
-  /** Reserves a known size in advance, so that of many concurrent uploads only those that fit are admitted. @throws ServiceError as {@link grow} */
+  /**
+   * Reserves a known size in advance. Concurrent uploads that do not fit are then refused early. @throws ServiceError as
+   * {@link grow}
+   */
   expect(bytes: number): Promise<void> | undefined
   /**
    * Reserves bytes before they are written.
@@ -201,13 +204,12 @@ export interface Holding extends Disposable {
    * @throws ServiceError `insufficient_quota` if the quota of the project is exceeded; `overloaded` if the disk is nearly full
    */
   grow(bytes: number): Promise<void> | undefined
-  /** Call when a committed row counts the bytes: the holding becomes empty. */
+  /** Empties the holding, because a committed row now counts its bytes. */
   stored(): void
-  /** Wraps a blob store: each write first reserves its bytes in this holding. */
+  /** Returns a blob store whose writes first reserve their bytes in this holding. */
   over(blobs: Blobs): Blobs
 }
 
-/** Reserves bytes for the projects of one process. */
 export class StoredQuota {
   readonly #options: StoredQuotaOptions
   readonly #projects = new Map<string, Project>()
@@ -230,7 +232,6 @@ export class StoredQuota {
     }
   }
 
-  /** Called only by {@link Holding} objects. */
   take(tenant: string, bytes: number): Promise<void> | undefined {
     const low = this.#options.floor()
     low?.catch(() => {})
@@ -240,12 +241,12 @@ export class StoredQuota {
       return undefined
     }
     const taken = project.last.then(() => low).then(() => this.#take(project, bytes))
-    // Serialized: each request takes the grants of the earlier ones into account.
+    // Requests run one after another, so that each uses what remains of the earlier grants.
     project.last = taken.catch(() => {})
     return taken
   }
 
-  /** Called only by {@link Holding} objects. @param stored The part of `bytes` that a committed row counts. */
+  /** @param stored The part of `bytes` that a committed row now counts */
   giveBack(tenant: string, bytes: number, stored: number): void {
     const project = this.#projectOf(tenant)
     project.held -= bytes
@@ -271,7 +272,7 @@ export class StoredQuota {
     const before = project.granted
     const answer = (await bytes?.hold(project.tenant, boot, wanted, most)) ?? { isGranted: wanted <= most, used: 0 }
     if (!answer.isGranted) return answer
-    // Rows committed during the request have consumed part of the grant.
+    // Rows that committed during the request are part of `wanted`, but no longer of the grant.
     project.granted = wanted - Math.max(0, before - project.granted)
     project.reported = wanted
     return answer

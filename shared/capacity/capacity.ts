@@ -45,15 +45,15 @@ import type { RateLimits, RemainingLimit } from './rate-limits.ts'
  */
 
 /**
- * Interval at which a job is read until it has ended. Kept long, because a notification nearly always arrives first,
- * and thousands of jobs may be pending for days.
+ * Poll interval for the end of a job. The interval is long because a notification nearly always arrives first, and thousands of
+ * jobs may be pending for days.
  */
 const TOKENS_POLL_MS = 600_000
 
 export interface Admission {
   /** Part of the budget that the durable job reserves in the store, in billionths of a US dollar. */
   readonly nanos: number
-  /** Replaces the token reservation by the tokens used. Must be called once, unless {@link release} is called. */
+  /** Replaces the reserved tokens by the tokens used. Call this method or {@link release} once. */
   useTokens(tokens: number): void
   /**
    * Replaces the reserved budget by the cost of the ended call.
@@ -62,11 +62,10 @@ export interface Admission {
    */
   settle(costNanos: number, entered: Promise<unknown>): void
   /**
-   * Ends this reservation once the durable job is stored: the store counts {@link nanos} from then on, and tokens are
-   * settled when the job ends.
+   * Call when the durable job is stored. From then on, the store counts {@link nanos}, and the tokens are counted when the job
+   * ends.
    */
   handOver(): void
-  /** Releases tokens and budget of a call that did not run. */
   release(): void
 }
 
@@ -135,7 +134,7 @@ export function admitCall(context: Limiting, key: KeyOf, call: AdmittedCall): Pr
 
 /** Reserves tokens and budget for a call. Returns undefined if no limit applies. */
 function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
-  // Each request of a batch has its own reservation, so the batch needs none.
+  // Each request of a batch reserves its own tokens and budget.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
   return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call) : undefined
@@ -173,10 +172,7 @@ export interface AdmittingJobs extends Limiting {
   readonly closing: AbortSignal
 }
 
-/**
- * Reservation of a job in the budgets and limits of its project, until the store holds the job. Exactly one method is called,
- * once.
- */
+/** Reserved budget of a durable job until the job is stored. Call exactly one of the two methods, once. */
 export interface JobAdmission {
   /** Maximum cost, in billionths of a US dollar. */
   readonly nanos: number
@@ -189,8 +185,8 @@ interface EndOfJobs {
 }
 
 /**
- * Gate 5, for a durable job. Returns undefined if no limit applies. The tokens used are counted only if this process still runs when
- * the job ends.
+ * Gate 5, for a durable job. Returns undefined if no limit applies. If this process stops before the job ends, then the job's
+ * tokens are never counted.
  */
 export function admitJob(
   context: AdmittingJobs,

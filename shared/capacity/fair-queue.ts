@@ -4,7 +4,6 @@ export interface Work {
   readonly model: string
 }
 
-/** Map key of a {@link Work}: kind, space, model. No kind contains a space. */
 export function workKey({ kind, model }: Work): string {
   return `${kind} ${model}`
 }
@@ -15,13 +14,13 @@ export interface FairQueueItem {
 
 /** Waiting jobs of one tenant, by work key, oldest first. */
 interface TenantQueue<Job> {
-  /** Position of the tenant in the round robin: the lowest rank is served first. */
+  /** Position of the tenant in the round robin. The tenant with the lowest rank is served next. */
   rank: number
   readonly jobs: Map<string, Set<Job>>
 }
 
 interface ModelOrder {
-  /** Ranks of the tenants, ascending. */
+  /** Ranks, in ascending order, of the tenants that wait for the model. */
   readonly ranks: number[]
   readonly counts: TenantCounts
 }
@@ -32,9 +31,8 @@ interface ModelOrder {
  * The problem: in a plain FIFO, a tenant that sends 1,000 calls delays every other tenant by 1,000 calls. A scan over all waiting
  * jobs would also pass thousands of jobs whose model has no free capacity.
  *
- * How it works: each tenant has a rank, and the lowest rank is served first. After its turn a tenant gets the highest rank. An
- * index per model (kind and model) lists the ranks of the tenants that wait for it. To find the next job, only the
- * first rank of each model with free capacity is compared. Thus the cost does not depend on the number of waiting tenants.
+ * index per model (kind and model) lists the ranks of the tenants that wait for it. The next job is found by comparing only the
+ * lowest rank of each model with free capacity. The cost therefore does not depend on the number of waiting tenants.
  *
  * Example: tenant A has 1,000 calls waiting, then B adds one. The order is A, B, A, A and so on: B waits behind at most one call
  * of A.
@@ -43,11 +41,11 @@ export class FairQueue<Job extends FairQueueItem> {
   readonly #tenants = new Map<string, TenantQueue<Job>>()
   readonly #byRank = new Map<number, TenantQueue<Job>>()
   readonly #orders = new Map<string, ModelOrder>()
-  /** Arrival number of each job. Jobs that were added with `addFirst` have numbers of 0 or below. */
+  /** Arrival number of each job. A job added with `addFirst` gets a number below all others, 0 or negative. */
   readonly #order = new WeakMap<Job, number>()
   #last = 0
   #first = 0
-  /** Cached counts over all models except those in `without`. */
+  /** Cached result of {@link countsWithout} for the keys in `without`. */
   #others: { readonly without: ReadonlySet<string>; readonly counts: TenantCounts } | undefined
 
   get size(): number {
@@ -68,7 +66,7 @@ export class FairQueue<Job extends FairQueueItem> {
     this.#count(key, job.envelope.tenant, 1)
   }
 
-  /** Puts a job before all others, and its tenant first in the round. */
+  /** Puts a job before all others of its tenant, and makes the tenant the next one to be served. */
   addFirst(job: Job): void {
     this.#order.set(job, --this.#first)
     const key = workKey(job.envelope)
@@ -102,8 +100,9 @@ export class FairQueue<Job extends FairQueueItem> {
   }
 
   /**
-   * The oldest matching job of the first tenant in the round, without removing it. @param open Work keys of models with free
-   * capacity
+   * Oldest job that may start, of the first tenant that has one. The job stays in the queue.
+   *
+   * @param open Work keys of models with free capacity
    */
   next(open: ReadonlySet<string>): Job | undefined {
     let rank = Number.POSITIVE_INFINITY
@@ -112,18 +111,18 @@ export class FairQueue<Job extends FairQueueItem> {
     return own && this.#oldestOf(own, open)
   }
 
-  /** The oldest matching job of one tenant, without removing it. */
+  /** Oldest job of one tenant that may start. The job stays in the queue. */
   nextOf(tenant: string, open: ReadonlySet<string>): Job | undefined {
     const own = this.#tenants.get(tenant)
     return own && this.#oldestOf(own, open)
   }
 
-  /** Waiting jobs of each tenant for one model. @param key See {@link workKey} */
+  /** Numbers of jobs, by tenant, that wait for one model. @param key See {@link workKey} */
   countsOf(key: string): TenantCounts {
     return this.#orders.get(key)?.counts ?? new TenantCounts()
   }
 
-  /** Waiting jobs of each tenant for all models except `keys`. Cheap if the last call had the same `keys`. */
+  /** Numbers of jobs, by tenant, that wait for any model except `keys`. The result is cached for the next call with equal keys. */
   countsWithout(keys: ReadonlySet<string>): TenantCounts {
     if (this.#others && isSame(this.#others.without, keys)) return this.#others.counts
     const counts = new TenantCounts()
@@ -181,7 +180,7 @@ export class FairQueue<Job extends FairQueueItem> {
   }
 }
 
-/** Index of a rank in the sorted array, or the index at which to insert it. Most ranks are new and belong at the end. */
+/** Index of a rank in the sorted array, or the index at which to insert it. A new rank is usually the highest. */
 function positionOf(ranks: readonly number[], rank: number): number {
   if (rank > (ranks.at(-1) ?? Number.NEGATIVE_INFINITY)) return ranks.length
   let [from, to] = [0, ranks.length]
@@ -198,13 +197,13 @@ function isSame(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
 }
 
 /**
- * Number of jobs of each tenant. Supports sums in which each tenant is capped, at a cost that does not depend on the number of
- * tenants.
+ * Number of jobs of each tenant. {@link sum} counts each tenant up to a maximum; its cost does not depend on the number of tenants.
  */
 export class TenantCounts {
   readonly #of = new Map<string, number>()
   /**
-   * `#above[n]` is the number of tenants with more than n jobs. Thus the sum with a cap of m is `#above[0] + … + #above[m - 1]`.
+   * `#above[n]` is the number of tenants with more than n jobs. A sum that counts each tenant up to m jobs is therefore `#above[0]
+   * + … + #above[m - 1]`.
    */
   readonly #above: number[] = []
   #total = 0

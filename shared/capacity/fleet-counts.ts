@@ -2,26 +2,24 @@ import type { Log } from '#shared/log/log.ts'
 
 export const NAMES_MAX = 500
 export const WINDOW_MS = 60_000
-/** Maximum age of the counts in use, in milliseconds. */
 const CACHE_TTL_MS = 1_000
-/** Lifetime of an ingress's report of its running calls, in ms. The ingress renews the report earlier. */
+/** Lifetime of the number of running calls that an ingress has published, in ms. The ingress renews it earlier. */
 export const RUNNING_MS = 15_000
 
 export interface FleetWindow {
   readonly name: string
   readonly used: number
-  /** Milliseconds until the next window begins. */
+  /** Milliseconds until the window ends. */
   readonly remainingMs: number
 }
 
 export interface FleetRunning {
   readonly name: string
-  /** Number of calls that run in other processes. */
   readonly elsewhere: number
   readonly jobs: number
 }
 
-/** Counter name for the running calls of a tenant, which share a concurrency limit with the tenant's durable jobs. */
+/** Name of the counter for running calls of a tenant. Durable jobs of the tenant count against the same limit. */
 export function callsName(tenant: string): string {
   return `calls ${tenant}`
 }
@@ -39,13 +37,16 @@ export function callsName(tenant: string): string {
 export interface FleetCounts {
   readonly isReachable: boolean
   /**
-   * Adds amounts and returns the present window of each name. A negative amount gives back; 0 only reads. At most {@link NAMES_MAX} names, each at
-   * most once.
+   * Adds amounts and returns the current window of each name. A negative amount undoes an earlier one; 0 only reads.
+   *
+   * @param used At most {@link NAMES_MAX} names, each at most once
    */
   add(used: readonly { readonly name: string; readonly amount: number }[]): Promise<FleetWindow[]>
   /**
-   * Reports the number of calls that run in the process `boot`, and returns the load of each name elsewhere. The bounds are those of {@link add}. For
-   * a name of {@link callsName}, the result includes running durable jobs, and later claims take the report into account.
+   * Publishes the number of calls that run in the process `boot`, and returns the load of each name in other processes. For a name
+   * of {@link callsName}, the result includes running durable jobs. Later claims of such jobs count the calls.
+   *
+   * @param running At most {@link NAMES_MAX} names, each at most once
    */
   setRunning(
     boot: string,
@@ -55,23 +56,20 @@ export interface FleetCounts {
 }
 
 /**
- * Usage of one limit in the current minute: the total of the fleet at the last synchronization, plus the usage of this
- * ingress since then. Times are monotonic, so changes of the clock have no effect.
+ * Usage of one limit in the current minute: the total of all ingresses at the last synchronization, plus later usage of this
+ * ingress. Times come from a monotonic clock.
  *
- * Usage passes through three states: pending (counted only here), sent (in a running statement) and settled (in the
- * total of the fleet).
+ * Usage has one of three states. Pending usage is counted only here. Sent usage is part of a statement in progress. Settled usage
+ * is part of the total in the store.
  */
 export class MinuteWindow {
   readonly name: string
-  /** Time of the last synchronization. */
   syncedAtMs = -Infinity
-  /** Number of running calls of this ingress that have reserved a part of the minute. */
+  /** Number of running calls of this ingress that have reserved tokens. */
   reservations = 0
   #minute = 0
   #settled = 0
-  /** Usage in a running statement, not confirmed yet. */
   #sent = 0
-  /** Usage that was not sent yet. */
   #pending = 0
   #endsAtMs = -Infinity
   #isKnown = false
@@ -85,12 +83,12 @@ export class MinuteWindow {
     return this.#settled + this.#sent + this.#pending
   }
 
-  /** Usage that the total of the fleet may not contain yet. */
+  /** Usage that the total in the store may not contain yet. */
   get unsettled(): number {
     return this.#sent + this.#pending
   }
 
-  /** Ordinal of the current minute. A reservation of an earlier minute no longer counts. */
+  /** Number of the current minute. A reservation made in an earlier minute no longer counts. */
   minute(nowMs: number): number {
     this.#roll(nowMs)
     return this.#minute
@@ -101,7 +99,6 @@ export class MinuteWindow {
     return this.#isKnown
   }
 
-  /** Milliseconds until the current minute ends; 0 if it has no usage. */
   remainingMs(nowMs: number): number {
     return Math.max(0, Math.ceil(this.#endsAtMs - nowMs))
   }
@@ -113,14 +110,14 @@ export class MinuteWindow {
     this.#pending += amount
   }
 
-  /** Marks the pending usage as sent, and returns it. A confirmation or {@link restore} must follow. */
+  /** Marks the pending usage as sent, and returns it. A call of {@link confirm} or {@link restore} must follow. */
   take(): number {
     this.#sent = this.#pending
     this.#pending = 0
     return this.#sent
   }
 
-  /** Confirms the sent usage, which the total of the fleet now contains. */
+  /** Called when the total in the store contains the sent usage. */
   confirm(used: number, leftMs: number, nowMs: number): void {
     this.#settled = used
     this.#sent = 0
@@ -129,7 +126,7 @@ export class MinuteWindow {
     this.syncedAtMs = nowMs
   }
 
-  /** Marks the sent usage as pending again, because its statement may have failed. */
+  /** Makes the sent usage pending again, because the statement that wrote it may have failed. */
   restore(): void {
     this.#pending += this.#sent
     this.#sent = 0
@@ -146,9 +143,7 @@ export class MinuteWindow {
   }
 }
 
-/**
- * Number of concurrent calls of one key or project: in this ingress now, and in the others at the last synchronization.
- */
+/** Number of concurrent calls of one key or project: those of this ingress now, and of the others at the last synchronization. */
 export class Running {
   readonly name: string
   local = 0
@@ -162,14 +157,14 @@ export class Running {
   }
 
   /**
-   * Number of calls in other ingresses. The number expires here at the same time as in the store, so that it occupies
-   * no slots during an outage.
+   * Number of calls in other ingresses; 0 after {@link RUNNING_MS} without a read. Otherwise calls that have long ended would use
+   * up the limit while the store is down.
    */
   elsewhere(nowMs: number): number {
     return nowMs - this.syncedAtMs < RUNNING_MS ? this.#elsewhere : 0
   }
 
-  /** Number of running durable jobs of the project, with the same expiry. */
+  /** Running durable jobs of the project; 0 after {@link RUNNING_MS} without a read. */
   jobs(nowMs: number): number {
     return nowMs - this.syncedAtMs < RUNNING_MS ? this.#jobs : 0
   }
@@ -190,12 +185,8 @@ export class Running {
 }
 
 const PUBLISH_DELAY_MS = 100
-/**
- * Maximum time that a call waits for the counts of the fleet, in milliseconds. After that, the last known counts are
- * used.
- */
+/** Maximum time that a call waits for the counts of other ingresses. After that, the last known counts are used. */
 const STORE_TIMEOUT_MS = 250
-/** Retry interval while the store is unreachable, in milliseconds. */
 const RECONNECT_INTERVAL_MS = 1_000
 
 type Count = MinuteWindow | Running
@@ -210,9 +201,9 @@ export interface FleetOptions {
 /**
  * Synchronizes the counts of this ingress with the other ingresses through the store.
  *
- * All changed counts are written in one statement. A statement runs at most every {@link PUBLISH_DELAY_MS}, or at once if a call
- * must have the current total. While the store is unreachable, calls do not wait, and each ingress counts alone. When
- * the store is reachable again, the ingress publishes its usage of the current minute.
+ * One statement writes all changed counts. Statements run at most every {@link PUBLISH_DELAY_MS}, or at once if a call must have
+ * the current total. While the store is unreachable, calls do not wait, and each ingress applies the limits alone. When the store
+ * is reachable again, the ingress adds its usage of the current minute.
  */
 export class Fleet {
   readonly #options: FleetOptions
@@ -229,7 +220,6 @@ export class Fleet {
     this.#options = options
   }
 
-  /** Whether the store was reachable at the last attempt. */
   get isReachable(): boolean {
     return !this.#isUnreachable && !this.#isClosed
   }
@@ -260,7 +250,7 @@ export class Fleet {
     clearTimeout(timer)
   }
 
-  /** Sets the published counts of this ingress to 0, and closes the store. */
+  /** Publishes that this ingress runs no calls, and closes the store. */
   async close(): Promise<void> {
     this.#isClosed = true
     clearTimeout(this.#timer)
@@ -325,7 +315,7 @@ export class Fleet {
     for (const total of await counts.setRunning(boot, published)) byName.get(total.name)?.update(total, clock())
   }
 
-  /** Schedules the renewal of published counts of running calls, which expire in the store. */
+  /** Published numbers of running calls expire in the store, so they are renewed until no call runs. */
   #renewLater(): void {
     for (const count of this.#renewed) if (count.local === 0) this.#renewed.delete(count)
     if (this.#renewed.size === 0 || this.#renewal || this.#isClosed) return
@@ -335,7 +325,7 @@ export class Fleet {
     }, RUNNING_MS / 3).unref()
   }
 
-  /** Logged once, because an outage may last for hours. */
+  /** Logs only the first failure, because an outage may last for hours. */
   #lose(error: unknown): void {
     if (!this.#isUnreachable && !this.#isClosed)
       this.#options.log.warn({ err: error }, 'fleet counts unavailable; limits apply per process')

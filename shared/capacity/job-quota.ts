@@ -3,11 +3,14 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 import type { TenantDepth } from '#shared/store/tenants.ts'
 
-/** Maximum age of the counts by which jobs are admitted. Not shorter, because each count is a query of the store. */
+/**
+ * Maximum age of the counts by which jobs are admitted. Shorter intervals would cost too much, because each count queries the
+ * store.
+ */
 const COUNT_AGE_MS = 1_000
-/** If the counts are overdue by this time, then a new job waits for them; until then the old counts are used. */
+/** If the next count is late by this time, then a new job waits for it. Until then, the old counts are used. */
 const OVERDUE_MS = 4_000
-/** The next count starts after this multiple of the duration of the last one, because counting many jobs is slow. */
+/** Pause between two counts, as a multiple of the duration of the last one. Counting many jobs is slow. */
 const COUNT_PAUSE_FACTOR = 50
 const RETRY_AFTER_MS = 10_000
 
@@ -18,31 +21,30 @@ const RETRY_AFTER_MS = 10_000
 export interface JobBounds {
   readonly jobsMax: number
   readonly scheduledMax: number
-  /** Limits per tenant. Default: a tenant may have as many jobs as the quota has left (see {@link JobQuota}). */
+  /** Limits per tenant. Default: as many jobs as the total limit has left (see {@link JobQuota}). */
   readonly jobsMaxPerProject?: number | undefined
   readonly scheduledMaxPerProject?: number | undefined
-  /** Configured limits of a tenant, which replace the default. `queued` limits jobs that wait to be started. */
+  /** Configured limits of a tenant, which replace the default. `queued` counts only jobs that have not started. */
   readonly limitsOf?: (tenant: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
   readonly limitsOfKey?: (keyId: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
 }
 
-/** Numbers of queued jobs, of queued and running jobs, and of scheduled jobs. */
+/** Numbers of queued jobs, of queued plus running jobs (`underWay`), and of scheduled jobs. */
 type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
 
 type QuotaRequest = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
 
-/** One unit of the quota, held by a job until its row is committed or refused. */
+/** A job that is being created. The job counts against the quota until the store has committed or refused its row. */
 interface PendingCreate {
   readonly tenant: string
   readonly isScheduled: boolean
 }
 
-/** Waiting state of a job: queued for a worker, or scheduled. */
 type Waiting = 'queued' | 'scheduled'
 
-/** Jobs of one key and state that this process has begun to create. A concurrent count may not include them. */
+/** Jobs of one key and state whose creation this process has begun. A count that runs at that time may miss them. */
 interface Begun {
-  /** Number of creations begun since the last count started. */
+  /** Creations begun so far. The increase during a count is the number of jobs that the count may miss. */
   total: number
   underWay: number
   readers: number
@@ -50,7 +52,7 @@ interface Begun {
 
 interface Bound {
   readonly count: number
-  /** Configured limit of the tenant; undefined: as many jobs as are left of `most`. */
+  /** Configured limit of the tenant; undefined if the tenant may have as many jobs as remain of `most`. */
   readonly own: number | undefined
   readonly total: number
   readonly most: number
@@ -60,13 +62,13 @@ interface Bound {
 /**
  * Quota of durable jobs, checked before anything of a job is stored.
  *
- * No tenant can use up the whole quota. Without an own limit, a tenant may have as many jobs as the quota has left. Thus one
- * tenant alone gets half of it, two tenants get a third each, and a new tenant always finds some left.
+ * No tenant can use up the whole quota. A tenant without a configured limit may have as many jobs as the quota has left. Thus one
+ * tenant alone gets half of the quota, two tenants get a third each, and a new tenant can always add jobs.
  *
  * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250
  * and 250 are left.
  *
- * Jobs beyond a tenant's limit, such as scheduled jobs that all became due at once, count only against that tenant.
+ * Jobs beyond a tenant's limit count only against that tenant. Example: scheduled jobs that all became due at once.
  */
 export class JobQuota {
   readonly #store: StoreView
@@ -75,10 +77,10 @@ export class JobQuota {
   #countMs = 0
   #counting: Promise<void> | undefined
   #tally: Tally
-  /** Jobs admitted since the current count began, or in progress at that time. The count may not include them. */
+  /** Jobs admitted since the current count began, and jobs whose creation was in progress then. The count may miss them. */
   #since: Tally
   readonly #pendingCreates = new Set<PendingCreate>()
-  /** By state and key. */
+  /** Keyed by state and key id, separated by a space. */
   readonly #begunOfKeys = new Map<string, Begun>()
 
   constructor(store: StoreView, bounds: JobBounds) {
@@ -100,7 +102,7 @@ export class JobQuota {
     this.#refuse(place)
   }
 
-  /** Creates a job if the quota allows it. The job counts from the first moment on. @throws ServiceError As {@link require} */
+  /** Creates a job if the quota allows it. The job counts while it is being created. @throws ServiceError As {@link require} */
   async enter({ tenant, keyId, runAtMs = 0 }: QuotaRequest, create: () => Promise<Created>): Promise<Created> {
     const place = { tenant, isScheduled: runAtMs > Date.now() }
     await this.#ready(place)
@@ -111,8 +113,8 @@ export class JobQuota {
   }
 
   /**
-   * Creates a job within the limits of its key, in addition to those of its project (docs/operate/keys.md). Only keys with such a limit
-   * are counted, by an index, once per job. Concurrent ingresses may each admit the last job.
+   * Creates a job within the limits of its key, in addition to those of its project (docs/operate/keys.md). The store counts the
+   * key's jobs each time, by an index, and only if the key has such a limit. Concurrent ingresses may each admit the last job.
    */
   async #enterOfKey<T>(keyId: string, state: Waiting, most: number, create: () => Promise<T>): Promise<T> {
     const name = `${state} ${keyId}`
@@ -120,10 +122,10 @@ export class JobQuota {
     this.#begunOfKeys.set(name, begun)
     begun.readers++
     try {
-      // Jobs whose creation is in progress may be missing in the count, so they are added.
+      // The count may miss jobs whose creation is in progress, so their number is added.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#store.tenants.waitingOfKey(keyId))[state]
-      // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
+      // No await between check and increment. Otherwise concurrent calls could all create the last permitted job.
       if (waiting + unseen + begun.total >= most) throw keyLimitError(state, most)
       begun.total++
       begun.underWay++
@@ -140,7 +142,7 @@ export class JobQuota {
   }
 
   async #enter(place: PendingCreate, create: () => Promise<Created>): Promise<Created> {
-    // Check and increment happen in one synchronous step. Otherwise concurrent jobs could all take the last unit.
+    // No await between check and increment. Otherwise concurrent calls could all create the last permitted job.
     this.#refuse(place)
     this.#pendingCreates.add(place)
     this.#add(place, 1)
@@ -149,7 +151,7 @@ export class JobQuota {
       if (created.outcome !== 'created') this.#add(place, -1)
       return created
     } catch (error) {
-      // If the outcome is unknown, then the next count decides.
+      // If the job may have been created, then it stays counted until the next count of the store.
       if (ServiceError.from(error).isUndone) this.#add(place, -1)
       throw error
     } finally {
@@ -163,7 +165,7 @@ export class JobQuota {
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
     await this.#count()
-    // Outdated counts never refuse a job: wait for the count in progress.
+    // Old counts never refuse a job. If they leave no room, then the job waits for the count in progress.
     if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
   }
 
@@ -184,14 +186,14 @@ export class JobQuota {
     for (const tally of [this.#tally, this.#since]) tally.add(place, count)
   }
 
-  /** Starts a count if one is due. Until the result arrives, the previous counts are used, unless they are too old. */
+  /** Starts a count if one is due. The old counts are used until the result arrives, unless they are too old. */
   async #count(): Promise<void> {
     const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_PAUSE_FACTOR * this.#countMs)
     if (overdueMs <= 0) return
     this.#counting ??= this.#read().finally(() => {
       this.#counting = undefined
     })
-    // If the count fails, then the next job repeats it. Only jobs that wait for the count receive the error.
+    // If the count fails, then the next job starts a new one. Only jobs that wait for the failed count receive its error.
     if (overdueMs < OVERDUE_MS) this.#counting.catch(() => {})
     else await this.#counting
   }

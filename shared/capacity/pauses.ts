@@ -5,9 +5,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OperatorStore, Pause, PauseTarget } from '#shared/store/operator.ts'
 
-/** Poll interval of the store. A control record is faster, but may be lost. */
+/** Poll interval of the store. Pauses usually arrive earlier in a control record, but a record may be lost. */
 const READ_MS = 3_000
-/** Retry-After for paused work, in ms; the duration of a pause is unknown. */
+/** Retry-After for paused work, in ms. The duration of a pause is unknown, so this is a guess. */
 const RETRY_AFTER_MS = 30_000
 
 interface PausableWork {
@@ -16,8 +16,8 @@ interface PausableWork {
 }
 
 /**
- * Paused models and pools (docs/operate/operations.md, Pause a model or a pool); one instance for all roles of a process. With a store,
- * its table is authoritative and polled. Without one, only received control records count.
+ * Paused models and pools (docs/operate/operations.md, Pause a model or a pool), in one instance per process. With a store, its
+ * table is authoritative and polled. Without a store, pauses come only from control records.
  */
 export class Pauses {
   readonly #store: OperatorStore | undefined
@@ -33,14 +33,14 @@ export class Pauses {
     this.#log = log
   }
 
-  /** Reads the pauses; an unreachable store is polled again later. The caller closes the instance. */
+  /** Reads the pauses. If the store is unreachable, then they are read at the next poll. The caller closes the instance. */
   static async open(store: OperatorStore | undefined, log: Log): Promise<Pauses> {
     const pauses = new Pauses(store, log)
     if (store) await pauses.#readForEver()
     return pauses
   }
 
-  /** True if pauses survive a restart and reach processes that start later: there is a store. */
+  /** True if a store keeps the pauses, so that they survive a restart and apply to processes that start later. */
   get isPersistent(): boolean {
     return this.#store !== undefined
   }
@@ -49,7 +49,6 @@ export class Pauses {
     return [...this.#paused.values()]
   }
 
-  /** The pause that applies to some work; undefined if none does. */
   of({ pool, model }: PausableWork): Pause | undefined {
     if (this.#paused.size === 0) return undefined
     return (
@@ -57,7 +56,6 @@ export class Pauses {
     )
   }
 
-  /** Refuses paused work. @throws ServiceError `overloaded` */
   refuse(work: PausableWork): void {
     const pause = this.of(work)
     if (!pause) return
@@ -65,7 +63,9 @@ export class Pauses {
     throw new ServiceError('overloaded', message, { retryAfterMs: RETRY_AFTER_MS, isUndone: true })
   }
 
-  /** Starts or ends a pause in the whole fleet. @param send Publishes to every process @throws ServiceError `overloaded` */
+  /**
+   * Starts or ends a pause for all processes. @param send Publishes the record to every process @throws ServiceError `overloaded`
+   */
   async change(
     target: PauseTarget,
     isPaused: boolean,
@@ -78,7 +78,7 @@ export class Pauses {
     send({ type: 'pause_work', ...target, paused: isPaused, by })
   }
 
-  /** Applies the change of another process; ignores other records. */
+  /** Applies a pause that another process started or ended; ignores all other records. */
   onControl(record: ControlRecord): void {
     if (record.type === 'pause_work') this.#apply(record, record.paused, record.by)
   }
@@ -105,7 +105,7 @@ export class Pauses {
     try {
       const read = await this.#store?.listPauses()
       this.#isStale = false
-      // A change received during the read is newer than the result of the read.
+      // A change arrived during the read, so the result of the read may be older than the change.
       if (!read || before !== this.#changes) return
       this.#paused.clear()
       for (const pause of read) this.#paused.set(keyOf(pause), pause)

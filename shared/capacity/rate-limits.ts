@@ -7,16 +7,15 @@ import type { RunningLimits, TenantReads } from '#shared/store/tenants.ts'
 import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet-counts.ts'
 
 /**
- * Part of a limit's remainder that all ingresses together may grant without synchronizing. As long as their counts are
- * equal, they exceed the limit by at most this part. Example: of 400 remaining requests, four ingresses may grant 25
- * each.
+ * All ingresses together may grant this part of what remains of a limit without synchronizing. At worst, they exceed the limit by
+ * this part. Example: if 400 requests remain, then each of four ingresses may grant 25.
  */
 const UNASKED_SHARE = 1 / 4
 
-/** Maximum counters of each sort, which exceeds the number of keys with limits. At the maximum, all of them are dropped. */
+/** Maximum number of counters of each sort; more than a deployment has keys with limits. At the maximum, all are dropped. */
 const COUNTERS_MAX = 50_000
 
-/** Default limits of every key without limits of its own or of its project. 0 means no limit. */
+/** Default limits of a key. A limit of the key itself or of its project replaces them. 0 means no limit. */
 export interface RateLimitConfig extends LimitSettings {
   readonly followsMaxPerKey: number
   /** Maximum code runs per minute of one end user of a key, in one ingress. */
@@ -29,7 +28,7 @@ export interface RateLimitOptions {
   runningMaxOf?(project: string): number | undefined
   /** Undefined if the deployment has no durable jobs. */
   readonly tenants?: Pick<TenantReads, 'running'> | undefined
-  /** Undefined if this ingress is the only one, or has no store to share counts. */
+  /** Undefined if this ingress is the only one, or if no store can hold shared counts. */
   readonly fleet?: Fleet | undefined
   /** Number of ingresses, including this one. */
   ingresses?(): number
@@ -55,7 +54,6 @@ interface Use {
   readonly window: MinuteWindow
 }
 
-/** Running calls and jobs of a project, and their limit. */
 export interface ConcurrencyUse {
   readonly most: number
   readonly calls: number
@@ -76,8 +74,8 @@ interface SlotUse {
  * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a
  * synchronization only if the call might exceed a limit (docs/operate/reliability.md, How exact limits are).
  *
- * Only requests that create work are counted. Reads, polls, event streams and cancels are never refused because of
- * running calls. Long polls and event streams have a limit of their own, because they stay open.
+ * Only requests that create work are counted. Reads, polls and cancels are never refused because calls are running. Long polls and
+ * event streams have a limit of their own, because they stay open.
  *
  * Calls and durable jobs of a project share a concurrency limit over the whole fleet (docs/operate/keys.md, What runs
  * at once). A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable
@@ -102,10 +100,10 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Counts a call of a key, or refuses it. No await separates check and count: otherwise concurrent calls could all
-   * take the last slot. `show` is called in both cases.
+   * Counts a call of a key, or refuses it. Check and count happen without an await between them. Otherwise concurrent calls could
+   * all take the last slot. `show` is called in both cases.
    *
-   * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the store
+   * @param isJob True for a durable job, which the store counts against the concurrency limit of its project when it is claimed
    * @returns function to call when the call has ended
    * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
    * `permission_denied` if the limit is 0
@@ -153,7 +151,6 @@ export class RateLimits implements RunningLimits {
     return this.#usesOf(key).some(({ kind }) => kind === 'tokens')
   }
 
-  /** Remaining requests and tokens of a key, without counting a call. */
   remaining(key: KeyOf): RemainingLimit[] {
     return this.#remainingOf(this.#usesOf(key))
   }
@@ -172,12 +169,11 @@ export class RateLimits implements RunningLimits {
     throw refusal(`Rate limit reached: at most ${most} code runs per minute for one end user.`, window.remainingMs(now))
   }
 
-  /** Maximum concurrent calls and jobs of a project; undefined: no limit. */
   mostOf(project: string): number | undefined {
     return this.#options.runningMaxOf?.(project)
   }
 
-  /** Running attached calls of a project in this ingress. */
+  /** Number of attached calls of a project that run in this ingress. */
   callsOf(project: string): number {
     return this.#running.get(callsName(project))?.local ?? 0
   }
@@ -228,7 +224,7 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Counts a line of a batch as a request, before the line becomes a job. Lines take no slot of the concurrency limit.
+   * Counts a line of a batch as a request, before the line becomes a job. The concurrency limit does not apply to lines.
    *
    * @throws ServiceError as {@link enter}
    */
@@ -247,8 +243,9 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Reserves the estimated tokens of a call. The call is admitted if the estimate fits into the rest of the minute, or
-   * if this ingress runs no other call of the key. At most one call per ingress can therefore exceed the limit.
+   * Reserves the estimated tokens of a call. The call is admitted if the estimate fits into the tokens that remain in this minute.
+   * A call is also admitted if this ingress runs no other call of the key. At most one call per ingress can therefore exceed the
+   * limit.
    *
    * @returns function to call once, with the tokens used; 0 if the call did not run
    * @throws ServiceError `token_limit_exceeded`
@@ -289,9 +286,8 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * @param more Number of calls that are not counted yet
-   *
-   * @throws ServiceError if a limit does not allow them
+   * @param more Number of calls to admit that are not counted yet
+   * @throws ServiceError if a limit does not allow these calls
    */
   #refuse(uses: readonly Use[], slots: readonly SlotUse[], more: number): void {
     const now = this.#clock()
@@ -322,7 +318,7 @@ export class RateLimits implements RunningLimits {
     }
   }
 
-  /** Publishes the counts of a call, and waits for the fleet's counts if the call might exceed a limit. */
+  /** Publishes the counts of a call. If the call might exceed a limit, then it waits for the counts of the other ingresses. */
   async #settle(fleet: Fleet, uses: readonly Use[], slots: readonly SlotUse[]): Promise<void> {
     const now = this.#clock()
     const isSure = uses.every((use) => this.#isSure(use, now)) && slots.every((slot) => this.#isSlotSure(slot, now))
@@ -349,8 +345,8 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Number of running calls. Stale counts of other ingresses are ignored while the store is reachable, because current
-   * ones will be read.
+   * Number of running calls. Old counts of other ingresses are ignored while the store is reachable, because the caller reads new
+   * ones next.
    */
   #countedIn(running: Running, nowMs: number): number {
     return this.#fleet?.isReachable && !running.isFresh(nowMs) ? running.local : running.all(nowMs)
@@ -403,7 +399,7 @@ export class RateLimits implements RunningLimits {
 function countOf<Count>(counts: Map<string, Count>, name: string, Type: new (name: string) => Count): Count {
   const known = counts.get(name)
   if (known) return known
-  // Running calls stay counted: each has a reference to its counter.
+  // Running calls stay counted, because each has a reference to its own counter.
   if (counts.size >= COUNTERS_MAX) counts.clear()
   const count = new Type(name)
   counts.set(name, count)

@@ -3,11 +3,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 export interface SemaphoreOptions {
   readonly permits: number
-  /** Maximum permits of one key. Default: all. */
   readonly permitsPerKey?: number
-  /** Maximum waiting callers per key. Default: no maximum, for callers that are bounded themselves. */
+  /** Maximum waiting callers per key. Default: no maximum, for code that limits its number of callers in another way. */
   readonly waitingPerKeyMax?: number
-  /** Error of a caller beyond {@link waitingPerKeyMax}. */
   readonly refusal?: () => ServiceError
 }
 
@@ -24,14 +22,13 @@ interface Key {
 /**
  * Semaphore with a fair queue: permits go to keys in round robin, and within a key in order of arrival.
  *
- * A key is, for example, a project: its thousand callers get as many permits as the one caller of another project. With a maximum
- * per key (a bulkhead), a key that holds its permits for long cannot take the last ones from others. Without keys, the queue is
- * first in, first out.
+ * A key is, for example, a project. A project with a thousand callers then gets as many permits as a project with one. A maximum
+ * per key (a bulkhead) prevents a key with long tasks from holding all permits. Without keys, the queue is first in, first out.
  *
- * A caller may take several permits, such as bytes. Smaller requests do not overtake a large one. A request above the maximum is
- * admitted when nothing else is in use.
+ * A caller may take several permits at once, such as one per byte. Smaller requests do not overtake a large one. A request for more
+ * permits than exist is admitted when nothing else is in use.
  *
- * Example with 2 permits, 1 per key: `a` asks 200 times and gets 1; `b` asks once and gets the other at once.
+ * Example with 2 permits, 1 per key: `a` asks 200 times and gets 1 permit. `b` asks once and gets the other one at once.
  */
 export class Semaphore {
   readonly #options: SemaphoreOptions
@@ -65,7 +62,8 @@ export class Semaphore {
     try {
       await abortable(promise, signal)
     } catch (error) {
-      // The permits may have been granted at the same moment. Smaller requests may have waited behind this one.
+      // If the permits were granted at the moment of the abort, then they are given back. Otherwise smaller requests may have
+      // waited behind this one. In both cases the next requests may now be granted.
       if (key.waiting.delete(waiting)) this.#forgetIdle(name, key)
       else this.#giveBack(name, key, amount)
       this.#grantNext()
@@ -88,7 +86,6 @@ export class Semaphore {
     return this.#taken === 0 || this.#taken + amount <= this.#options.permits
   }
 
-  /** The first caller in the round whose key may take more permits. */
   #next(): [string, Key, Waiting] | undefined {
     for (const [name, key] of this.#keys) {
       const [first] = key.waiting
@@ -106,7 +103,6 @@ export class Semaphore {
     }
   }
 
-  /** Moves the key to the end of the round. */
   #grant(name: string, key: Key, amount: number): void {
     this.#taken += amount
     key.taken += amount
@@ -125,32 +121,32 @@ export class Semaphore {
   }
 }
 
-/** Time after its last call for which a project counts as active. */
+/** A project counts as active for this time after its last call. */
 const ACTIVE_MS = 10_000
 /** Maximum concurrent submissions of all projects while calls of other projects run. */
 const PERMITS = 2
-/** Maximum duration of a submission that is not followed by a pause, in milliseconds. */
+/** A submission of at most this duration, in milliseconds, is not followed by a pause. */
 const FREE_RUN_MS = 2
 /** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
 const PAUSE_FACTOR = 2
 const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }
-/** Maximum waiting submissions per project, and their maximum wait. */
+/** Limits of one project: the number of its waiting submissions, and how long each of them waits. */
 const WAITING_MAX = 1_000
 const WAIT_MS_MAX = 30_000
 const RETRY_AFTER_MS = 2_000
 
 /**
- * Submission of durable jobs and batch lines, slowed down while clients wait for calls.
+ * Slows down the submission of durable jobs and batch lines while clients wait for calls.
  *
- * The problem: a submission costs the event loop and the store several times as much as an attached call. No connection waits for
- * its result. Thousands of submissions at once delayed each attached call of other projects by a hundred submissions.
+ * The problem: a submission costs the event loop and the store several times as much as an attached call.
+ * No client waits for its result. Thousands of submissions at once delayed each attached call of other projects by a hundred submissions.
  *
- * How it works: the duration of a submission shows the load of the store and of this process. Each is followed by a pause of
- * {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.
- * 1. While *other* projects make calls, a submission needs one of {@link PERMITS} permits, which rotate among the projects. The
- *    permit pauses.
+ * How it works: the duration of a submission shows the load of the store and of this process. Each submission is followed by a
+ * pause of {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.
+ * 1. While *other* projects make calls, a submission needs one of {@link PERMITS} permits, which rotate among the projects.
+ *    The permit is free again after the pause.
  * 2. While *any* project makes calls, the lines of all batches wait for the pauses of earlier lines (docs/internals/design.md,
- *    Composed jobs). The rate at which lines become jobs determines all costs of a batch, in every process.
+ *    Composed jobs). Fewer lines per second then become jobs, which reduces all load that the batch causes.
  */
 export class SubmitQueue {
   readonly #permits = new Semaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooManySubmissions })
@@ -165,10 +161,10 @@ export class SubmitQueue {
   }
 
   /**
-   * Runs `submit` when the project has a permit.
+   * Runs `submit` as soon as the project has a permit.
    *
-   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many submissions wait, or one waits too
-   * long; the reason of the signal
+   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many submissions wait or this one waits too long; the
+   * reason of the signal
    */
   async run<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
     const others = this.#last.project === project ? this.#before : this.#last
@@ -187,7 +183,7 @@ export class SubmitQueue {
   }
 
   /**
-   * Creates a job from the line of a batch, after the current pause.
+   * Runs `submit`, which creates a job from a line of a batch, after the current pause.
    *
    * @throws the errors of `submit`; the reason of the signal
    */

@@ -4,11 +4,11 @@ import { hashOf } from '#shared/lib/id.ts'
 import { type Work, workKey } from './fair-queue.ts'
 import type { WaitingElsewhere } from './tenant-dispatcher.ts'
 
-/** Interval of the reports. Most calls start sooner and are never reported. */
+/** Interval at which this ingress reports its waiting calls. Most calls start sooner, so they are never reported. */
 const PUBLISH_INTERVAL_MS = 200
-/** Age at which a report of another ingress expires, because that ingress has ended or is unreachable. */
+/** A report of another ingress expires at this age, because that ingress has ended or is unreachable. */
 const STALE_MS = 2_000
-/** Cache lifetime of a computed share. The set of waiting tenants changes with every call. */
+/** Cache lifetime of a computed share. The waiting tenants change with every call, so the share is not computed each time. */
 const PARTITION_TTL_MS = 50
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32
@@ -32,7 +32,7 @@ export interface SlotPartitionOptions {
   readonly onChange: () => void
 }
 
-/** Calls that wait in other ingresses, either for a pool or for one kind and model of a pool. */
+/** Calls that wait in other ingresses for one pool, or for one kind and model of a pool. */
 interface Others {
   calls: number
   readonly works: Map<string, WaitingElsewhere>
@@ -47,20 +47,20 @@ interface Others {
  * The problem: each ingress is fair only to its own tenants. If every ingress had the same share, then a tenant alone on one
  * ingress would get more than ten tenants together on another.
  *
- * How it works: an ingress with waiting calls publishes its tenants (hashed) on `control` every 200 ms. The share of an ingress
- * is its number of waiting tenants divided by the number of all. A tenant that waits at n ingresses counts 1/n at each, so using
- * several ingresses is no advantage.
+ * How it works: an ingress with waiting calls publishes hashes of its tenants on `control` every 200 ms. The share of an ingress is
+ * its number of waiting tenants divided by that of all ingresses. A tenant that waits at n ingresses counts 1/n at each of them, so
+ * it gains nothing by using several.
  *
  * Example: tenants A and B wait at the first ingress, B and C at the second. Each ingress counts 1.5 of 3 tenants, so each share
  * is 1/2.
  *
- * A single ingress has a share of 1, and no ingress sends less than one job. Reports are up to 200 ms old, so the queue may
- * briefly be longer or shorter than intended.
+ * A single ingress has a share of 1. Every ingress may send at least one job. Reports are up to 200 ms old, so the workers' queue
+ * may briefly be longer or shorter than intended.
  */
 export class SlotPartition {
   readonly #options: SlotPartitionOptions
   readonly #reports = new Map<string, { readonly atMs: number; readonly record: WaitingRecord }>()
-  /** Reports of other ingresses, summed by pool and by pool with work key; undefined if outdated. */
+  /** Sums of the other ingresses' reports, by pool and by pool with work key; undefined if they must be computed again. */
   #others: Map<string, Others> | undefined
   readonly #parts = new Map<string, { readonly atMs: number; readonly share: number }>()
   #hasReported = false
@@ -82,7 +82,7 @@ export class SlotPartition {
     this.#options.onChange()
   }
 
-  /** Share of this ingress in a pool, or in one kind and model of it: above 0, and 1 if no other ingress has waiting calls. */
+  /** Share of this ingress in a pool, or in one kind and model of it: above 0, and 1 if calls wait at no other ingress. */
   of(pool: PoolName, work?: Work): number {
     const others = this.#othersOf(pool, work)
     if (!others) return 1
@@ -104,7 +104,6 @@ export class SlotPartition {
     return this.#othersOf(pool)?.calls ?? 0
   }
 
-  /** Calls that wait for a pool in other ingresses, by {@link workKey}. */
   waitingElsewhere(pool: PoolName): ReadonlyMap<string, WaitingElsewhere> {
     return this.#othersOf(pool)?.works ?? NONE
   }
@@ -119,7 +118,7 @@ export class SlotPartition {
     for (const tenant of here) own += 1 / (1 + (tenants.get(tenant) ?? 0))
     let theirs = unlisted
     for (const [tenant, ingresses] of tenants) theirs += ingresses / (ingresses + (here.has(tenant) ? 1 : 0))
-    // If no call waits here now, then the share is that of one tenant, for the next call.
+    // If no call waits here, then the next call is counted as one tenant.
     return own === 0 ? 1 / (1 + theirs) : own / (own + theirs)
   }
 

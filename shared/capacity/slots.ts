@@ -4,7 +4,6 @@ export interface SlotUse {
   readonly slots: number
   readonly running: number
   readonly batch: number
-  /** True if the interactive lane had work recently. */
   readonly isInteractiveBusy: boolean
 }
 
@@ -20,7 +19,7 @@ export function laneSlots(lane: Priority, { slots, running, batch, isInteractive
   return Math.min(free, most - batch)
 }
 
-/** Number of slots that the batch lane always leaves free. */
+/** Number of slots that batch jobs always leave free. */
 export function reservedSlots(slots: number): number {
   return Math.min(quarterOf(slots), slots - quarterOf(slots))
 }
@@ -32,32 +31,32 @@ export function quarterOf(slots: number): number {
 /**
  * Slots that one model lends to another, and how they are given back (docs/internals/design.md, Bulkheads).
  *
- * The problem: a worker's slots are shared by all of its models. A fixed part for each leaves slots idle while calls wait for the
- * one busy model. Without parts, a model whose upstream hangs holds every slot until its calls reach their deadlines.
+ * The problem: all models of a worker share its slots. If each model had a fixed part, then slots would be idle while calls wait
+ * for a busy model. Without parts, a model whose upstream hangs holds every slot until its calls time out.
  *
  * Rules:
  * 1. A free slot is for any model. One busy model alone uses all of them.
  * 2. A freed slot goes to the waiting model that holds the fewest ({@link fewestFirst}). Thus models converge to equal parts
  *   (max-min fairness). A second model begins as soon as any job of the first one ends.
- * 3. A model that holds more than an equal part has borrowed the rest. Each borrowed slot whose job has run for {@link BORROWED_MS}
- *   is replaced by an extra one, at most {@link extraMax} of them.
- * 4. Only models below an equal part use extra slots, and each leaves one for every three that it holds. See dynamic thresholds:
- *   Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998.
- * 5. No free slot is refilled until the number of jobs is below the number of slots again.
+ * 3. A model that holds more than an equal part has borrowed the rest. If the job on a borrowed slot has run for
+ *    {@link BORROWED_MS}, then other models get an extra slot. At most {@link extraMax} slots are extra.
+ * 4. Only models below an equal part use extra slots. A model may hold three slots per extra slot that it leaves free for
+ *    other models. See dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998.
+ * 5. While more jobs run than the worker has slots, a slot that becomes free is not given to the next job.
  *
  * Example: 256 slots, 4 models. The first one hangs with 256 calls. After 0.5 s the second may run 48 calls, the third 12, the
  * fourth 3. A busy worker runs at most 320 jobs.
  *
- * A slot limits concurrent jobs that mostly wait for an upstream, so a quarter more is affordable. Engines that compute in this
- * process have their own limit (`parallel`, `concurrency`), which these rules do not raise.
+ * A slot limits concurrent jobs that mostly wait for an upstream, so the worker can run a quarter more. Engines that compute in
+ * this process have their own limits (`parallel`, `concurrency`), which extra slots do not raise.
  *
- * Rejected: a reserve that is always kept free (three quarters for one model). With it, 256 streams ran 167 at a time although
- * nothing else ran. Rejected: aborting the borrower's jobs, since output that a caller has received cannot be taken back.
+ * Rejected: always keeping a quarter of the slots free. A model that was alone then ran only 167 of 256 streams at a time.
+ * Rejected: aborting the borrower's jobs, since output that a caller has received cannot be taken back.
  */
 
-/** Time in ms after which a borrowed slot that was not given back is replaced. */
+/** A borrowed slot that is still in use after this time, in ms, is replaced by an extra one. */
 export const BORROWED_MS = 500
-/** Extra slots available to one model, per extra slot that stays free for others. */
+/** A model may hold this many slots per extra slot that it leaves free for other models. */
 const EXTRA_PER_LEFT = 3
 
 export interface SlotHolder {
@@ -66,7 +65,7 @@ export interface SlotHolder {
   countOlder(ms: number, max: number): number
 }
 
-/** Maximum number of jobs beyond a worker's slots, for each lane. */
+/** Maximum number of jobs that a lane may run beyond the worker's slots. */
 export function extraMax(slots: number): number {
   return quarterOf(slots)
 }
@@ -76,7 +75,7 @@ export function extraMax(slots: number): number {
  *
  * @param own The model
  * @param others All other models that hold slots
- * @param free Free slots: 0, or negative by the number of extra slots in use
+ * @param free Free slots; a negative number if jobs already use extra slots
  */
 export function extraOf(own: SlotHolder, others: readonly SlotHolder[], slots: number, free: number): number {
   const max = extraMax(slots)
@@ -92,15 +91,14 @@ export function extraOf(own: SlotHolder, others: readonly SlotHolder[], slots: n
   return Math.min(Math.ceil(part - own.held), most > 0 || own.held > 0 ? Math.max(0, most) : 1)
 }
 
-/** Models in the order in which they receive slots: fewest held first. The sort is stable. */
+/** Models in the order in which they receive slots: the model with the fewest comes first, ties keep their order. */
 export function fewestFirst<Holder extends Pick<SlotHolder, 'held'>>(holders: Iterable<Holder>): Holder[] {
   return [...holders].sort((a, b) => a.held - b.held)
 }
 
-/** Maximum number of parked calls, each with a body of at most 64 KiB; further ones are handed back. */
+/** Maximum number of parked calls, each with a body of at most 64 KiB. Further calls are returned to the queue. */
 const PARKED_MAX = 1_024
 
-/** The bulkhead of a model. */
 interface PermitHolder extends Pick<SlotHolder, 'held'> {
   readonly hasFreePermit: boolean
 }
@@ -112,7 +110,7 @@ export interface ParkedCall<Lane> {
   enter(): void
 }
 
-/** Waiting calls of one model: tenant → FIFO of calls. Tenants are ordered least-recently-served first. */
+/** Waiting calls of one model, by tenant; oldest call first. The tenant that was served longest ago comes first. */
 type TenantQueues<Lane> = Map<string, Set<ParkedCall<Lane>>>
 
 /**
@@ -127,7 +125,7 @@ export class ParkedCalls<Lane, Bulkhead extends PermitHolder> {
   readonly #running = new Map<Bulkhead, Map<string, number>>()
   #size = 0
 
-  /** @param slotsFor Slots of a lane that a model may take now */
+  /** @param slotsFor Returns the number of a lane's slots that a model may take now */
   constructor(slotsFor: (bulkhead: Bulkhead, lane: Lane) => number) {
     this.#slotsFor = slotsFor
   }
@@ -180,7 +178,7 @@ export class ParkedCalls<Lane, Bulkhead extends PermitHolder> {
       const [bulkhead, call] = first
       this.#remove(bulkhead, call)
       const line = this.#waiting.get(bulkhead)
-      // The tenant moves to the end of the round of its model, and the model to the end of all models.
+      // Round robin: the tenant becomes the last one of its model, and the model the last one of all models.
       if (line) {
         toEnd(line, call.tenant)
         toEnd(this.#waiting, bulkhead)

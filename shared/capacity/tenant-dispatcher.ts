@@ -1,26 +1,26 @@
 import { FairQueue, type FairQueueItem, type Work, workKey } from './fair-queue.ts'
 
 /**
- * Length of one interval in which job starts are counted. In a shorter one, a few simultaneous starts would look like a high
+ * Length of an interval in which job starts are counted. In a shorter interval, a few simultaneous starts would look like a high
  * rate.
  */
 const SPAN_MS = 250
 
-/** A job that was sent this long ago and has not started counts as lost if workers are idle. */
+/** If workers are idle, then a job that was sent this long ago and has not started counts as lost. */
 const LOST_AFTER_MS = 2_000
-/** Usual time in ms from a free slot to the start of the next job. Jobs that start within it must already be in the queue. */
+/** Usual time in ms from a free slot to the start of the next job. Jobs that start within this time are sent in advance. */
 const DISPATCH_LATENCY_MS = 50
-/** Minimum prefetch per model: jobs sent to the workers in addition to those that run. */
+/** Minimum prefetch per model, in jobs. Prefetched jobs are sent to the workers before a slot is free. */
 const PREFETCH_MIN = 2
 
-/** Burst for a tenant without jobs at the workers: it may use up to twice the prefetch. */
+/** A tenant without jobs at the workers may exceed the limits of its model by this factor. */
 const IDLE_TENANT_BURST = 2
 /**
- * Maximum number of tenants without jobs at the workers that are examined per call, because the first ones may wait for models
+ * Maximum number of tenants without jobs at the workers that one dispatch examines. The first tenants may all wait for models
  * without capacity.
  */
 const IDLE_TENANTS_PER_DISPATCH = 32
-/** Maximum number of rounds that a tenant skips, regardless of the number of ingresses at which it waits. */
+/** Maximum number of rounds that a tenant skips, even if it waits at more ingresses. */
 const SKIPPED_ROUNDS_MAX = 15
 
 export interface WaitingElsewhere {
@@ -29,9 +29,7 @@ export interface WaitingElsewhere {
 }
 
 export interface DispatcherView {
-  /**
-   * Prefetch of this ingress: jobs that may be sent before a slot is free, possibly fractional. Undefined if nothing can be sent.
-   */
+  /** Number of jobs that this ingress may send before a slot is free, possibly fractional; undefined if nothing can be sent. */
   prefetch(): number | undefined
   slots(): number
   /** Maximum concurrent jobs of one kind and model in the pool; undefined if only slots limit them. */
@@ -57,30 +55,30 @@ interface Model {
  * The problem: a pool's topic is a plain FIFO. If every call went there at once, then one tenant with 1,000 calls would delay all
  * others.
  *
- * The invariant: only as many jobs are in the topic as keep its workers busy (the prefetch). Each model has only as many sent jobs
- * as its workers can start soon. All others wait here in a {@link FairQueue}.
+ * The invariant: the topic holds only as many jobs as keep the workers busy (the prefetch). A model gets no more jobs
+ * sent than its workers can start soon. All other jobs wait here in a {@link FairQueue}.
  *
  * How it works:
  * 1. A job is sent if the prefetch is not used up and its model has capacity.
  * 2. The next tenant in the round is served. A tenant that waits at n ingresses skips n − 1 rounds here.
- * 3. A tenant without any job at the workers may exceed the prefetch by a factor of two. Thus long jobs of others do not block
- *   it.
- * 4. If several models compete for the slots, then each gets its max-min fair part ({@link maxMinPart}); alone, a model may use
- *   all slots.
+ * 3. A tenant without any job at the workers may exceed the prefetch by a factor of two. Thus long jobs of other tenants do
+ *    not block it.
+ * 4. If several models compete for the slots, then each gets its max-min fair part ({@link maxMinPart}). A model alone may
+ *    use all slots.
  *
  * Example: 40 slots, prefetch 10. A new tenant waits behind at most 10 sent jobs and one job of each other tenant. A call of a
  * fast model never waits behind calls of a busy one.
  */
 export class TenantDispatcher<Job extends FairQueueItem> {
   readonly #view: DispatcherView
-  /** Sent jobs that no worker has started, with the time of sending; oldest first. */
+  /** Time at which each job was sent, for jobs that no worker has started yet; oldest first. */
   readonly #sent = new Map<Job, number>()
   readonly #inFlight = new Set<Job>()
   readonly #inFlightBy = new Map<string, number>()
-  /** Waiting tenants without a sent job; longest waiting first. */
+  /** Tenants that have waiting jobs but no job at the workers; the tenant that waits longest comes first. */
   readonly #idleTenants = new Set<string>()
   readonly #queue = new FairQueue<Job>()
-  /** Rounds that a tenant still skips here, because it is served at other ingresses too. */
+  /** Number of rounds that a tenant still skips here, because other ingresses serve it too. */
   readonly #skippedRounds = new Map<string, number>()
   readonly #models = new Map<string, Model>()
   readonly #starts = new RateMeter()
@@ -93,7 +91,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return this.#queue.size > 0
   }
 
-  /** Jobs at the workers: running, or waiting there for the bulkhead of their model. */
+  /** Number of jobs that workers have taken. Such a job runs, or waits for the bulkhead of its model. */
   get running(): number {
     return this.#inFlight.size - this.#sent.size
   }
@@ -123,7 +121,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return true
   }
 
-  /** Removes a job that ended or whose attempt ended. @returns True if another job may be sent */
+  /** Removes a job that ended, or whose attempt ended. @returns True if another job may be sent in its place */
   leave(job: Job): boolean {
     this.start(job)
     if (this.#release(job)) return true
@@ -145,7 +143,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     const room = this.#prefetch()
     if (this.#sent.size < room) {
       const open = this.#openModels(1)
-      // A skipped tenant moves to the end of the round. If no other tenant has a sendable job, then it is served after all.
+      // A tenant that skips its round moves to the end. If no other tenant has a job to send, then the tenant is served anyway.
       let job = open.size > 0 ? this.#queue.next(open) : undefined
       while (job && this.#skipsRound(job.envelope.tenant)) job = this.#queue.next(open)
       if (job) return this.#send(job)
@@ -153,7 +151,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfIdleTenant() : undefined
   }
 
-  /** Next job of a tenant without jobs at the workers, so that the tenant need not wait for the end of others' jobs. */
+  /** Next job of a tenant that has no job at the workers. Such a tenant need not wait until jobs of other tenants end. */
   #nextOfIdleTenant(): Job | undefined {
     if (this.#idleTenants.size === 0) return undefined
     const open = this.#openModels(IDLE_TENANT_BURST)
@@ -178,8 +176,8 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   }
 
   /**
-   * Number of jobs that would run before a new job of a tenant. If its model has a capacity, then jobs of that model count;
-   * otherwise jobs of all models without one.
+   * Number of jobs that would run before a new job of a tenant. If the job's model has a concurrency limit, then jobs of that model
+   * count. Otherwise jobs of all models without a limit count.
    */
   ahead(tenant: string, work: Work): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
@@ -212,7 +210,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return known
   }
 
-  /** Work keys of models that have waiting jobs and capacity to start one soon. @param times Factor on that capacity */
+  /** Work keys of models with waiting jobs and free capacity. @param times Factor on the capacity */
   #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
     const most = this.#mostOfEach()
@@ -225,7 +223,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return open
   }
 
-  /** Maximum jobs of one model at the workers while several models compete for the slots; Infinity without competition. */
+  /** Maximum jobs of one model at the workers. Infinity unless several models compete for the slots. */
   #mostOfEach(): number {
     const elsewhere = this.#view.waitingElsewhere()
     if (this.#models.size + elsewhere.size < 2) return Number.POSITIVE_INFINITY
@@ -241,7 +239,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return maxMinPart(wanted, this.#view.slots())
   }
 
-  /** True if the tenant skips this round. If so, then the tenant moves to the end. */
+  /** True if the tenant skips this round; it is then moved to the end of the round. */
   #skipsRound(tenant: string): boolean {
     const rounds = this.#skippedRounds.get(tenant) ?? 0
     if (rounds === 0) return false
@@ -282,26 +280,25 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return true
   }
 
-  /** Maximum number of sent jobs that have not started. */
   #prefetch(): number {
     const least = this.#view.prefetch()
     if (least === undefined) return 0
-    // The broker may lose every record. A lost job fails at its own timeout, but must not block the others until then.
+    // The broker may lose records. A lost job fails at its own timeout, but until then it must not block other jobs.
     for (const [job, sentAtMs] of this.#sent) {
       if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break
       this.#sent.delete(job)
       this.#release(job)
     }
-    // Rounded to nearest: if several ingresses rounded up, then their sum would exceed the pool.
+    // Rounded to the nearest number. If all ingresses rounded up, then together they would send too many jobs.
     return Math.max(1, Math.round(least + this.#starts.in(DISPATCH_LATENCY_MS)))
   }
 }
 
 /**
- * Max-min fairness: the largest part that each consumer may have, so that no consumer takes from one that has less. Infinity if
- * there is enough for all.
+ * Max-min fair part of the slots: no consumer may exceed this part while another one wants more than it has. Infinity if the slots
+ * suffice for all.
  *
- * @example maxMinPart([256, 10], 256) // 246: the consumer that wants 10 gets 10, the other one the rest
+ * @example maxMinPart([256, 10], 256) // 246: the consumer that wants 10 gets 10, the other one gets the rest
  */
 export function maxMinPart(wanted: readonly number[], slots: number): number {
   let left = slots

@@ -1,25 +1,23 @@
-/** Number of recent job durations that the mean includes. */
 const TIMES_MAX = 32
 /**
- * With fewer durations than this, the shortest one is used instead of the mean, because the first jobs may include a model load.
+ * With fewer durations than this, the shortest one replaces the mean, because the first jobs may include a model load.
  */
 const TIMES_MIN = 5
-/** Maximum number of running jobs examined, oldest first. */
 const RUNNING_MAX = 1_000
-/** If a job has waited longer than this, then no slot was free, so the measured completion rate is that of all slots. */
+/** If a job has waited longer than this, then all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
-/** After jobs have waited this long, or for two job durations, this ingress is assumed to use all slots that it can get. */
+/** After jobs have waited this long, and for two job durations, this ingress presumably uses all slots that it can get. */
 const SETTLED_MS = 5_000
-/** The peak of the concurrency is taken over the last one to two intervals of this length. */
+/** The peak number of running jobs covers the current interval of this length and the one before it. */
 const PEAK_MS = 30_000
 
 /**
  * Estimates the wait of a new job from the jobs that compete for the same slots (docs/internals/design.md, Fairness).
  *
  * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job
- * duration) / (slots). A running job that has already exceeded the usual duration counts with its elapsed time.
+ * duration) / (slots). A running job that exceeds the usual duration counts with the time for which it has run.
  *
- * Several ingresses: each sees its own share of both the jobs and the completions, so the ratio stays correct.
+ * If there are several ingresses, then each counts only its own jobs and completions, so the ratio stays correct.
  *
  * Example: 30 jobs ahead and 2 completions per second give 15 s.
  */
@@ -40,7 +38,7 @@ export class WaitEstimate<Job = unknown> {
     this.#waiting.set(job, now)
   }
 
-  /** Removes a job without counting its duration: the job was handed back, or its worker died. */
+  /** Removes a job without counting its duration, because it was handed back or its worker died. */
   forget(job: Job): void {
     this.#waiting.delete(job)
     this.#running.delete(job)
@@ -53,7 +51,7 @@ export class WaitEstimate<Job = unknown> {
     this.#peak.now = Math.max(this.#peak.now, this.#running.size)
   }
 
-  /** Removes a job that has ended, and records its duration if it ran. */
+  /** Removes a job that has ended. If it ran, then its duration is recorded. */
   left(job: Job, now: number): void {
     const startedAtMs = this.#running.get(job)
     this.forget(job)
@@ -68,28 +66,28 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Estimated wait of a new job in ms; 0 if nothing waits or there is no data.
+   * Estimated wait of a new job in ms; 0 if no job is ahead or if there are no measurements.
    *
-   * @param queued Jobs of this ingress that would run before it
-   * @param places Slots that run such jobs; 0: unknown
+   * @param queued Jobs of this ingress that would run before the new job
+   * @param places Slots that run such jobs; 0 if unknown
    */
   estimateMs(queued: number, now: number, places = 0): number {
     return queued === 0 ? 0 : queued * (this.everyMs(now, places) ?? 0)
   }
 
-  /** Interval in ms between the starts of two jobs while jobs wait; undefined without data. */
+  /** Interval in ms between two starts while jobs wait; undefined without measurements. */
   everyMs(now: number, places: number): number | undefined {
     const busySinceMs = this.#busySince(now)
     const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
     if (busyMs !== undefined) return busyMs
-    // An upper bound: demand may have been lower than capacity.
+    // This interval is an upper bound, because workers may have been idle for part of the time.
     const leastMs = this.#completions.everyMs(now)
     const takesMs = this.#takesMs(now)
     if (takesMs === undefined || places === 0) return leastMs
     return Math.min(takesMs / this.#usable(places, takesMs, now), leastMs ?? Number.POSITIVE_INFINITY)
   }
 
-  /** Mean duration in ms. Running jobs that exceed it count with their elapsed time. */
+  /** Mean duration in ms. A running job that exceeds the usual duration counts with the time for which it has run. */
   #takesMs(now: number): number | undefined {
     const ended = this.#times.length
     const [oldest] = this.#running.values()
@@ -104,7 +102,7 @@ export class WaitEstimate<Job = unknown> {
     return sum / count
   }
 
-  /** Slots that this ingress really gets, once that has been observed; other ingresses may use the rest. */
+  /** Slots that this ingress can really use, because other ingresses use the rest. Until observed, all slots. */
   #usable(places: number, takesMs: number, now: number): number {
     const [oldest] = this.#waiting.values()
     if (oldest === undefined || now - oldest < Math.max(SETTLED_MS, 2 * takesMs)) return places
@@ -132,10 +130,10 @@ function sumOf(numbers: readonly number[]): number {
 
 const WINDOW_MS = 30_000
 
-/** Completions are counted per second, so that the window holds 30 numbers instead of one entry per job. */
+/** Completions are counted per second, so the window of 30 s takes 30 numbers instead of one entry per job. */
 const BUCKET_MS = 1_000
 
-/** Minimum number of completions for a rate. */
+/** Minimum number of completions from which a rate is computed. */
 const SAMPLES_MIN = 20
 
 interface Bucket {
@@ -156,7 +154,7 @@ class Completions {
     this.#forget(now)
   }
 
-  /** Mean interval between completions in ms; undefined if there are fewer than 20. @param sinceMs Ignores earlier completions */
+  /** Mean interval between completions in ms; undefined for fewer than 20. @param sinceMs Earlier completions are ignored */
   everyMs(now: number, sinceMs = 0): number | undefined {
     this.#forget(now)
     let [fromMs, count] = [now, 0]
