@@ -1,0 +1,103 @@
+/**
+ * Limits on the shape of the product: folders import in one direction, files stay readable in one sitting, folders stay short.
+ *
+ * Known exceptions are listed. An exception that no longer exists must be removed from its list, so that the lists only shrink.
+ */
+import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { dirname, join, normalize } from 'node:path'
+import { expect, it } from 'vitest'
+
+const ROOT = join(import.meta.dirname, '..')
+const LINES_MAX = 500
+const FOLDER_FILES_MAX = 16
+const PRODUCT_FILES_MAX = 655
+const IMPORT = /(?:import|export)\s[^'";]*?from\s+'([^']+)'/g
+
+/** Pairs of folders that import each other. */
+const MUTUAL_IMPORTS: readonly string[] = [
+  'schemas -> schemas/research',
+  'schemas -> schemas/responses',
+  'services/cli -> services/cli/commands',
+  'services/cli/client -> services/cli/text',
+  'services/cli/commands -> services/cli/top',
+  'services/console -> services/console/parts',
+  'services/console -> services/console/screens',
+  'services/console -> services/console/screens/home',
+  'services/console -> services/console/screens/job',
+  'services/console -> services/console/screens/jobs',
+  'services/console -> services/console/screens/keys',
+  'services/console -> services/console/screens/playground',
+  'services/console/screens/playground -> services/console/screens/playground/audio',
+  'services/console/screens/playground -> services/console/screens/playground/call',
+  'services/console/screens/playground -> services/console/screens/playground/chat',
+  'services/research -> services/research/evidence',
+  'services/research -> services/research/gather',
+  'services/research -> services/research/ranking',
+  'services/research -> services/research/writer',
+  'shared -> shared/prepare',
+  'shared/engines/llama -> shared/engines/llama/grammar',
+  'shared/engines/llama -> shared/engines/llama/template',
+  'shared/engines/openai -> shared/engines/openai/responses',
+  'shared/jobs/worker -> shared/jobs/worker/compose',
+  'shared/jobs/worker -> shared/jobs/worker/reporter',
+  'shared/sandbox -> shared/sandbox/wasm/inside',
+  'shared/sandbox/wasm/inside -> shared/sandbox/wasm/inside/guest',
+  'shared/sandbox/wasm/inside/guest -> shared/sandbox/wasm/inside/wasi',
+  'shared/store -> shared/usage',
+  'shared/store/sql -> shared/store/sql/create',
+  'shared/store/sql -> shared/store/sql/family',
+  'shared/store/sql -> shared/store/sql/operator',
+]
+
+/** Folders with more than `FOLDER_FILES_MAX` files. */
+const LONG_FOLDERS: readonly string[] = [
+  'schemas',
+  'shared/store/sql',
+  'shared/store/sql/migrations/postgres',
+  'shared/store/sql/migrations/sqlite',
+]
+
+const files = execFileSync('git', ['ls-files', 'services', 'shared', 'schemas'], { cwd: ROOT, encoding: 'utf8' })
+  .trim()
+  .split('\n')
+const sources = new Map(
+  files.filter((file) => /\.tsx?$/.test(file)).map((file) => [file, readFileSync(join(ROOT, file), 'utf8')]),
+)
+
+/** Imports between folders of the product, as `from -> to`. */
+function arrows(): Set<string> {
+  const all = new Set<string>()
+  for (const [file, text] of sources)
+    for (const [, name = ''] of text.matchAll(IMPORT)) {
+      const target = name.startsWith('#') ? name.slice(1) : normalize(join(dirname(file), name))
+      if (sources.has(target) && dirname(target) !== dirname(file)) all.add(`${dirname(file)} -> ${dirname(target)}`)
+    }
+  return all
+}
+
+it('the folders of the product import in one direction, except the known pairs', () => {
+  const all = arrows()
+  const mutual = [...all].filter((arrow) => {
+    const [from, to] = arrow.split(' -> ') as [string, string]
+    return from < to && all.has(`${to} -> ${from}`)
+  })
+  expect(all.size, 'imports between folders').toBeGreaterThan(100)
+  expect(mutual.toSorted(), 'pairs of folders that import each other').toEqual(MUTUAL_IMPORTS.toSorted())
+})
+
+it(`a product file has at most ${LINES_MAX} lines`, () => {
+  const long = [...sources].filter(([, text]) => text.split('\n').length > LINES_MAX).map(([file]) => file)
+  expect(long, 'files that are too long').toEqual([])
+})
+
+it(`a product folder has at most ${FOLDER_FILES_MAX} files, except the known folders`, () => {
+  const long = [...Map.groupBy(files, dirname)]
+    .filter(([, of]) => of.length > FOLDER_FILES_MAX)
+    .map(([folder]) => folder)
+  expect(long.toSorted(), 'folders with too many files').toEqual(LONG_FOLDERS.toSorted())
+})
+
+it(`the product has at most ${PRODUCT_FILES_MAX} source files`, () => {
+  expect(sources.size, 'source files of the product').toBeLessThanOrEqual(PRODUCT_FILES_MAX)
+})
