@@ -10,9 +10,10 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * Reads the JSON body of a request, in UTF-8 with any supported compression. A body is refused before parsing if its
- * values would need far more memory than its bytes. If a key is duplicated, then the last value is used, which RFC 8259
- * §4 permits.
+ * Reads the JSON body of a request, in UTF-8 with any supported compression.
+ *
+ * Before parsing, the size of the parsed values is estimated. A body whose values would need far more memory than its
+ * bytes is refused. If a key occurs twice in an object, then the last value is used, which RFC 8259 §4 permits.
  *
  * @throws ServiceError (docs/reference/compatibility.md, Requests) 413 `request_too_large`, 415
  * `unsupported_media_type`, 408 `request_timeout`; 400 for an empty body, invalid JSON or UTF-8, and excessive nesting;
@@ -54,8 +55,8 @@ function refuseOtherTypes(req: IncomingMessage): void {
 }
 
 /**
- * Sentence with the position of a JSON syntax error; empty if unknown. V8 quotes the body in its message, so only the
- * position is taken from it.
+ * Sentence with the position of a JSON syntax error; empty if unknown. The message of V8 quotes the body, so only the
+ * position is taken from that message.
  */
 function positionOf({ message, offset }: JsonSyntaxError): string {
   // A long body is parsed in pieces, so the position in the message of V8 is wrong.
@@ -94,9 +95,9 @@ interface BodyBounds {
 }
 
 /**
- * Reads and decompresses the whole body of a request. The rest of a refused body is discarded while it arrives, so that
- * the caller can answer at once. If the rest takes too long,
- * then services/ingress/http/server.ts cuts the connection.
+ * Reads and decompresses the whole body of a request. If the body is refused, then its remaining bytes are discarded
+ * while they arrive. The caller can therefore answer at once. If these bytes take too long, then
+ * services/ingress/http/server.ts cuts the connection.
  *
  * @param onGrowth Called with the number of bytes so far, after each piece. If it throws, then the body is refused
  * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`
@@ -128,7 +129,6 @@ export function withoutByteOrderMark(text: Buffer): Buffer {
   return text[0] === 0xef && text[1] === 0xbb && text[2] === 0xbf ? text.subarray(3) : text
 }
 
-/** Opens the decompressors in order of use. The coding that was applied last is removed first (RFC 9110 §8.4). */
 function openInflaters(encoding = ''): Transform[] {
   const codings = encoding
     .toLowerCase()
@@ -158,7 +158,8 @@ function collect(
     const blocks = new ByteBlocks()
     const { socket } = req
     const source = stages.at(-1) ?? req
-    // Decompressed bytes count as progress, too, because decompression may take longer than the transfer.
+    // Decompressed bytes count as progress, too. Otherwise a fully received body that takes long to decompress would
+    // seem to be stalled.
     const progress = () => socket.bytesRead + blocks.bytes
     let seen = progress()
     const stall = setInterval(() => {
@@ -176,7 +177,8 @@ function collect(
       }
       blocks.push(chunk)
     }
-    // Limits the compressed bytes, too, because empty gzip members produce no output, however many there are.
+    // The compressed bytes have the same limit. Otherwise a body of empty gzip members could be endless, because such
+    // members produce no output.
     const counters = stages.slice(0, -1).map(() => {
       let bytes = 0
       return (chunk: Buffer) => {
@@ -188,8 +190,8 @@ function collect(
       stop()
       resolve(blocks)
     }
-    // A cut connection closes the request without `end`, which a decompressor does not report. A request that was
-    // answered before does not close together with its connection, so the socket is watched, too.
+    // A cut connection closes the request without `end`, which a decompressor does not report. If the request was
+    // already answered, then it does not close with its connection. The socket is therefore watched, too.
     const onClose = () => {
       if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }
@@ -217,7 +219,8 @@ function collect(
     for (const stage of stages) stage.on('error', (cause) => onError(stage, cause))
     for (const [index, count] of counters.entries()) stages[index]?.on('data', count)
     req.on('close', onClose)
-    // Several pipelined requests may have listeners on one socket.
+    // Pipelined requests on one connection add their listeners to the same socket, so Node's limit on listeners is
+    // removed.
     socket.setMaxListeners(0).on('close', onClose)
     if (socket.destroyed) onClose()
   })
@@ -228,9 +231,10 @@ function tooLarge(bytesMax: number): ServiceError {
 }
 
 /**
- * Collects bytes in at most about twice their size of memory. Small pieces are copied: a piece of one byte would
- * otherwise need a hundred bytes. The piece would also keep the 64 KiB in memory that were read from the socket with
- * it.
+ * Collects bytes in at most about twice their size of memory.
+ *
+ * Small pieces are copied into larger blocks. A separate Buffer per piece costs about 100 bytes even for one byte, and
+ * keeps the whole 64 KiB block of its socket read in memory.
  */
 export class ByteBlocks {
   bytes = 0

@@ -14,7 +14,10 @@ export interface DecodeContext {
    * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
    */
   readonly getModel: (id: string) => ModelConfig
-  /** In the Messages API: refuse turns that do not alternate (docs/reference/compatibility.md, Turns and blocks). */
+  /**
+   * If true, then turns that do not alternate between user and assistant are refused (docs/reference/compatibility.md,
+   * Turns and blocks). Only for the Messages API.
+   */
   readonly strictTurns: boolean
   /** Whether remote image URLs are allowed (docs/reference/compatibility.md, Chat messages). Data URLs always are. */
   readonly remoteImages: boolean
@@ -24,17 +27,15 @@ export function refuse(code: ErrorCode, param: string, message: string): never {
   throw new ServiceError(code, message, { param })
 }
 
-/** Content that not every model can read. */
 type MediaKind = 'images' | 'audio' | 'files'
 
-/** Refuses a part that the model cannot read. */
 export function requireMedia(model: ModelConfig, kind: MediaKind, param: string): void {
   if (model.capabilities[kind]) return
   refuse('unsupported_value', param, `The model '${model.id}' does not read ${kind}.`)
 }
 
 /**
- * Refuses tools if the model cannot call them, and tools with duplicate names.
+ * Refuses tools if the model cannot call tools, and refuses two tools with one name.
  *
  * @param paramAt Returns the path of a tool's name, by index
  */
@@ -68,7 +69,6 @@ export function requireBoundedSchemas(
   if (format?.type === 'json_schema') bounds.check(format.schema, formatParam)
 }
 
-/** Refuses a tool choice that names an unknown tool, or that requires a call in a request without tools. */
 export function requireToolChoice(
   choice: GenerateRequest['tool_choice'],
   tools: readonly Tool[],
@@ -84,15 +84,14 @@ export function requireNamed(name: string, tools: readonly Tool[], param: string
   refuse('invalid_value', param, `The tool '${excerpt(name)}' is not among the tools of the request.`)
 }
 
-/** Refuses structured output for a model that cannot guarantee it. */
 export function requireJson(model: ModelConfig, param: string): void {
   if (model.capabilities.json) return
   refuse('unsupported_value', param, `The model '${model.id}' cannot be held to a JSON format.`)
 }
 
 /**
- * Token limit of the answer: the requested or the default one, clamped to the model's maximum
- * (docs/reference/compatibility.md, Token limits). If undefined, the answer may fill the rest of the context.
+ * Maximum number of tokens of the answer: the requested or the default one, clamped to the model's maximum
+ * (docs/reference/compatibility.md, Token limits). Undefined lets the answer fill the rest of the context.
  */
 export function outputTokens(model: ModelConfig, asked: number | undefined): number | undefined {
   const { max_output_tokens: ceiling, default_output_tokens: usual } = model.limits
@@ -173,13 +172,11 @@ function kindOf(value: unknown): string {
 
 /* Media in a request: checks the syntax of data URLs and base64, and remote addresses. */
 
-/** Maximum characters before the data of a data URL; a longer URL is refused. */
 const HEAD_CHARS_MAX = 256
 /** Beginning of a data URL (RFC 2397): data:<type>/<subtype>[;attribute=value]*;base64,<data> */
 const DATA_URL_HEAD = /^data:([a-z]+\/[a-z0-9.+-]+)(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
 /** Number of base64 characters that are checked together; a multiple of four. */
 const BASE64_PIECE_CHARS = 64 * 1024
-/** Target buffer for decoding. Only the number of decoded bytes is used. */
 const DECODED = Buffer.alloc((BASE64_PIECE_CHARS / 4) * 3)
 const IMAGE_TYPES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/jpg', 'image/gif', 'image/webp'])
 
@@ -193,8 +190,8 @@ export function requireBase64(data: string, param: string): void {
 }
 
 /**
- * Whether a text is base64. Decoding is 30 times as fast as a regular expression. The decoder skips invalid characters,
- * so an invalid text decodes to fewer bytes.
+ * Whether a text is base64. The text is decoded, because that is 30 times as fast as a regular expression. The decoder
+ * skips invalid characters, so an invalid text decodes to fewer bytes than its length promises.
  */
 function isBase64(data: string): boolean {
   const padding = data.endsWith('==') ? 2 : data.endsWith('=') ? 1 : 0
@@ -208,12 +205,6 @@ function isBase64(data: string): boolean {
   return true
 }
 
-/**
- * Checks a data URL with base64 content.
- *
- * @returns the media type in lower case, such as `image/png`
- * @throws ServiceError if the syntax is invalid
- */
 export function requireDataUrl(url: string, param: string): string {
   const head = DATA_URL_HEAD.exec(url.slice(0, HEAD_CHARS_MAX))
   if (head === null) {

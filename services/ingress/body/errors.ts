@@ -14,10 +14,10 @@ export function statusOf(error: ServiceError, format: WireFormat): number {
 }
 
 /**
- * Sends an error response. Nothing of the response may have been sent before.
+ * Sends an error response. Must be called before anything else of the response was sent.
  *
- * @param isFinal True for a stored failure, which a repeated request would receive again. A header then prevents
- * retries of SDKs.
+ * @param isFinal True for a stored failure: a repeated request would receive the same failure again, so a header
+ * prevents retries by SDKs
  */
 export function sendError(
   res: ServerResponse,
@@ -35,7 +35,6 @@ export function sendError(
   res.end(body)
 }
 
-/** Format of a path: Anthropic below /v1/messages, otherwise OpenAI (docs/internals/protocol.md, Errors). */
 export function formatOf(path: string): WireFormat {
   return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
 }
@@ -50,7 +49,10 @@ export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'header
   return isShared && headers['anthropic-version'] !== undefined ? 'anthropic' : formatOf(path)
 }
 
-/** Maximum `Retry-After` that known SDKs obey, in milliseconds. For a longer one, SDKs use their own retry delay. */
+/**
+ * Maximum `Retry-After` that the known SDKs obey, in milliseconds. If it is longer, then SDKs use their own, shorter
+ * retry delay.
+ */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
 /** Matches the `User-Agent` of the SDKs of OpenAI and Anthropic, and of libraries that contain them. */
 const SDKS = /openai|anthropic|ai-sdk|litellm/i

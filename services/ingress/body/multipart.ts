@@ -7,9 +7,8 @@ import { beginningOf } from './problem.ts'
 export interface FormBounds {
   readonly bytesMax: number
   readonly fieldsMax: number
-  /** Maximum bytes of one field that is not a file. */
   readonly fieldBytesMax: number
-  /** Maximum bytes of all fields that are not files. Such fields are held in memory. */
+  /** Maximum bytes of all fields that are not files together. Limited, because such fields are held in memory. */
   readonly fieldsBytesMax: number
   /** Interval at which progress is checked. A form is refused after one to two intervals without a received byte. */
   readonly stallMs: number
@@ -34,7 +33,9 @@ export interface FormFile {
   readonly bytes: Readable
 }
 
-/** Consumer of the files in a form. If it fails, then the form fails, and the rest is not read. */
+/**
+ * Consumer of the files in a form. If the consumer fails, then the form fails, and the rest of the form is not read.
+ */
 export interface FileTaker {
   /** Whether a part is a file. Other parts are fields, which are held in memory. */
   isFile(name: string, filename: string | undefined): boolean
@@ -46,20 +47,20 @@ export interface FileTaker {
   take(file: FormFile): Promise<void>
 }
 
-/** Maximum headers of a part; real parts have a name, a type and a length. */
+/** Maximum number and bytes of the headers of a part. Real parts have a name, a type and a length. */
 const PART_HEADERS = { headerPairs: 32, headerSize: 16 * 1024 }
 /** Byte order mark, which some clients write before the JSON of a field. */
 const BYTE_ORDER_MARK = /^\uFEFF/
-/** Maximum number of parts without a name. Such parts are skipped. */
+/** Maximum number of parts without a name, which are skipped. */
 const NAMELESS_PARTS_MAX = 8
 
 /**
- * Reads a form of type multipart/form-data (RFC 7578) while it arrives. Files are streamed to the consumer at its speed
- * and not buffered.
+ * Reads a form of type multipart/form-data (RFC 7578) while it arrives. Files are passed to the consumer at its own
+ * speed and are not buffered.
  *
- * When the promise settles, no file is being consumed. The rest of a refused form is discarded while it arrives, so
- * that the caller can answer at once. If the rest takes too long,
- * then services/ingress/http/server.ts cuts the connection.
+ * The promise settles only after the consumers of all files have ended. If the form is refused, then its remaining
+ * bytes are discarded while they arrive. The caller can therefore answer at once. If these bytes take too long, then
+ * services/ingress/http/server.ts cuts the connection.
  *
  * @returns the fields, in order
  * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`;
@@ -120,7 +121,9 @@ class FormReading {
   readonly #files: { readonly bytes: Readable; readonly taken: Promise<void> }[] = []
   #fieldsBytes = 0
   #bytes = 0
-  /** Number of bytes held in memory, which are all except the content of files. */
+  /**
+   * All bytes of the form except the content of files, because the parser and the list of fields hold them in memory.
+   */
   #heldBytes = 0
   #isInFile = false
 
@@ -140,8 +143,8 @@ class FormReading {
     this.#listen()
     const { socket } = this.#req
     this.#req.on('data', onData).on('error', onClose).on('close', onClose)
-    // A request that was answered before does not close together with its connection, so the socket is watched, too.
-    // Several pipelined requests may have listeners on one socket.
+    // If the request was already answered, then it does not close with its connection, so the socket is watched, too.
+    // Pipelined requests on one connection add their listeners to the same socket.
     socket.setMaxListeners(0).on('close', onClose)
     // If the connection was cut during the key check, then no close event follows.
     if (this.#req.closed || socket.destroyed) onClose()
@@ -157,7 +160,6 @@ class FormReading {
     }
   }
 
-  /** Destroys the files that are being consumed, and waits until their consumers have stopped. */
   async close(): Promise<void> {
     for (const { bytes } of this.#files) bytes.destroy()
     await Promise.allSettled(this.#files.map(({ taken }) => taken))
@@ -182,8 +184,8 @@ class FormReading {
   }
 
   #takeFile(file: FormFile): void {
-    // If the form fails, then its file fails with an error that the consumer handles. This listener only prevents an
-    // uncaught error.
+    // If the form fails, then the stream of its file emits an error. The consumer handles that error, and this listener
+    // only prevents a crash by an unhandled `error` event.
     file.bytes.on('error', () => {})
     this.#isInFile = true
     file.bytes.once('end', () => {
@@ -212,7 +214,10 @@ class FormReading {
     if (this.#bytes > this.#bounds.bytesMax) this.#fail(tooLarge(this.#bounds.bytesMax))
   }
 
-  /** Counts bytes when they arrive, because the parser buffers incomplete fields. */
+  /**
+   * Bytes are counted when they arrive instead of when a field is complete, because the parser buffers incomplete
+   * fields.
+   */
   #hold(bytes: number): void {
     this.#heldBytes += bytes
     try {
@@ -223,8 +228,8 @@ class FormReading {
   }
 
   /**
-   * Refuses the form if no bytes arrive. While reading is paused for a slow consumer, no bytes can arrive, so that time
-   * is not counted.
+   * Refuses the form if no bytes arrive. Time in which reading is paused for a slow consumer does not count, because no
+   * bytes can arrive then.
    */
   #watchStalls(): NodeJS.Timeout {
     const req = this.#req

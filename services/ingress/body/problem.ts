@@ -20,7 +20,6 @@ function paramOf(path: readonly PropertyKey[]): string | null {
 
 interface Problem {
   code: ErrorCode
-  /** Complete sentence with the name of the field. */
   openai: string
   messages: string
 }
@@ -41,7 +40,8 @@ export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wo
 type Issue = z.core.$ZodIssue
 
 /**
- * Issue in the branch of a union whose type or discriminator matched. Issues of other branches do not help the caller.
+ * Returns the issue of the union's branch whose type or discriminator matches the value. Issues of the other branches
+ * would mislead the caller.
  */
 export function deepest(issue: Issue): Issue {
   if (issue.code === 'invalid_key' && issue.issues[0] !== undefined) return { ...issue.issues[0], path: issue.path }
@@ -103,8 +103,8 @@ function missing(field: string): Problem {
 }
 
 /**
- * Whether a number exceeds the range of a double, such as 1e400, which `JSON.parse` reads as infinite. In a query, the
- * number is a text.
+ * Whether a number exceeds the range of a double, such as 1e400, which `JSON.parse` reads as Infinity. A number in a
+ * query is still a text here.
  */
 function isInfinite(value: unknown): boolean {
   const isNumeric = typeof value === 'number' || (typeof value === 'string' && /^[-+]?\d[\d.]*(e\+?\d+)?$/i.test(value))
@@ -166,7 +166,7 @@ export function beginningOf(text: string, charsMax: number): string {
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
-/** The message contains an example, because the message of the schema quotes a regular expression. */
+/** The message of the schema quotes a regular expression, so this message gives an example instead. */
 function wrongDay(field: string): Problem {
   const expected = 'a day of the calendar such as 2030-01-31'
   return {
@@ -185,7 +185,7 @@ function wrongFormat(pattern: string, field: string): Problem {
   }
 }
 
-/** @param note Message of the schema for this limit: `decimal` marks a number that need not be an integer */
+/** @param note Message that the schema gives for this limit. `decimal` marks a number that need not be an integer */
 function outOfBounds(
   origin: string,
   bound: number,

@@ -19,20 +19,26 @@ import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 /** Work that yields to the event loop after each piece of a few milliseconds. */
 export type Pieces<T> = Generator<void, T>
 
-/** Maximum list length in any schema. Schemas refuse a longer list before they read its entries. */
+/**
+ * Lists of messages that are longer than this are not checked in pieces. All schemas refuse them by their length before
+ * reading the entries.
+ */
 const MESSAGES_MAX = 100_000
 /** Maximum messages and parts that are checked or decoded between two event-loop yields. */
 export const PIECE_MESSAGES = 1_000
-/** Number of nesting levels around a message: the body and its list. */
+/** Number of nesting levels around a message, which are the body and its list. */
 const MESSAGE_DEPTH = 2
 const PART_DEPTH = MESSAGE_DEPTH + 2
 
-/** Option of zod to stop at the first problem. `safeParse` accepts it, although its types do not contain it. */
+/**
+ * Option of zod to stop at the first problem. The types of `safeParse` lack this option, although `safeParse` accepts
+ * it.
+ */
 const FIRST_PROBLEM: z.core.ParseContextInternal<z.core.$ZodIssue> = { abortEarly: true }
 
 /**
  * Checks a body against a schema and reports only the first problem. A list of 100,000 wrong values therefore costs no
- * more than a list with one.
+ * more than one wrong value.
  *
  * @throws ServiceError a 400 whose `param` is the path, such as `messages[2].content[0].image_url.url`
  */
@@ -59,8 +65,8 @@ function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wor
 const PIECE_ENTRIES = 500
 
 /**
- * Checks long maps in pieces. zod does not stop inside a map at the first problem, and each reported problem is
- * expensive.
+ * Checks long maps in pieces. Inside a map, zod continues after the first problem, and collecting every problem of a
+ * long map is expensive.
  */
 function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: Wording): void {
   for (const [field, record] of mapsOf(schema)) {
@@ -105,16 +111,16 @@ function isObject(value: unknown): value is Record<string, unknown> {
 interface Portion {
   readonly index: number
   readonly message: unknown
-  /** Index in the message of the first part to check. */
+  /** Index of the first part in the message that this portion contains. */
   readonly offset: number
-  /** Index in a long part of the first block to check. */
+  /** Index of the first block in a long part that this portion contains. */
   readonly inner: number
   readonly weight: number
 }
 
 /**
- * Checks a body as {@link parseBody} does, but many messages in pieces. The first piece contains all other fields of
- * the body. Messages are checked in order.
+ * Checks a body as {@link parseBody} does, but many messages in several pieces. The first piece also contains all other
+ * fields of the body.
  *
  * @throws ServiceError a 400 whose `param` is the path of the first problem
  */
@@ -166,8 +172,8 @@ function* portionsOf(messages: readonly unknown[]): Generator<Portion> {
 }
 
 /**
- * Splits a long message into portions. The first portion also contains lists and objects in fields other than
- * `content`.
+ * Splits a long message into portions. Only the first portion contains the lists and objects in fields other than
+ * `content`, so that they are checked once.
  */
 function* portionsOfMessage(message: object, index: number): Generator<Portion> {
   const parts = partsOf(message)
@@ -233,7 +239,6 @@ function checkPiece<T extends z.ZodArray>(schema: T, piece: readonly Portion[], 
   throw problemError({ ...issue, path: ['messages', index, ...path] }, body, wording)
 }
 
-/** Maps a list, with an event-loop yield after each {@link PIECE_MESSAGES} entries. */
 export function* mapInPieces<Entry, Result>(
   list: readonly Entry[],
   map: (entry: Entry, index: number) => Result,
@@ -318,7 +323,10 @@ function wellFormedObject(object: object, depth: number): object {
 
 /**
  * Refuses the first field that the schema does not define. Otherwise a misspelt option would be ignored without an
- * error. Only for fields of Sluice itself, because an upstream may define more fields of its API.
+ * error.
+ *
+ * Use only for endpoints that Sluice itself defines. Requests in the format of a vendor may contain fields that only an
+ * upstream knows.
  *
  * @param path Prefix of the field name in the error, such as `webhook.`
  * @throws ServiceError `unsupported_parameter`
@@ -332,8 +340,10 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
 }
 
 /**
- * Fields that are passed to an upstream of the same dialect: all except `consumed`. Null counts as absent.
+ * Fields of a request that have no internal form and are passed on unchanged to an upstream of the same API. Fields
+ * with null count as absent.
  *
+ * @param consumed Fields that have an internal form, which are left out
  * @returns undefined if no field is left
  */
 export function extraOf(object: object, consumed: ReadonlySet<string>): Record<string, unknown> | undefined {

@@ -16,13 +16,12 @@ import type { Log } from '#shared/log/log.ts'
 /** Maximum ids per kind of change in a log line; the rest are only counted. */
 const IDS_MAX = 20
 
-/** Called once when a key becomes invalid, with the error for its caller. */
 type OnEnd = (error: ServiceError) => void
 
 /**
- * Interval at which keys are read from the store. A revoked key stops working within this interval plus one query.
- * Expired keys are found at the same interval by the clock. A timer set to the expiry would be late or early after a
- * clock change.
+ * Keys are read from the store at this interval, so a revoked key stops working within the interval plus one query. The
+ * expiry of keys is compared with the clock at the same interval. A timer per key would fire too late or too early
+ * after a clock change.
  */
 const REFRESH_MS = 1_000
 const NO_LIMITS: Limits = {}
@@ -44,7 +43,6 @@ export class ApiKeys {
   #alone = new Map<string, Limits>()
   #inProjects = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
-  /** Callbacks of open connections, by the hash of their key. */
   readonly #watchers = new Map<string, Set<OnEnd>>()
   #timer: NodeJS.Timeout | undefined
   #isStale = false
@@ -84,8 +82,8 @@ export class ApiKeys {
   }
 
   /**
-   * Key with a secret; undefined if no key has the secret, or if the key was revoked or has expired. The comparison
-   * takes constant time.
+   * Returns the key with a secret. Undefined if no key has the secret, or if the key was revoked or has expired. Keys
+   * are looked up by the hash of the secret, and the comparison takes constant time.
    */
   find(secret: string): ApiKey | undefined {
     const key = this.#withSecret(secret)
@@ -100,8 +98,8 @@ export class ApiKeys {
   }
 
   /**
-   * Calls `onEnd` once when the key is revoked, deleted or expires. Open connections need this, because they may last
-   * for hours.
+   * Calls `onEnd` once when the key is revoked, deleted or expires. Needed for open connections, which may last for
+   * hours after their key was checked.
    *
    * @param key Valid key, from {@link find}
    * @returns function that ends the watch; must be called, or the callback is never freed
@@ -115,7 +113,6 @@ export class ApiKeys {
     }
   }
 
-  /** Limits of a project; unset ones are absent. The limits of its keys apply in addition. */
   limitsOf(projectId: string): Limits {
     return this.#limits.get(projectId) ?? NO_LIMITS
   }
@@ -129,7 +126,7 @@ export class ApiKeys {
   }
 
   limited(id: string, project: string): Pick<ApiKey, 'id' | 'project' | 'limits'> {
-    // The key has no project, so its id is also the tenant.
+    // A key without a project acts as its own project, so its id is also the project id.
     if (id === project) return { id, limits: this.limitsOfTenant(id) }
     return { id, project, limits: this.limitsOfKey(id) }
   }
@@ -161,11 +158,6 @@ export class ApiKeys {
     return result
   }
 
-  /**
-   * Latest changes, newest first.
-   *
-   * @throws if the store cannot be reached
-   */
   listAudit(limit: number): Promise<AuditEntry[]> {
     return this.#store.listAudit(limit)
   }
@@ -193,7 +185,7 @@ export class ApiKeys {
   async #load(): Promise<void> {
     const before = this.#known
     const known = { keys: await this.#store.list(), projects: await this.#store.listProjects() }
-    // While nothing has changed, the store returns the same arrays.
+    // If nothing has changed, then the store returns the arrays of the previous call.
     if (known.keys === before?.keys && known.projects === before.projects) return
     this.#known = known
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
@@ -233,7 +225,7 @@ export class ApiKeys {
       if (this.#isStale) this.#log.info({ key_store: this.#store.name }, 'key store readable again')
       this.#isStale = false
     } catch (error) {
-      // Logged once, because an outage may last for hours.
+      // An outage may last for hours, so only its first error is logged.
       if (!this.#isStale && !this.#isClosed)
         this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
       this.#isStale = true
@@ -267,8 +259,8 @@ export function authenticate(
   }
   const key = keys.get(secret)
   if (scope !== 'any') requireScope(key, scope)
-  // Exempt: /v1/key, which every key may call, and jobs, files, batches and WebSockets. A call inside these is checked
-  // when it is submitted, and they show only data of the project.
+  // Not checked here: /v1/key, which every key may call, and jobs, files, batches and WebSockets. The endpoint of each
+  // call inside these is checked when the call is submitted.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
   return key
 }
@@ -291,7 +283,6 @@ export function requireEndpoint(key: ApiKey, path: string): void {
   throw new ServiceError('permission_denied', `This API key may not call ${path}. ${may}`)
 }
 
-/** Error for the caller of a revoked or expired key; undefined while the key is valid. */
 function endOf({ revoked: isRevoked, expires_at }: ApiKey): ServiceError | undefined {
   if (isRevoked) return revoked()
   if (expires_at === undefined || Date.now() < expires_at * 1_000) return undefined
@@ -303,14 +294,10 @@ function revoked(): ServiceError {
   return new ServiceError('invalid_api_key', 'This API key was revoked.')
 }
 
-/**
- * Returns the first and last characters of a secret, for error messages (docs/internals/protocol.md, Authentication).
- */
 function mask(secret: string): string {
   return secret.length < 12 ? '***' : `${secret.slice(0, 3)}...${secret.slice(-4)}`
 }
 
-/** Kinds of change; `projects` stands for any change of a project. */
 type What = 'created' | 'gone' | 'revoked' | 'changed' | 'projects'
 
 /**
@@ -361,12 +348,14 @@ function fieldsOf(what: string, ids: string[]): [string, string[] | number][] {
   ]
 }
 
-/** Maximum projects that an error message lists, most similar first. */
 const SHOWN_MAX = 10
 
 /**
- * Returns the id of a project that an operator gave by id or name. If a text is both, then the id takes precedence. A
- * key without a project is its own project. An unknown id is accepted, because its jobs and usage may still be stored.
+ * Returns the id of a project that an operator gave by id or name. If one project has the text as its id and another as
+ * its name, then the id takes precedence.
+ *
+ * A key without a project counts as a project of its own. An unknown id is accepted, because jobs and usage of a
+ * deleted project may still be stored.
  *
  * @throws ServiceError `invalid_value` if no project, or more than one, has the name
  */
@@ -384,7 +373,6 @@ export function projectIdNamed(known: ValidKeys, text: string): string {
   throw refusal(`No project '${text}' exists. ${knownProjects(names, text)}`)
 }
 
-/** Names of all projects by id: created projects, projects that only keys mention, and keys without a project. */
 function namesById({ keys, projects }: ValidKeys): Map<string, string | undefined> {
   const names = new Map<string, string | undefined>()
   for (const key of keys) names.set(projectIdOf(key), key.project === undefined ? key.name : undefined)

@@ -13,7 +13,10 @@ import { JobOptions } from './job-options.ts'
 import { readPreferences } from './prefer-header.ts'
 
 const CHAR_BYTES = 2
-/** Maximum memory of a body that stays in memory while its call runs. A larger body is written to a blob. */
+/**
+ * Maximum size of a request body that stays in memory while its call runs, in bytes of memory. A larger body is written
+ * to a blob.
+ */
 const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
 /**
@@ -31,8 +34,8 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     preferences.isDurable || endpoint.isDurable === true || endpoint.isStored?.(context, body, call) === true
   if (!isDurable) options.refuse(advice.durable)
   else if (!preferences.isAsync) options.refuseWaiting(advice.async)
-  // Promises are chained without async: a suspended async function would keep the body in memory until the answer is
-  // complete.
+  // Promises are chained instead of awaited. A suspended async function would keep the body in memory until the answer
+  // is complete.
   const preparing = Promise.resolve(endpoint.prepare(context, call, body))
   return preparing.then((prepared) => {
     facts.model = prepared.model
@@ -92,8 +95,8 @@ async function answerAttached(
 }
 
 /**
- * Submits the job. The memory reservation of the call then shrinks to the size of the queue record, because a large
- * body is stored in a blob.
+ * Submits the job. Afterwards the memory reservation of the call shrinks to the size of the queue record, because a
+ * large body is then in a blob.
  */
 async function submitJob(
   context: IngressContext,
@@ -128,8 +131,8 @@ async function submitJob(
 }
 
 /**
- * Whether the body may stay in memory while its call runs. Large bodies may not, because they would use up the budget.
- * No body may while more than half of the budget is used.
+ * Whether the body may stay in memory while its call runs. Refused for a large body, and for every body while more than
+ * half of the memory budget is used.
  */
 function canKeepInMemory({ budget }: IngressContext, held: HeldBytes): boolean {
   return held.bytes <= IN_MEMORY_BYTES_MAX && budget.held <= budget.bytesMax / 2

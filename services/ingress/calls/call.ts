@@ -28,20 +28,21 @@ export interface IngressContext {
   readonly log: Log
   readonly metrics: Metrics
   readonly jobs: AttachedJobs
-  /** Undefined in a deployment without a store. */
   readonly durable: DurableJobs | undefined
-  /** For the admin API, like the next two fields. Undefined in a deployment without a store. */
+  /** Used by the admin API, like `broker` and `pauses`. Undefined in a deployment without a store. */
   readonly store: StoreView | undefined
   readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'missing' | 'history' | 'submit' | 'send'>
   readonly pauses: Pauses
-  /** Aborts when the process drains. Callers that wait for a durable job must then reconnect to another ingress. */
+  /**
+   * Aborts when the process drains. Callers that wait for a durable job are then disconnected, so that they reconnect
+   * to another ingress.
+   */
   readonly closing: AbortSignal
   readonly models: ModelCatalogue
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
   readonly budgets: Budgets
-  /** Writes usage to the ledger in batches; undefined in a deployment without a store. */
   readonly usage: UsageBatches | undefined
   /** Memory budget of this process for request bodies. */
   readonly budget: ByteBudget
@@ -54,31 +55,33 @@ export interface IngressContext {
 export interface Call {
   readonly method: string
   readonly path: string
-  /** Path parameters, by their names in the route. */
   readonly params: Readonly<Record<string, unknown>>
   readonly query: Readonly<Record<string, unknown>>
-  /** Headers by lower-case name. On a WebSocket: headers of the upgrade request, except those that concern one call. */
+  /**
+   * Headers by lower-case name. A call over a WebSocket has the headers of the upgrade request, except those for a
+   * single call, such as Idempotency-Key.
+   */
   readonly headers: IncomingHttpHeaders
   readonly requestId: string
   readonly format: WireFormat
   readonly key: ApiKey
   readonly reply: Reply
-  /** Fields of the access log and labels of the metrics. */
   readonly facts: CallFacts
   /** Job options in the body instead of headers, by the field names of `POST /v1/jobs`. */
   readonly jobFields: Record<string, unknown>
   /**
-   * Advice in error messages for this transport: how to request a durable job (`durable`), and an answer before the
-   * result (`async`).
+   * Sentences for error messages, which depend on the transport. `durable` explains how to request a durable job.
+   * `async` explains how to request an answer before the result.
    */
   readonly advice: { readonly durable: string; readonly async: string }
   /**
-   * Blobs that were uploaded with the call. All are deleted when the call ends, except those that a durable job needs.
+   * Keys of the blobs that were uploaded with the call. When the call ends, all of them are deleted except those that
+   * belong to a durable job.
    */
   readonly uploads: Set<string>
   /**
-   * Reservation in the quota of stored bytes. Released when the call ends, because a stored row then contains the
-   * bytes.
+   * Reservation in the project's quota of stored bytes. Released when the call ends, because the stored row of a job or
+   * file counts the bytes from then on.
    */
   readonly storage: Holding
   /**
@@ -89,7 +92,7 @@ export interface Call {
 
 /** Fields of the access log for one call, in addition to its route and status. */
 export interface CallFacts {
-  /** Status that a failure after the head would have had. Metrics count this status. */
+  /** Status of a failure after the head of the answer was sent. Metrics count this status instead of the sent one. */
   status?: number
   /** Status that was sent in the head, if it differs from {@link status}. */
   sent_status?: number
@@ -116,7 +119,10 @@ export type Outcome =
       readonly type: 'failed'
       /** Any thrown value. The reply converts it to an error. */
       readonly thrown: unknown
-      /** Format of a failure that is stored as the result of the job. A repeated request returns the same failure. */
+      /**
+       * Format of a failure that is stored as the result of the job. Set if a repeated request would return the same
+       * failure.
+       */
       readonly keptAs?: WireFormat
     }
 
@@ -132,7 +138,8 @@ export interface Reply {
    */
   readonly disconnected: AbortSignal
   /**
-   * Aborts with {@link disconnected}, and also when this process drains. For waits on work that continues without the caller.
+   * Aborts when {@link disconnected} aborts, and also when this process drains. Used by waits for work that continues
+   * without the caller.
    */
   readonly disconnectedOrDraining: AbortSignal
   /** True if the client is no longer connected. */
@@ -141,8 +148,8 @@ export interface Reply {
   /**
    * Sets the job that runs the call.
    *
-   * @param cancel Requests the cancellation of a job that continues after the call. Other jobs are cancelled by {@link
-   * left}.
+   * @param cancel Requests the cancellation of a durable job, which may continue after the call. Absent for an attached
+   * job, which is cancelled when {@link disconnected} aborts
    */
   accepted(jobId: string, cancel?: () => void): void
   /**
@@ -152,10 +159,11 @@ export interface Reply {
    */
   open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void
   /**
-   * Sends frames of a stream. Returns a promise only if the send buffer is full, because one promise per token would
-   * cost more than encoding the token.
+   * Sends frames of a stream. The result is a promise only if the send buffer is full. One promise per token would cost
+   * more than the encoding of the token.
    *
-   * @param isOutput False delays the frames until the first output, so that the call can still fail with an HTTP error
+   * @param isOutput If false, then the frames are delayed until the first output. The call can then still fail with an
+   * HTTP error
    * @throws ServiceError `slow_reader`, through the promise
    */
   frames(frames: readonly Frame[], isOutput?: boolean): Promise<void> | undefined
@@ -174,18 +182,16 @@ export interface Reply {
    * @throws ServiceError `slow_reader`
    */
   bytes(source: Readable, head: { readonly type: string; readonly length?: number }): Promise<void>
-  /** Ends the call: writes the log line and the metrics. Further calls have no effect. */
+  /** Ends the call, writes its log line and updates the metrics. Further calls of this method have no effect. */
   end(outcome: Outcome): void
 }
 
 export const COMPLETED: Outcome = { type: 'completed' }
 
-/** Error for a caller that is still connected, such as one with a revoked key; undefined if the caller disconnected. */
 export function refusalOf({ reason }: AbortSignal): ServiceError | undefined {
   return reason instanceof ServiceError ? reason : undefined
 }
 
-/** @throws ServiceError if the key of the caller was revoked */
 export function throwIfRefused({ disconnected: left }: Reply): void {
   const refusal = refusalOf(left)
   if (refusal) throw refusal
@@ -203,7 +209,7 @@ export interface Output {
 }
 
 /**
- * Sends the output of a job until the job has ended. The next events are taken after the previous ones were sent. If
+ * Sends the output of a job until the job has ended. Further events are read only after the previous ones were sent. If
  * the caller reads slowly, then the buffer of the job fills, which pauses the worker.
  */
 export async function sendStream(
@@ -222,15 +228,14 @@ export async function sendStream(
       onEvent(event)
       for (const frame of stream.push(event)) frames.push(frame)
     }
-    // Frames before the first output, such as the start of a message, are delayed, because the attempt may still fail
-    // with an HTTP error.
+    // Frames before the first output, such as the start of a message, are delayed. Until then, a failure of the attempt
+    // can still be reported as an HTTP error.
     const drained = sendFrames(reply, frames, output.firstOutputAtMs !== undefined)
     if (drained) await drained
   }
   await sendFrames(reply, stream.end())
 }
 
-/** Sends frames. Large frames are serialized with event-loop yields and sent one by one. */
 export function sendFrames(reply: Reply, frames: readonly Frame[], isOutput = true): Promise<void> | undefined {
   return frames.some(isLarge) ? sendOneByOne(reply, frames, isOutput) : reply.frames(frames, isOutput)
 }
@@ -251,8 +256,8 @@ function isLarge({ value }: Frame): boolean {
 }
 
 /**
- * Sends the output of a job as bytes until the job has ended. A failure before the first byte becomes an HTTP error. A
- * later one cuts the connection, so that the client detects an incomplete answer.
+ * Sends the output of a job as bytes until the job has ended. A failure before the first byte becomes an HTTP error. If
+ * the job fails later, then the connection is cut, so that the client detects an incomplete answer.
  */
 export async function sendBytes(
   reply: Reply,
@@ -278,11 +283,10 @@ export async function sendBytes(
 interface EndedCall {
   readonly method: string
   readonly path: string
-  /** Route pattern as a metrics label, never the raw path. */
   readonly route: string
   readonly status: number | string
   readonly more?: object
-  /** True for a WebSocket connection, whose duration is not counted as the duration of a call. */
+  /** True for a WebSocket connection, whose duration is left out of the metric for the duration of calls. */
   readonly isConnection?: boolean
 }
 
@@ -302,7 +306,7 @@ export class CallLog {
     this.#context = context
   }
 
-  /** Converts any thrown value into the error that the caller receives. Internal errors are logged with their cause. */
+  /** Converts a thrown value to the error that the caller receives. Internal errors are logged with their cause. */
   classify(thrown: unknown): ServiceError {
     // Express decodes path parameters with decodeURIComponent, and passes on its URIError.
     const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
@@ -325,7 +329,6 @@ export class CallLog {
     facts.sent_status = sentStatus
   }
 
-  /** Writes the log line and counts the call. Must be called once. */
   ended({ method, path, route, status: sent, more, isConnection }: EndedCall): void {
     const { log, metrics } = this.#context
     const { facts, requestId: request_id } = this

@@ -14,12 +14,12 @@ import { jobObject, requireJobs } from './job-object.ts'
 import { boundMetadata, type DurableOptions, type JobOptions } from './job-options.ts'
 import { idempotencyOf, type Preferences, prefersAsync } from './prefer-header.ts'
 
-/** Retry-After of an unfinished job: the interval at which a client should poll, in seconds. */
+/** Retry-After in answers about an unfinished job, in seconds. Clients should poll at this interval. */
 export const RETRY_AFTER_SECONDS = 2
 
 /**
- * Answers a call with a durable job: 202 with the job, or the result once the job has ended. A repeated call with the
- * same idempotency key gets the same job, over HTTP or a WebSocket.
+ * Answers a call with a durable job. The answer is 202 with the job, or the result once the job has ended. If a call
+ * repeats the idempotency key of an earlier call, then it gets the job of that call.
  *
  * @throws ServiceError the failure of the job; `idempotency_key_in_use` after the id of the job was sent
  */
@@ -36,8 +36,8 @@ export function answerDurable(
   const { idempotencyKey, isAsync } = preferences
   if (!isAsync) context.submitQueue.recordCall(projectIdOf(call.key))
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  // Promises are chained without async: a suspended async function would keep the body in memory until the answer is
-  // complete.
+  // Promises are chained instead of awaited. A suspended async function would keep the body in memory until the answer
+  // is complete.
   return options
     .resolve(context, projectIdOf(call.key), deadlineInMs)
     .then((more) => {
@@ -59,8 +59,7 @@ async function answerCreated(
   const { reply } = call
   const cancel = () => cancelJob(context, call, jobs, job, true)
   reply.accepted(job.id, () => cancelJob(context, call, jobs, job, false))
-  // The endpoint requires a durable job, but the caller did not request one. The job is therefore cancelled when the
-  // connection closes.
+  // If the endpoint and not the caller requires a durable job, then closing the connection cancels the job.
   if (!isDurable) reply.disconnected.addEventListener('abort', cancel, { once: true })
   if (!isDurable && reply.disconnected.aborted) cancel()
   if (isReplay) reply.setHeader('idempotency-replayed', 'true')
@@ -80,8 +79,8 @@ async function answerCreated(
 }
 
 /**
- * Cancels the job of a call. Called for a cancel request, and when a caller that did not request a durable job
- * disconnects.
+ * Cancels the job of a call after a cancel request. If the caller did not request a durable job, then its disconnect
+ * also cancels the job.
  *
  * @param isFinal True if no partial result is needed, because the caller has disconnected
  */
@@ -93,7 +92,7 @@ function cancelJob(
   isFinal: boolean,
 ): void {
   jobs.cancel(tenant, id, isFinal ? 'final' : 'again').catch((error: unknown) => {
-    // The job ended in the meantime, and its last event reports the result.
+    // The job ended before the cancel request, so its last event contains the result.
     if (ServiceError.from(error).code === 'job_already_finished') return
     log.warn({ err: error, job_id: id, request_id: requestId }, 'job could not be cancelled and continues to run')
   })
@@ -119,8 +118,8 @@ export async function waitFor(
 }
 
 /**
- * Sends 202 with the job (docs/reference/compatibility.md, Submitting). If a repeated call finds its job completed,
- * then the result is included.
+ * Sends 202 with the job (docs/reference/compatibility.md, Submitting). If the job of a repeated call has already
+ * completed, then the answer contains the result.
  */
 export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: DurableJob): Promise<void> {
   const details =
@@ -152,7 +151,6 @@ async function sendResult(
   await reply.whole(kept ? kept.formatted(answer, prepared.encode ?? {}) : answer)
 }
 
-/** Streams the recorded output of the job, in the same form as for an attached job. */
 async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob): Promise<void> {
   await using output = new StoredOutput(jobs, job, reply.disconnectedOrDraining)
   await sendStream(reply, output, storedOutputStream(job.endpoint))
@@ -210,8 +208,8 @@ export async function createJob(
 }
 
 /**
- * Creates the job, to which its uploads then belong. If a lost connection hides whether the job was created, then the
- * uploads are not deleted, because a job may need them.
+ * Creates the job and transfers the uploads of the call to it. If the connection to the store is lost, then it is
+ * unknown whether the job was created. The uploads are then not deleted, because a job may need them.
  */
 async function createWithUploads(
   { uploads, storage }: Call,
@@ -245,8 +243,8 @@ export function acceptedOf(created: Created): { job: DurableJob; isReplay: boole
 }
 
 /**
- * Whether an ended job has released its idempotency key: jobs that expired, or failed with 429 or 5xx. A cancelled job
- * keeps its key, because a caller cancelled it on purpose.
+ * Whether an ended job has released its idempotency key: the job expired, or failed with 429 or 5xx. A cancelled job
+ * keeps its key, because the cancellation was intended.
  */
 function hasFreedKey({ state, error }: DurableJob): boolean {
   if (state === 'expired') return true
@@ -276,20 +274,23 @@ export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJo
 }
 
 /**
- * Recorded output of one durable job, as an {@link Output} for {@link sendStream}. Must be disposed, because a reader
- * that stops early is still subscribed.
+ * Recorded output of one durable job, as an {@link Output} for {@link sendStream}. Must be disposed. Otherwise a reader
+ * that stops early would stay subscribed to the events of the job.
  */
 class StoredOutput implements Output, AsyncDisposable {
   firstOutputAtMs: number | undefined
   readonly #jobs: DurableJobs
   readonly #tenant: string
   readonly #id: string
-  /** Attempt at the start. Output of earlier attempts is skipped, because none of it was sent to this caller. */
+  /**
+   * Current attempt when the stream starts. Output of earlier attempts is skipped, because none of it was sent to this
+   * caller.
+   */
   readonly #attempt: number
   readonly #signal: AbortSignal
   readonly #events: AsyncGenerator<DurableEvent[]>
   #hasEnded = false
-  /** Sequence number of the last progress event sent. */
+  /** Sequence number of the last progress event that was sent. */
   #progress = 0
 
   /** @param signal Aborts when the reader stops. If the reason is a ServiceError, then `next` throws it */
@@ -330,7 +331,8 @@ class StoredOutput implements Output, AsyncDisposable {
       if (isOutput(chunk)) this.firstOutputAtMs ??= Date.now()
       if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
-      // A stream cannot retract output. The event stream of the job contains the new output.
+      // Output that was already sent cannot be taken back, so the stream fails. The event stream of the job contains
+      // the new output.
       throw new ServiceError(
         'worker_lost',
         'The output was started over, because a worker was lost. Follow the events of the job instead.',
@@ -339,8 +341,8 @@ class StoredOutput implements Output, AsyncDisposable {
   }
 
   /**
-   * Whether a chunk was not sent before. When an attempt resumes another, it repeats progress events under the same
-   * numbers.
+   * Whether a chunk was not sent before. An attempt that resumes an earlier one repeats the progress events of that
+   * attempt with equal sequence numbers.
    */
   #isNew(chunk: unknown): boolean {
     const { research_progress: progress } = (chunk ?? {}) as { research_progress?: { sequence: number } }
@@ -351,7 +353,7 @@ class StoredOutput implements Output, AsyncDisposable {
   }
 }
 
-/** Stream of the recorded chunks. Adds the event names of the Anthropic format, which are not recorded. */
+/** Stream of the recorded chunks. Event names of the Anthropic format are not recorded, so they are added here. */
 function storedOutputStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'
   return {
@@ -362,7 +364,6 @@ function storedOutputStream(endpoint: string): AnswerStream {
   }
 }
 
-/** Whether a chunk is output. Chat chunks without choices contain progress or usage, which may be sent twice. */
 function isOutput(chunk: unknown): boolean {
   const { choices } = (chunk ?? {}) as { choices?: unknown[] }
   return choices?.length !== 0

@@ -21,25 +21,35 @@ export interface PreparedCall {
   readonly model: string
   /** Name that the caller used for the model, which may be an alias. The answer repeats it. */
   readonly named?: string | undefined
-  /** Body in the internal form of the kind. {@link takeBody} removes it once a job has it. */
+  /**
+   * Body in the internal form of the kind. After a job was created from it, {@link takeBody} removes it, so that the
+   * memory can be freed.
+   */
   body: unknown
   /** Id of the caller's end user, whose calls have their own rate limit. */
   readonly userId?: string | undefined
   readonly attachments?: readonly string[]
   /**
-   * Stored segments that contain the beginning of the prompt. A durable job refers to them instead of storing a copy.
+   * Stored segments of a conversation with which the prompt begins. A durable job stores references to these segments
+   * instead of a copy.
    */
   readonly history?: SharedHistory | undefined
   readonly stream: boolean
-  /** True if the answer is plain text. Keep-alive characters would then become part of it, so none are written. */
+  /**
+   * True if the answer is plain text. No keep-alives are written then, because their characters would become part of
+   * the text.
+   */
   readonly isText?: boolean
-  /** True if an attached job is answered with bytes while they are generated. A durable job stores the whole answer. */
+  /**
+   * True if the bytes of an answer are sent while they are generated. Only for an attached job, because a durable job
+   * stores the whole answer first.
+   */
   readonly isBytes?: boolean
-  /** Deadline of a caller that waits, in milliseconds. */
+  /** Deadline of a call whose caller waits for the result, in milliseconds. */
   readonly timeoutMs: number
   /**
-   * Time that a cancelled job has to write a partial result, in milliseconds. Default: the job is cancelled at once.
-   * Only for composed durable jobs.
+   * Time that a cancelled job has to write a partial result, in milliseconds. Only for composed durable jobs. If
+   * undefined, then the job is cancelled at once.
    */
   readonly partialMs?: number
   /** Maximum bytes of the answer; default: the maximum of the kind. */
@@ -55,7 +65,7 @@ export interface PreparedCall {
 }
 
 /**
- * How an endpoint answers calls that become durable jobs. With `Prefer: respond-async`, the answer is the job object
+ * How an endpoint answers calls that become durable jobs. Calls with `Prefer: respond-async` receive the job object
  * instead.
  */
 export interface StoredAnswers {
@@ -76,11 +86,11 @@ export interface JobEndpoint {
   readonly format: WireFormat
   readonly kind: Kind
   /**
-   * True if the jobs are always durable. A job whose caller waits for the answer is still cancelled when the connection
-   * closes.
+   * True if every call becomes a durable job. If the caller waits for the answer, then closing the connection still
+   * cancels the job.
    */
   readonly isDurable?: boolean
-  /** Whether this call becomes a durable job. Called before validation, so the body may have any shape. */
+  /** Whether this call becomes a durable job. The body is not validated yet, so it may have any shape. */
   isStored?(context: IngressContext, body: unknown, caller: Caller): boolean
   /** How durable jobs are answered; default: the job object, and the recorded events as the stream. */
   readonly stored?: StoredAnswers
@@ -106,14 +116,13 @@ export interface JobEndpoint {
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
 }
 
-/** Removes and returns the body of a call, so that the memory can be freed while the call waits for its answer. */
 export function takeBody(call: PreparedCall): unknown {
   const { body } = call
   call.body = undefined
   return body
 }
 
-/** Encoding options of an answer, except those that need the job id. */
+/** Encoding options of an answer, without the job id and the creation time, which a job adds later. */
 export function encodeOf({ model, named, encode }: PreparedCall, requestId: string) {
   return { request_id: requestId, model: named ?? model, include_usage: false, version: '', ...encode }
 }
@@ -165,9 +174,9 @@ function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
 const NAMED_MAX = 10
 
 /**
- * Error for an unknown model id. The message lists the models that the key may use, most similar first.
+ * Error for an unknown model id. The message lists models that the key may use, most similar first.
  *
- * @param works Suggests only models for this work; undefined: all
+ * @param works Lists only models for one of these kinds of work; undefined: all models
  */
 export function modelNotFound(
   context: Pick<IngressContext, 'models'>,
@@ -194,7 +203,6 @@ function namedFor(
   return names.length > 0 ? ` This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
 }
 
-/** Reason in the message about an unusable model. Suggested models follow it. */
 export const NO_ACCESS = 'does not exist or you do not have access to it.'
 
 export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>): boolean {
@@ -203,19 +211,20 @@ export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>)
 
 /**
  * Headers that are forwarded to every upstream: vendor parts of the trace context (W3C Trace Context, W3C Baggage), and
- * session ids. Routers use a session id to keep a conversation on one server. `traceparent` is forwarded separately,
- * with the job.
+ * session ids. Routers use a session id to keep a conversation on one server. The header `traceparent` is part of the
+ * job and is forwarded separately.
  */
 const FORWARDED = ['tracestate', 'baggage', 'x-session-id', 'x-session-affinity', 'session-id'] as const
 
 /**
- * Maximum characters of one header; a longer value is dropped. Limited, because every attempt of the job carries the
- * headers, and no session id is this long.
+ * Maximum characters of one forwarded header. A longer value is dropped, because every attempt of the job carries the
+ * headers. No real session id is this long.
  */
 const HEADER_CHARS_MAX = 4_096
 
 /**
- * Request fields that come from the call instead of its body: the alias of the model, and headers for the upstream.
+ * Request fields whose values come from the call and not from its body: the alias of the model, and headers for the
+ * upstream.
  *
  * @param asked Field `model` of the body
  */
@@ -237,8 +246,8 @@ export function upstreamFields(
 }
 
 /**
- * Checks the URLs in native parts. Their hosts must be public. Images and files may be remote only if the operator
- * allows it.
+ * Checks the URLs in native parts, which are passed to an upstream unchanged. The hosts must be public. URLs of images
+ * and files are refused if the operator does not allow remote images.
  *
  * @throws ServiceError `invalid_value`, `unsupported_value`
  */
@@ -257,11 +266,6 @@ function* checkNativeUrls(request: GenerateRequest, remoteImages: boolean): Gene
 const USER_HEADER = 'x-service-userid'
 const USER_ID_CHARS_MAX = 256
 
-/**
- * Id of the end user whose code runs have their own rate limit.
- *
- * @throws ServiceError `string_above_max_length`
- */
 export function userIdOf({ headers }: Caller): string | undefined {
   const userId = headers[USER_HEADER]?.toString().trim()
   if (!userId) return undefined

@@ -7,11 +7,6 @@ import { type FileStore, HISTORY, isFileId, type StoredFile } from '#shared/stor
 import type { Call, IngressContext } from './call.ts'
 import { requireJobs } from './job-object.ts'
 
-/**
- * File store of this deployment.
- *
- * @throws ServiceError `jobs_unavailable` without a store
- */
 export function requireFiles(context: IngressContext): FileStore {
   requireJobs(context)
   return (context.store as NonNullable<IngressContext['store']>).files
@@ -33,7 +28,6 @@ export async function getFile(
   throw new ServiceError('not_found', `No such File object: ${beginningOf(id, 64)}`, { param })
 }
 
-/** GET /v1/files: the project's files, newest first. */
 export async function listFiles(context: IngressContext, call: Call): Promise<void> {
   const files = requireFiles(context)
   const query = parseBody(ListFiles, { ...call.query }, 'openai')
@@ -54,12 +48,11 @@ export async function fileContent(context: IngressContext, call: Call): Promise<
   await call.reply.bytes(await context.blobs.open(id), { type: 'application/octet-stream', length: bytes })
 }
 
-/** Encodes a file name for a header (RFC 8187, section 3.2.1). */
 function extendedValue(text: string): string {
   return encodeURIComponent(text.toWellFormed()).replaceAll(/['()*]/g, (char) => `%${char.charCodeAt(0).toString(16)}`)
 }
 
-/** DELETE /v1/files/{id}: batches that were created from the file have their own copy. */
+/** DELETE /v1/files/{id}: deletes a file. Batches that were created from the file have their own copy and continue. */
 export async function deleteFile(context: IngressContext, call: Call): Promise<void> {
   const files = requireFiles(context)
   const { id, tenant } = await fileOf(context, call)
