@@ -15,7 +15,7 @@ export interface KafkaConfig {
     | undefined
 }
 
-/** The validated settings of one process, with derived paths. */
+/** The validated settings of one process, plus paths that are derived from them. */
 export type Config = ReturnType<typeof parseConfig>
 
 /** Invalid settings. `problems` has one sentence per setting. */
@@ -29,7 +29,8 @@ export class ConfigError extends Error {
 }
 
 /**
- * Reads the environment, and `.env` in the working directory if it exists (the environment wins).
+ * Reads the settings from the environment and from `.env` in the working directory, if that file exists. A variable of the
+ * environment replaces the one in the file.
  *
  * @throws ConfigError with every problem at once
  */
@@ -38,7 +39,7 @@ export function loadConfig(): Config {
   return parseConfig(process.env)
 }
 
-/** {@link loadConfig} over any set of variables. An empty value counts as unset. @throws ConfigError */
+/** Parses settings from any set of variables. An empty value counts as unset. @throws ConfigError with every problem at once */
 export function parseConfig(env: Record<string, string | undefined>) {
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
   const renamed = Object.entries(RENAMED_SETTINGS).filter(([old]) => given[old] !== undefined)
@@ -66,7 +67,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
   })
 }
 
-/** The name of a setting in code: `JOB_LEASE_MS` is `jobLeaseMs`. */
+/** The name of a setting in code, such as `jobLeaseMs` for `JOB_LEASE_MS`. */
 type CamelCase<Name extends string> = Name extends `${infer Word}_${infer Rest}`
   ? `${Lowercase<Word>}${Capitalize<CamelCase<Rest>>}`
   : Lowercase<Name>

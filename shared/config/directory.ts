@@ -1,13 +1,13 @@
 /*
- * Directories and files that only the user of this service may access. Such files contain user data, keys and locks, and any user who
- * can open a lock file can hold the lock.
+ * Directories and files that only the user of this service may access. The files contain user data, keys and locks. A user who can open
+ * a lock file could hold the lock forever.
  */
 import { chmodSync, chownSync, closeSync, fsyncSync, mkdirSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { newId } from '#shared/lib/id.ts'
 import { ConfigError } from './config.ts'
 
-/** Size of the test file. Larger than the files that a file system stores inline, so that a disk block is needed. */
+/** File systems may store a small file inside its inode. A file of this size needs disk blocks. */
 const PROBE_BYTES = 16 * 1024
 
 const PROBLEMS: Readonly<Record<string, string>> = {
@@ -25,7 +25,7 @@ const PROBLEMS: Readonly<Record<string, string>> = {
 /**
  * Creates a directory and its parents, each accessible to its owner only. An existing directory is not changed.
  *
- * Node's own recursive mkdir never returns if the parent exists but nothing can be created in it, as below /proc.
+ * Node's own recursive mkdir never returns if the parent exists but permits no new directory, as below /proc.
  */
 export function makeDirectory(path: string): void {
   const found = statSync(path, { throwIfNoEntry: false })
@@ -40,10 +40,10 @@ export function makeDirectory(path: string): void {
 }
 
 /**
- * Ensures that a directory exists and is writable.
+ * Creates a directory if it is absent, and checks that it is writable.
  *
- * @param setting The setting that names the directory
- * @throws ConfigError with one line about the problem
+ * @param setting Name of the setting that contains the path
+ * @throws ConfigError with the problem in one line
  */
 export function requireWritable(setting: string, path: string): void {
   try {
@@ -56,9 +56,9 @@ export function requireWritable(setting: string, path: string): void {
 }
 
 /**
- * Creates an empty file that only its owner may open, or removes the permissions of others from an existing file.
+ * Creates an empty file that only its owner may open, or removes the permissions of other users from an existing file.
  *
- * An existing file is not opened: closing it would release the POSIX locks that this process holds on it.
+ * An existing file is not opened, because closing it would release the POSIX locks that this process holds on it.
  */
 export function makePrivateFile(path: string): void {
   try {
@@ -70,7 +70,7 @@ export function makePrivateFile(path: string): void {
   }
 }
 
-/** Gives a file to the owner of another one. A command run as root must not take files away from the user of the service. */
+/** Gives a file to the owner of `other`. Otherwise a command run as root creates files that the service's user cannot open. */
 export function giveToOwnerOf(other: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(other)
@@ -81,12 +81,12 @@ function closeToOthers(path: string): void {
   try {
     if ((statSync(path).mode & 0o077) !== 0) chmodSync(path, 0o600)
   } catch (error) {
-    // Another user owns the file and may have shared it on purpose.
+    // If another user owns the file, then that user may have shared it on purpose.
     if (codeOf(error) !== 'EPERM') throw error
   }
 }
 
-/** Tests a directory by writing and syncing some KiB, because a full disk still accepts empty files. */
+/** Writes and syncs some KiB, because a full disk still accepts empty files. */
 function writeProbe(path: string): void {
   const file = openSync(path, 'wx', 0o600)
   try {
@@ -109,8 +109,8 @@ interface DataDirectories {
 }
 
 /**
- * Refuses to start if data cannot be written. A single role whose blobs are outside DATA_DIR may not need that directory; a later
- * write then fails.
+ * Refuses to start if data cannot be written. DATA_DIR is not checked if this process runs a single role and BLOB_DIR is elsewhere,
+ * because the role may not need DATA_DIR. If it does, then a later write fails.
  *
  * @throws ConfigError
  */

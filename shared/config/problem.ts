@@ -1,15 +1,14 @@
 import { z } from 'zod'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 
-/* Error messages for invalid settings: the position, the expected values and the given one. zod's own messages omit the value. */
+/* Error messages for invalid settings: the path, the expected values and the given value, which zod's own messages omit. */
 
 const SHOWN_MAX = 80
 /**
- * Fields whose values are never shown, even if invalid, because users may enter a key where the name of its environment variable
- * belongs.
+ * Values of these fields are never shown, even if invalid. A user may have entered a key instead of the name of the environment
+ * variable that contains the key.
  */
 const SECRET = /headers|key|secret|password/i
-/** Maximum edit distance of a misspelt name. */
 const TYPO_MAX = 2
 
 type Issue = z.core.$ZodIssue
@@ -18,7 +17,7 @@ type JsonSchema = z.core.JSONSchema.BaseSchema
 /**
  * One problem in one line, such as `models[0].engine.type: expected one of openai, echo, got 'opneai'`.
  *
- * @param input The validated value. @param isSecret Hide the value.
+ * @param input The whole validated value @param isSecret True to omit the value from the text
  */
 export function problemText(issue: Issue, input: unknown, isSecret = false): string {
   const value = valueAt(input, issue.path)
@@ -28,7 +27,7 @@ export function problemText(issue: Issue, input: unknown, isSecret = false): str
   return `${name === '' ? '' : `${name}: `}${expectation(issue)}${isShown ? `, got ${shown(value)}` : ''}`
 }
 
-/** All problems of a file, one line each. An unknown field is reported with the known ones. */
+/** All problems of a file, one line each. For an unknown field, the line lists the known ones. */
 export function problemTexts(error: z.ZodError, input: unknown, schema: z.ZodType): string[] {
   return error.issues.map((issue) => {
     const text = problemText(issue, input)
@@ -80,7 +79,7 @@ function shown(value: unknown): string {
   return (JSON.stringify(value) ?? String(value)).slice(0, SHOWN_MAX)
 }
 
-/** Known fields of the object at a path. Among alternatives, the `type` of the value selects one. */
+/** Known fields of the object at a path. If the schema has alternatives, then the value's `type` selects one of them. */
 function fieldsAt(schema: JsonSchema, path: readonly PropertyKey[], value: unknown): string[] {
   const own = chosen(schema, value)
   const [key, ...rest] = path

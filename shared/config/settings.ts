@@ -4,17 +4,17 @@ import { z } from 'zod'
 import { RUN_SECONDS_MAX } from '#schemas/code.ts'
 
 const HOUR_MS = 3_600_000
-/** Minimum budget: enough for two bodies of the maximum size, each of which takes three times its size in memory. */
+/** Two bodies of the maximum size fit into this budget, because a body takes three times its size in memory. */
 const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
-/** A boolean setting: `true`/`false`, `1`/`0` or `yes`/`no`. */
 const Switch = z.stringbool()
 const Milliseconds = whole(1, 24 * HOUR_MS)
 const Duration = whole(1_000, 7 * 24 * HOUR_MS)
 const Count = whole(0)
 
 /*
- * Every setting, by environment variable, in sections. `npm run docs` generates docs/reference/settings.md and .env.example from them:
- * description, default, and for an unset optional setting its effect (`unset`). Units are the last word of a name, such as `_MS`.
+ * Every setting, by its environment variable. `npm run docs` generates docs/reference/settings.md and .env.example from the
+ * description and the default of each. `unset` states the effect of an optional setting that is not set. The last word of a name is
+ * the unit, such as `_MS`.
  */
 
 const SERVER = {
@@ -323,7 +323,7 @@ export const Settings = z.object({
 })
 export type Settings = z.infer<typeof Settings>
 
-/** Current setting by former name. A former name is refused at the start. */
+/** Present name of each renamed setting. A process does not start if a former name is set. */
 export const RENAMED_SETTINGS: Readonly<Record<string, keyof Settings>> = {
   RUNNING_MAX_PER_KEY: 'CONCURRENCY_MAX_PER_KEY',
   WORKER_SILENT_MS: 'WORKER_SUSPECTED_MS',

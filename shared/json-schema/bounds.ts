@@ -2,9 +2,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { isSchema, type Schema, SchemaReader } from './json-schema.ts'
 
 const WRITTEN_MAX = 20_000
-/** Maximum schema objects per request after expansion: each counts as often as references and minimum item counts repeat it. */
+/** Maximum schema objects per request after expansion. A schema counts once per reference to it, times its minimum item count. */
 const EXPANDED_MAX = 1_000_000
-/** Maximum characters of names, constants and minimum lengths after expansion. */
 const CHARACTERS_MAX = 16_000_000
 const LISTED_MAX = 100_000
 const PARTS_MAX = 2_000
@@ -12,7 +11,7 @@ const DEPTH_MAX = 500
 const REFERENCE_CHARS_MAX = 1_000
 const PARAM_CHARS_MAX = 256
 
-/** Maximum of the minimum counts, by keyword. */
+/** Maximum value of each keyword that sets a minimum. */
 const LEAST_MAX: ReadonlyMap<string, number> = new Map([
   ['minItems', 10_000],
   ['minContains', 10_000],
@@ -20,11 +19,11 @@ const LEAST_MAX: ReadonlyMap<string, number> = new Map([
   ['minLength', 100_000],
 ])
 
-/** Keywords with one schema for a part of the value. */
+/** Keywords whose value is one schema, which applies to parts of the instance. */
 const INNER = ['additionalItems', 'contains', 'unevaluatedItems', 'unevaluatedProperties', 'propertyNames']
-/** Keywords with one schema for the value itself. */
+/** Keywords whose value is one schema, which applies to the instance itself. */
 const SAME = ['not', 'if', 'then', 'else']
-/** Keywords with a list of schemas for the value itself. */
+/** Keywords whose value is a list of schemas, which apply to the instance itself. */
 const PARTS = ['anyOf', 'oneOf', 'allOf']
 const NAMED = ['properties', 'patternProperties', 'dependentSchemas', 'dependencies']
 
@@ -33,9 +32,9 @@ interface Cost {
   characters: number
 }
 
-/** A schema whose walk is in progress, or complete: then it has a cost. */
+/** A schema that the walk has reached. `cost` is undefined until the walk of the schema is complete. */
 interface Visit {
-  /** Depth in the value at which the schema was reached. */
+  /** Nesting depth, within the described value, at which the schema was reached. */
   readonly level: number
   cost?: Cost
 }
@@ -43,13 +42,12 @@ interface Visit {
 interface Place {
   readonly path: string
   readonly depth: number
-  /** Depth in the value. */
   readonly level: number
 }
 
 /**
- * Bounds the JSON Schemas of one request, for any engine. The expanded size is computed without expanding: each schema object is visited once.
- * Patterns are not checked, because Sluice does not run or translate them.
+ * Bounds the JSON Schemas of one request, for any engine. The expanded size is computed without expanding the schemas, so each
+ * schema object is visited once. Patterns are not checked, because Sluice neither runs nor translates them.
  */
 export class SchemaBounds {
   #written = 0
@@ -98,7 +96,7 @@ class Walk {
     return cost
   }
 
-  /** A recursive schema is counted once. If the cycle does not descend into the value, then the schema is infinite and refused. */
+  /** Counts a recursive schema once. A cycle at one level of the value would expand forever, so the schema is refused. */
   #costOfCycle(visit: Visit, place: Place): Cost {
     if (visit.level === place.level) refuse(place.path, 'the schema has endless recursion.')
     return { nodes: 1, characters: 0 }

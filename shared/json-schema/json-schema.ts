@@ -1,16 +1,16 @@
 /** A JSON Schema object; the schemas `true` and `false` are not included. */
 export type Schema = Readonly<Record<string, unknown>>
 
-/** Maximum chained references; beyond it a reference counts as dangling, because some are circular. */
+/** Maximum length of a chain of references. A longer chain is treated as circular, and its last reference as dangling. */
 const HOPS_MAX = 64
-/** Maximum keys and list entries that merging may copy per root. */
+/** Maximum number of keys and list entries that merging may copy, per root schema. */
 const MERGED_ENTRIES_MAX = 20_000
 
 export function isSchema(value: unknown): value is Schema {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Value of a number keyword; undefined for any other type. An untrusted schema may hold any type. */
+/** Value of a keyword if it is a number, otherwise undefined. In an untrusted schema it may have any type. */
 export function numberOf(schema: Schema, keyword: string): number | undefined {
   const value = schema[keyword]
   return typeof value === 'number' ? value : undefined
@@ -25,29 +25,28 @@ export function requiredOf(schema: Schema): Set<string> {
   return new Set(listOf(schema, 'required').filter((name) => typeof name === 'string'))
 }
 
-/** Schema of a property; undefined if absent. Safe for names such as `constructor`. */
+/** Schema of a property; undefined if absent. Names of prototype members, such as `constructor`, count as absent. */
 export function propertyOf(schema: Schema, name: string): unknown {
   return isSchema(schema.properties) && Object.hasOwn(schema.properties, name) ? schema.properties[name] : undefined
 }
 
-/** Reads one untrusted schema: follows references and merges parts. The cost is bounded and grows with the written size. */
+/** Follows references and merges parts of one untrusted schema. The cost is bounded. */
 export class SchemaReader {
   readonly #root: unknown
   readonly #targets = new Map<string, unknown>()
   #entriesLeft = MERGED_ENTRIES_MAX
 
-  /** @param root Root of references of the form `#/…` */
   constructor(root: unknown) {
     this.#root = root
   }
 
-  /** Target of a local reference (RFC 6901); undefined if dangling or outside of the schema. */
+  /** Target of a local reference (RFC 6901); undefined if it does not exist or is in another document. */
   follow(pointer: string): unknown {
     if (!this.#targets.has(pointer)) this.#targets.set(pointer, followPointer(pointer, this.#root))
     return this.#targets.get(pointer)
   }
 
-  /** A schema without `$ref`: the target, merged with the keywords next to the reference. */
+  /** Replaces a `$ref` by its target, merged with the keywords next to the reference. */
   resolve(schema: unknown): unknown {
     let resolved = schema
     for (let hop = 0; hop < HOPS_MAX; hop++) {
@@ -61,8 +60,8 @@ export class SchemaReader {
   }
 
   /**
-   * Merges schemas that must all hold. For keywords that assert nothing, such as `default`, the last part wins. If parts differ, then `pattern`,
-   * `format` and `multipleOf` become lists. For `prefixItems`, `not`, `if` and `contains`, which are not merged, the last part wins.
+   * Merges schemas that must all hold into one. If parts differ in `pattern`, `format` or `multipleOf`, then the keyword becomes a
+   * list. For `prefixItems`, `not`, `if`, `contains` and keywords that assert nothing, the last part wins.
    *
    * @throws RangeError if merging copies too much in total
    */
@@ -104,9 +103,9 @@ export class SchemaReader {
     return other
   }
 
-  /** Merges properties. Each part also restricts the properties of the others, unless its `additionalProperties` accept them. */
+  /** Merges properties. A part also restricts properties that only other parts list, by its `additionalProperties`. */
   #joinProperties(all: readonly Schema[]): Schema {
-    // Without a prototype, `__proto__` is an ordinary name.
+    // Without a prototype, `__proto__` is an ordinary key.
     const joined: Record<string, unknown> = Object.create(null)
     for (const { properties } of all) {
       if (!isSchema(properties)) continue
@@ -130,7 +129,6 @@ export class SchemaReader {
     return Object.fromEntries(entries)
   }
 
-  /** Values that the `const` and `enum` of all parts share. */
   #joinValues(merged: Record<string, unknown>, parts: readonly Schema[]): void {
     const [first = [], ...others] = parts.map(valuesOf)
     this.#spend(parts.reduce((total, part) => total + (valuesOf(part)?.length ?? 0), 0))
@@ -139,7 +137,7 @@ export class SchemaReader {
     merged.enum = first.filter((value) => sets.every((set) => set.has(canonical(value))))
   }
 
-  /** One `anyOf` for several lists of alternatives: each alternative of the first list, combined with all other lists. */
+  /** Combines several lists of alternatives into one `anyOf`: each alternative of the first list, with all other lists added. */
   #joinAlternatives(merged: Record<string, unknown>, lists: readonly (readonly unknown[])[]): void {
     const [first = [], ...others] = lists
     this.#spend(first.length * (others.length + 1))
@@ -184,7 +182,7 @@ export function canonical(value: unknown): string {
   )
 }
 
-/** Whether `additionalProperties` restricts all unlisted properties. */
+/** Whether `additionalProperties` applies to all properties that the schema does not list. */
 function isClosed({ additionalProperties = true, patternProperties }: Schema): boolean {
   return additionalProperties !== true && !isSchema(patternProperties)
 }
@@ -195,7 +193,7 @@ function bothOf(one: unknown, other: unknown): unknown {
   return one === false || other === false ? false : { allOf: [one, other] }
 }
 
-/** Without this check, merging a recursive schema with itself would never end. */
+/** Detects two parts with one reference. Otherwise merging a recursive schema with itself would never end. */
 function isSameReference(one: unknown, other: unknown): boolean {
   const [a, b] = [one, other].map((schema) =>
     isSchema(schema) && Object.keys(schema).length === 1 ? schema.$ref : undefined,
@@ -216,7 +214,7 @@ function distinct(values: readonly unknown[]): unknown {
   return different.length === 1 ? different[0] : different
 }
 
-/** The types of both lists; an integer is a number. */
+/** Types that both lists contain. An integer is also a number. */
 function commonTypes(one: unknown, other: unknown): unknown {
   const [first, second] = [[one].flat(), [other].flat()]
   const both = first.filter((type) => second.includes(type) || (type === 'integer' && second.includes('number')))

@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util'
 const DIFFERENCES_MAX = 8
 const SHOWN_CHARS = 120
 
-/** The paths at which two JSON values differ, each with both values, in a bounded number of short lines. */
+/** Paths at which two JSON values differ, each with both values. The number and length of the lines are bounded. */
 export function differencesOf(a: unknown, b: unknown): string[] {
   const found: string[] = []
   for (const line of walk(a, b, '')) {

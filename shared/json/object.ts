@@ -1,9 +1,7 @@
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { refuseShape } from './shape.ts'
 
-/**
- * Characters above which a text is checked for size and depth before it is parsed. A shorter text cannot block the event loop.
- */
+/** A longer text is checked for size and depth before it is parsed, because parsing it could block the event loop. */
 const SMALL_CHARS = 1_024
 
 /**

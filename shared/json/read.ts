@@ -1,14 +1,14 @@
 import { runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 
 /**
- * JSON.parse for large texts, in pieces: 32 MiB would block the event loop for up to half a second.
+ * JSON.parse for large texts, in pieces. JSON.parse itself blocks the event loop for up to half a second per 32 MiB.
  *
- * The text is split between members of arrays and objects, and inside long strings. JSON.parse parses each piece. The pieces are joined with its
- * semantics: the last of duplicate keys wins, and `__proto__` is an ordinary key.
+ * The text is split between members of arrays and objects, and inside long strings. JSON.parse parses each piece. The result equals
+ * that of JSON.parse for the whole text: the last of duplicate keys wins, and `__proto__` is an ordinary key.
  */
 
 export const PIECE_BYTES = 128 * 1024
-/** Bytes per piece of a string. V8 allocates strings of more than 128 KiB separately, which costs more than joining smaller ones. */
+/** V8 allocates strings of more than 128 KiB separately, which costs more than joining smaller ones. */
 const STRING_PIECE_BYTES = 64 * 1024
 
 const QUOTE = 0x22
@@ -29,9 +29,9 @@ export class JsonSyntaxError extends SyntaxError {
 }
 
 /**
- * Parses JSON; to be run by `runYielding`. The nesting must be bounded, because each split level recurses.
+ * Parses JSON in steps, for `runYielding`. The caller must have bounded the nesting, because the reader recurses.
  *
- * @param json Valid UTF-8.
+ * @param json Valid UTF-8
  * @throws JsonSyntaxError
  */
 export function* readJson(json: Buffer): Generator<undefined, unknown> {
@@ -42,20 +42,20 @@ export function* readJson(json: Buffer): Generator<undefined, unknown> {
   return value
 }
 
-/** Parses a stored text; a promise if it is large, so that the event loop is not blocked. @throws SyntaxError */
+/** Parses a stored text. For a large text, the result is a promise, so that the event loop is not blocked. @throws SyntaxError */
 export function parseSoon(text: string): unknown | Promise<unknown> {
   return text.length <= PIECE_BYTES ? JSON.parse(text) : parseLarge(text)
 }
 
 async function parseLarge(text: string): Promise<unknown> {
-  // The caller has spent time in this event-loop turn to read the text.
+  // The caller has just read the text, which took time in this event-loop iteration.
   await yieldToEventLoop()
   const json = Buffer.from(text)
   await yieldToEventLoop()
   return await runYielding(readJson(json))
 }
 
-/** Parses a piece of JSON text, after adding the brackets or quotes that enclose it (`before`, `after`). */
+/** Parses a part of the text between `before` and `after`, which are the brackets or quotes that enclose the part. */
 function parse(json: Buffer, start: number, end: number, before = '', after = ''): unknown {
   try {
     return JSON.parse(before + json.toString('utf8', start, end) + after)
@@ -67,7 +67,7 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
 class Reader {
   readonly #json: Buffer
   #at = 0
-  /** Cached search result of the last long string, so that nested levels do not search the string again. */
+  /** Result of the search for the end of the last long string. Each nested level would otherwise search the string again. */
   #searched = { start: -1, to: 0, isFound: false }
 
   constructor(json: Buffer) {
@@ -93,7 +93,7 @@ class Reader {
     if (this.#at < this.#json.length) throw this.#unexpected()
   }
 
-  /** Parses a number or a literal, both of which are shorter than a piece. */
+  /** Parses a number, `true`, `false` or `null`. */
   #scalar(): unknown {
     const start = this.#at
     const most = Math.min(this.#json.length, start + PIECE_BYTES)
@@ -129,9 +129,7 @@ class Reader {
     return object
   }
 
-  /**
-   * Parses members up to the closing bracket, in pieces of several members. A member that is larger than a piece is parsed alone.
-   */
+  /** Parses all members up to the closing bracket, several per piece. A member that is larger than a piece is parsed alone. */
   *#members(close: number, take: { run(start: number, end: number): void; large(): Generator<undefined, void> }) {
     this.#at++
     yield* this.#skipBlanks()
@@ -142,7 +140,7 @@ class Reader {
       if (end === undefined) {
         yield* take.large()
       } else {
-        // JSON.parse would accept an empty list between two commas.
+        // A comma must be followed by another member. The bracket that is added to a piece would hide the error from JSON.parse.
         yield* this.#skipBlanks()
         if (this.#at >= end) throw this.#unexpected()
         take.run(start, end)
@@ -157,7 +155,7 @@ class Reader {
     }
   }
 
-  /** End of the members that fit into a piece; undefined if the first one does not. */
+  /** End of the last member that fits into a piece; undefined if the first member does not fit. */
   #endOfRun(): number | undefined {
     const json = this.#json
     const most = Math.min(json.length, this.#at + PIECE_BYTES)
@@ -192,7 +190,7 @@ class Reader {
     return key
   }
 
-  /** Parses a string of any length, split between characters. Joining the pieces restores split surrogate pairs. */
+  /** Parses a string of any length in pieces. A surrogate pair that was split is restored when the pieces are joined. */
   *#string(): Generator<undefined, string> {
     const json = this.#json
     const parts: string[] = []
@@ -202,7 +200,7 @@ class Reader {
       const quote = this.#endOfString(start, most)
       const isWhole = quote < most
       const end = isWhole ? quote : endOfCharacter(json, most, start)
-      // A string that fits into one piece is parsed with its quotes in the text, because adding quotes would copy it.
+      // If the string fits into one piece, then its own quotes are parsed too. Adding quotes would copy the text.
       if (isWhole && parts.length === 0) parts.push(parse(json, start - 1, end + 1) as string)
       else parts.push(parse(json, start, end, '"', '"') as string)
       yield
@@ -214,7 +212,7 @@ class Reader {
     return parts.length === 1 ? (parts[0] as string) : parts.join('')
   }
 
-  /** Like {@link endOfString}, but continues an earlier search in this string. */
+  /** Continues an earlier search for the end of the string, if there was one. */
   #endOfString(start: number, most: number): number {
     const { to, isFound } = this.#searched
     const isSame = start === this.#searched.start
@@ -237,7 +235,7 @@ class Reader {
   }
 }
 
-/** The closing quote of a string, or the end of the search: `most` or one byte after it. */
+/** Index of the closing quote of a string. If there is none before `most`, then `most` or the index after it. */
 export function endOfString(json: Buffer, start: number, most: number): number {
   let piece: Buffer | undefined
   for (let end = start; ; ) {
@@ -254,7 +252,7 @@ export function endOfString(json: Buffer, start: number, most: number): number {
   }
 }
 
-/** Number of bytes of a string that are compared one by one before `indexOf` is called, because the call costs about as much. */
+/** Number of bytes of a string that are compared one by one. `indexOf` costs about as much, so it is called only after these. */
 const NEAR_BYTES = 16
 
 function backslashesBefore(json: Buffer, at: number, start: number): number {
@@ -263,7 +261,7 @@ function backslashesBefore(json: Buffer, at: number, start: number): number {
   return at - first
 }
 
-/** A split position for a string that does not end before `most`: after the escape or character at that position. */
+/** Index at which to split a string: near `most`, but not inside an escape sequence or a character. */
 function endOfCharacter(json: Buffer, most: number, start: number): number {
   let end = most
   for (let i = most - 1; i >= Math.max(start, most - ESCAPE_BYTES_MAX); i--) {
@@ -278,7 +276,6 @@ function endOfCharacter(json: Buffer, most: number, start: number): number {
 
 const ESCAPE_BYTES_MAX = 6
 
-/** Length of an escape sequence: `\n` has two bytes, `\u0041` has six. */
 function escapeBytes(json: Buffer, at: number): number {
   return json[at + 1] === 0x75 ? 6 : 2
 }
@@ -295,7 +292,7 @@ function isEndOfScalar(byte: number): boolean {
   return isBlank(byte) || byte === COMMA || byte === CLOSE_ARRAY || byte === CLOSE_OBJECT
 }
 
-/** Defines the property as JSON.parse does, because an assignment to `__proto__` would not create a key. */
+/** Defines a property as JSON.parse does. An assignment to `__proto__` would set the prototype instead. */
 function setOwn(object: Record<string, unknown>, key: string, value: unknown): void {
   if (key !== '__proto__') {
     object[key] = value

@@ -1,25 +1,26 @@
 import { ServiceError } from '#shared/lib/error.ts'
 import { endOfString } from './read.ts'
 
-/** Maximum nesting depth, because code that visits a received value recurses once per level. */
+/** Maximum nesting depth. Functions that visit a received value recurse once per level. */
 export const DEPTH_MAX = 128
-/** Maximum keys per object. In much larger objects, each key takes a microsecond to parse or to visit. */
+/** Maximum keys per object. In much larger objects, parsing or visiting a key takes a microsecond. */
 const KEYS_MAX = 50_000
 
-/** Bytes checked between two event-loop yields: about half a millisecond. */
+/** Bytes that are checked between two event-loop yields, in about half a millisecond. */
 const PIECE_BYTES = 256 * 1024
 
-/** Maximum values in a request: enough for the 100,000 messages of a conversation. */
+/** Maximum values in a request. A conversation of 100,000 messages fits. */
 const VALUES_MAX = 400_000
 
 /**
- * Rejects JSON that would cost far more than its size suggests, before it is parsed. Examples follow. 1. 32 MiB of `1,` instead
- * of messages cause gigabytes of validation errors. 2. 32 MiB of `[` cause as much memory use in the parser.
+ * Rejects JSON that would cost far more than its size suggests, before it is parsed. Examples:
+ * 1. 32 MiB of `1,` instead of messages cause gigabytes of validation errors.
+ * 2. 32 MiB of `[` take gigabytes of memory in the parser.
  * 3. An object of 400,000 keys takes seconds.
  *
- * Does not check whether the text is valid JSON. To be run by `runYielding`.
+ * The text may be invalid JSON: that is not checked. To be run by `runYielding`.
  *
- * @param valuesMax Maximum values; default: that of a request.
+ * @param valuesMax Maximum number of values; default: that of a request
  * @returns Approximate number of values
  * @throws ServiceError `invalid_request`
  */

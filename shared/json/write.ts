@@ -3,15 +3,15 @@ import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * JSON.stringify for large values, in pieces of text that join to exactly its output. Small values are written by JSON.stringify itself; only large
- * ones are split.
+ * JSON.stringify for large values. The text is written in pieces, and the joined pieces equal the output of JSON.stringify. Small
+ * parts are written by JSON.stringify itself.
  */
 
-/** Approximate characters of a piece, which takes about half a millisecond. */
+/** Approximate length of a piece of text, which takes about half a millisecond to write. */
 const PIECE_CHARS = 64 * 1024
 const VALUES_AT_ONCE = 512
 const CHARS_AT_ONCE = PIECE_CHARS
-/** Maximum parts of a piece: many short values take as long as a long text. */
+/** Maximum number of parts in a piece. Many short values take as long as one long text. */
 const PARTS_PER_PIECE = 512
 
 export interface WriteOptions {
@@ -20,10 +20,10 @@ export interface WriteOptions {
 }
 
 /**
- * The JSON text of a value, in pieces. As in JSON.stringify, `undefined` and functions are omitted from objects and null in arrays, and `toJSON` is
- * called.
+ * Writes the JSON text of a value in pieces. As in JSON.stringify, `undefined` and functions are omitted in objects and become null
+ * in arrays, and `toJSON` is called.
  *
- * @param value Bounded nesting, no cycles.
+ * @param value A value of bounded nesting, without cycles
  */
 export function* writeJson(value: unknown, options: WriteOptions = {}): Generator<string> {
   let text = ''
@@ -38,7 +38,6 @@ export function* writeJson(value: unknown, options: WriteOptions = {}): Generato
   if (text !== '') yield text
 }
 
-/** The complete text of a value that may be large. To be run by `runYielding`. */
 export function* jsonTextIn(value: unknown): Generator<undefined, string> {
   let text = ''
   for (const piece of writeJson(value)) {
@@ -48,12 +47,12 @@ export function* jsonTextIn(value: unknown): Generator<undefined, string> {
   return text
 }
 
-/** The complete text of a value; a promise if it is large, so that the event loop is not blocked. */
+/** The JSON text of a value. For a large value, the result is a promise, so that the event loop is not blocked. */
 export function jsonTextSoon(value: unknown): string | Promise<string> {
   return isSmall(value) ? (JSON.stringify(value) ?? 'null') : runYielding(jsonTextIn(value))
 }
 
-/** The complete text of a value in UTF-8. To be run by `runYielding`. */
+/** The JSON text of a value as UTF-8. To be run by `runYielding`. */
 export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
   const pieces: Buffer[] = []
   let bytes = 0
@@ -66,7 +65,7 @@ export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
   return yield* concatBytes(pieces, bytes)
 }
 
-/** Whether JSON.stringify can write a value of this size without blocking the event loop. */
+/** Whether JSON.stringify can write this value without blocking the event loop. */
 export function isSmall(value: unknown): boolean {
   return isWithin(value, { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE })
 }
@@ -114,7 +113,7 @@ function* stringParts(text: string): Generator<string> {
   yield '"'
   for (let at = 0; at < text.length; ) {
     let end = Math.min(text.length, at + PIECE_CHARS)
-    // JSON.stringify would write half of a surrogate pair as an escape.
+    // If a surrogate pair were split here, then JSON.stringify would write each half as an escape sequence.
     if (end < text.length && isLowSurrogate(text.charCodeAt(end))) end++
     yield JSON.stringify(text.slice(at, end)).slice(1, -1)
     at = end
@@ -134,7 +133,7 @@ function* arrayParts(array: readonly unknown[], options: WriteOptions): Generato
   yield ']'
 }
 
-/** End of the items from `start` that JSON.stringify can write together without blocking the event loop. */
+/** End of the items from `start` on that JSON.stringify can write in one call without blocking the event loop. */
 function endOfSmallItems(array: readonly unknown[], start: number): number {
   const budget = { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE }
   let end = start

@@ -33,7 +33,7 @@ export function secretDeleted({ id, project }: WebhookSecret): AuditAction {
   return { action: 'webhook_secret.deleted', subject: id, project, change: {} }
 }
 
-/** The change of the old key in a rotation: it expires at `endsAt`, or earlier if its expiry was earlier. */
+/** Audit action of a rotation. The old key expires at `endsAt`, or at its own expiry if that is earlier. */
 export function rotationAction(
   key: ApiKey,
   successor: ApiKey,
@@ -44,7 +44,7 @@ export function rotationAction(
   return { change, action: { ...action, change: { ...action.change, successor: successor.id } } }
 }
 
-/** JSON has no undefined, so a removed field becomes null. */
+/** JSON cannot represent undefined, so the value of a removed field becomes null. */
 function withNulls(change: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(change).map(([name, value]) => [name, value ?? null]))
 }

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** One change of a key, a project or a webhook secret, with its author. An entry never holds a secret or its hash. */
+/** One change of a key, a project or a webhook secret, with its author. An entry never contains a secret or its hash. */
 export const AuditEntry = z.object({
   at: z.int().describe('Unix seconds'),
   author: z
@@ -13,10 +13,10 @@ export const AuditEntry = z.object({
 })
 export type AuditEntry = z.infer<typeof AuditEntry>
 
-/** The part of an entry that the change itself determines; time and author are added later. */
+/** The fields of an entry that describe the change. The store adds time and author. */
 export type AuditAction = Pick<AuditEntry, 'action' | 'subject' | 'project' | 'change'>
 
-/** Author of changes that no operator requested, such as the first key. */
+/** Author of changes that no operator made, such as the creation of the first key. */
 export const SERVICE = 'service'
 
 export const AUDIT_LIMIT_MAX = 1_000

@@ -1,13 +1,13 @@
 /**
- * Operations on keys and projects, shared by the command line (`services/cli/commands/keys.ts`) and the admin API (`services/ingress/admin/keys/`).
- * Both validate their input first, each with its own messages.
+ * Operations on keys and projects, shared by the command line (`services/cli/commands/keys.ts`) and the admin API
+ * (`services/ingress/admin/keys/`). Both validate the input before they call these functions.
  */
 import { type ApiKey, type KeyOptions, type KeyStore, newKey } from './keys.ts'
 import { type Limits, newProject, type Project, type ProjectChange, projectIdOf } from './project.ts'
 
 const SECOND_MS = 1_000
 
-/** Default time for which an old key stays valid after its successor was created, in seconds: one day. */
+/** Time in seconds for which an old key stays valid after its successor was created. */
 export const GRACE_PERIOD_SECONDS = 86_400
 
 /** A key without its hash, as responses and the command line show it. */
@@ -22,7 +22,7 @@ export function stateOf({ revoked, expires_at }: ApiKey, nowMs: number): 'valid'
   return expires_at !== undefined && expires_at * SECOND_MS <= nowMs ? 'expired' : 'valid'
 }
 
-/** Creates and stores a key. @returns The key and its secret, which cannot be retrieved later @throws Errors of {@link KeyStore.create} */
+/** Creates and stores a key. @returns The key and its secret, which is not stored @throws Errors of {@link KeyStore.create} */
 export async function createKey(store: KeyStore, options: KeyOptions, by: string) {
   const made = newKey(options)
   await store.create(made.key, by)
@@ -30,8 +30,8 @@ export async function createKey(store: KeyStore, options: KeyOptions, by: string
 }
 
 /**
- * The reason why a key cannot be rotated; undefined if it can. `ends`: the key has an expiry date, so the caller must state that
- * of the successor.
+ * The reason why a key cannot be rotated; undefined if it can. `ends` means that the key has an expiry date, so the caller must set
+ * an expiry date for the successor.
  */
 export function rotationError(old: ApiKey, isEndGiven: boolean): 'revoked' | 'expired' | 'ends' | undefined {
   const state = stateOf(old, Date.now())
@@ -40,16 +40,16 @@ export function rotationError(old: ApiKey, isEndGiven: boolean): 'revoked' | 'ex
 }
 
 export interface Rotation {
-  /** Expiry of the new key in Unix seconds; undefined: never. */
+  /** Expiry of the new key in Unix seconds; undefined if it never expires. */
   readonly expiresAt: number | undefined
   readonly gracePeriodSeconds: number
 }
 
 /**
- * Creates a key with the project and rights of the old one. The old key expires after the grace period, or at its own expiry if
+ * Creates a key with the project and the rights of the old key. The old key expires after the grace period, or at its own expiry if
  * that is earlier.
  *
- * @returns Undefined if the old key does not exist any more
+ * @returns Undefined if the old key does not exist
  * @throws Errors of {@link KeyStore.rotate}
  */
 export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, gracePeriodSeconds }: Rotation, by: string) {
@@ -61,7 +61,7 @@ export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, grace
   return ending && { key, secret, ending }
 }
 
-/** Changes a project. A project that exists only as a name in keys is created by its first change. */
+/** Changes a project. If keys name the project but it has no record yet, then the record is created. */
 export async function changeProject(store: KeyStore, id: string, change: ProjectChange, by: string): Promise<Project> {
   const changed = await store.updateProject(id, change, by)
   if (changed) return changed
@@ -78,7 +78,7 @@ export async function createProject(
   return project
 }
 
-/** Limits after a change. A null removes a limit, so that the default of the settings applies. */
+/** Limits after a change. A null removes the limit, so the default of the settings applies again. */
 export function limitsAfter(
   before: Limits,
   change: { readonly [name in keyof Limits]?: number | null | undefined },

@@ -2,15 +2,16 @@ import type { ApiKey } from './keys.ts'
 import { coversPath, hasScope } from './scopes.ts'
 
 /**
- * The rights that limit a key. `limits` are not included, because a key that may create keys may also set the limits of projects.
+ * The rights that a key grants. `limits` are not included: a key that may create keys may also change the limits of projects, so a
+ * check of them would protect nothing.
  */
 export type Permissions = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
 
 /**
- * Privilege escalation check: the first right in `given` that `giver` does not hold itself; undefined if it holds all.
+ * Prevents privilege escalation: finds the first right in `given` that `giver` does not have. Undefined if there is none.
  *
- * @param before Present rights of the key to change, which may stay.
- * @returns Part of a sentence, such as `the scope calls`, and the field
+ * @param before Present rights of the key that is changed; it may keep them
+ * @returns The field, and part of a sentence such as `the scope calls`
  */
 export function missingPermission(
   giver: Permissions,
@@ -39,7 +40,7 @@ export function missingPermission(
 
 const ALL = Symbol('all')
 
-/** The first name that is missing in the lists of all holders. A holder without a list has all names. */
+/** The first name that is missing in one of the lists. A holder without a list has all names. */
 function missingOf(
   given: readonly string[] | undefined,
   lists: readonly (readonly string[] | undefined)[],

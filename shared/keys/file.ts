@@ -20,15 +20,15 @@ import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { randomSecret, SecretText, WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
-/** Maximum wait for the lock while another process writes. A write takes only milliseconds. */
+/** Maximum wait for the lock while another process writes, which takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
 
 /**
- * Key store in `keys.json` of the data directory, for the processes of one machine. The file may also be edited by hand. If it is deleted, then the
- * next start creates a new first key.
+ * Key store in `keys.json` of the data directory, for the processes of one machine. Operators may edit the file by hand. If they
+ * delete it, then the next start creates a new first key.
  *
- * @param directory Created with the first key.
- * @param onProblem Called for each invalid key or project, whenever the file has changed.
+ * @param directory Created when the first key is created
+ * @param onProblem Called for each invalid key or project, whenever the file has changed
  */
 export function openFileKeys(directory: string, onProblem: (problem: string) => void = () => undefined): KeyStore {
   return new FileKeys(new KeysFile(directory, lock), onProblem)
@@ -40,7 +40,6 @@ class FileKeys implements KeyStore {
   readonly #onProblem: (problem: string) => void
   #known: ValidKeys = { keys: [], projects: [] }
   #secrets: readonly WebhookSecret[] = []
-  /** Fingerprint of the file at the last read; undefined before the first read. */
   #seen: string | undefined
 
   constructor(file: KeysFile, onProblem: (problem: string) => void) {
@@ -143,7 +142,8 @@ class FileKeys implements KeyStore {
   async close(): Promise<void> {}
 
   async #load(): Promise<ValidKeys> {
-    // The fingerprint is taken before the read, so a change in between is detected next time. fs.watchFile would miss changes before its first poll.
+    // The fingerprint is taken before the read. A change during the read is then detected by the next call. fs.watchFile would miss
+    // changes before its first poll.
     const look = this.#file.fingerprint()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
@@ -165,8 +165,8 @@ class FileKeys implements KeyStore {
   /**
    * Changes one key under the lock.
    *
-   * @param decide Returns the change, or undefined for none.
-   * @param also A further change in the same write.
+   * @param decide Returns undefined to change nothing
+   * @param also Another change to include in the same write
    * @returns The key after the change
    */
   #changeKey(
@@ -193,8 +193,8 @@ class FileKeys implements KeyStore {
 }
 
 /**
- * Takes an exclusive lock on an empty SQLite file. The kernel releases it when the process ends, so the lock is never stale. The
- * file is private: another user that could read it could hold the lock forever.
+ * Takes an exclusive lock on an empty SQLite file. The kernel releases the lock when the process ends, even after a crash. The file
+ * is private, because any user who can read it could hold the lock forever.
  */
 function lock(path: string): () => void {
   makePrivateFile(path)
@@ -213,10 +213,10 @@ function full(path: string, most: number, what: string): string {
 }
 
 /**
- * The secret in the file `webhook-root` of the data directory, created once and readable by its owner only. A separate file is needed: the existence
- * of `keys.json` means that a key was once created.
+ * The secret in the file `webhook-root` of the data directory, created once and readable by its owner only. `keys.json` cannot
+ * contain the secret, because its existence means that a key was once created.
  *
- * @throws Error if the file does not hold a secret
+ * @throws Error if the file does not contain a secret
  */
 async function webhookRootIn(directory: string): Promise<string> {
   const path = join(directory, 'webhook-root')
@@ -235,7 +235,9 @@ async function readSecret(path: string): Promise<string> {
   return (await readFile(path, 'utf8')).trim()
 }
 
-/** Writes a draft, then links it to its path. If several processes start together, then one link succeeds and all read the same secret. */
+/**
+ * Writes a draft and links it to its final path. If several processes start together, then one link succeeds, and all processes read that secret.
+ */
 async function createSecret(directory: string, path: string): Promise<void> {
   const partial = join(directory, newId('.partial-'))
   makeDirectory(directory)

@@ -20,7 +20,7 @@ import { StoredKey, StoredProject } from './lenient.ts'
 import { PROJECTS_MAX } from './project.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** A loose object, because other versions write the file too: a rewrite preserves unknown fields. */
+/** Other versions write the file too, so the object is loose: fields that this version does not know survive a rewrite. */
 const StoredKeys = z.looseObject({
   keys: z.array(StoredKey).max(KEYS_MAX),
   projects: z.array(StoredProject).max(PROJECTS_MAX).optional(),
@@ -31,13 +31,13 @@ const StoredKeys = z.looseObject({
 })
 export type StoredKeys = z.infer<typeof StoredKeys>
 
-/** Bytes read from the end of the audit log: enough for the maximum number of requested entries. */
+/** Number of bytes read from the end of the audit log. The maximum number of requested entries fits. */
 const AUDIT_TAIL_BYTES = 1024 * 1024
 
 /**
- * `keys.json`, with one line per change in `audit.jsonl` next to it, for the processes of one machine.
+ * `keys.json`, and `audit.jsonl` next to it with one line per change, for the processes of one machine.
  *
- * A reader sees the old text or the new one. A lock admits one writer at a time.
+ * A reader sees the old text or the new one, never a part. A lock admits one writer at a time.
  */
 export class KeysFile {
   readonly path: string
@@ -45,8 +45,8 @@ export class KeysFile {
   readonly #lock: (path: string) => () => void
 
   /**
-   * @param directory Created with the first change.
-   * @param lock Blocks until this process has the lock of a path. @returns A function that releases the lock
+   * @param directory Created with the first change
+   * @param lock Waits until this process has the lock of a path, and returns a function that releases the lock
    */
   constructor(directory: string, lock: (path: string) => () => void) {
     this.#lock = lock
@@ -54,7 +54,7 @@ export class KeysFile {
     this.#auditPath = join(directory, 'audit.jsonl')
   }
 
-  /** Fingerprint of the file: differs after each change, empty if the file does not exist. */
+  /** Fingerprint of the file, which differs after each change; empty if the file does not exist. */
   fingerprint(): string {
     const stat = statSync(this.path, { throwIfNoEntry: false })
     return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
@@ -72,7 +72,8 @@ export class KeysFile {
   }
 
   /**
-   * Replaces the content with the result of `decide`, under the lock. The audit line is written first, so no change lacks its line.
+   * Replaces the content by the result of `decide`, under the lock. The audit line is written first. After a crash, a line without
+   * its change is possible, but no change without its line.
    *
    * @returns False if `decide` returned undefined
    */
@@ -90,7 +91,7 @@ export class KeysFile {
     }
   }
 
-  /** The last audit entries, newest first; invalid lines are skipped. */
+  /** The last audit entries, newest first. Invalid lines are skipped. */
   audit(limit: number): AuditEntry[] {
     const lines = tailOf(this.#auditPath).split('\n').filter(Boolean).toReversed()
     return lines.flatMap((line) => entryOf(line) ?? []).slice(0, limit)
@@ -104,7 +105,7 @@ export class KeysFile {
   }
 }
 
-/** Writes a private draft and renames it, so that a reader sees the old text or the new one. */
+/** Writes a private draft and renames it, so that a reader never sees a part of the text. */
 function replaceFile(path: string, text: string): void {
   const draft = `${path}.${newId('', 8)}`
   try {
@@ -117,7 +118,7 @@ function replaceFile(path: string, text: string): void {
   }
 }
 
-/** The end of a file, from the beginning of a line; empty if the file does not exist. */
+/** The end of a file, starting at the beginning of a line; empty if the file does not exist. */
 function tailOf(path: string): string {
   if (!statSync(path, { throwIfNoEntry: false })) return ''
   const file = openSync(path, 'r')

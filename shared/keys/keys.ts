@@ -9,7 +9,7 @@ import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
 export const KeyScope = z.enum(['calls', 'admin'])
 export type KeyScope = z.infer<typeof KeyScope>
 
-/** An API key as it is stored. Only its owner has the secret. */
+/** An API key as it is stored: with a hash of its secret, but without the secret. */
 export const ApiKey = z.strictObject({
   id: z.string().min(1),
   hash: z
@@ -32,7 +32,7 @@ export const ApiKey = z.strictObject({
 })
 export type ApiKey = z.infer<typeof ApiKey>
 
-/** Maximum keys of one store, including revoked ones: every ingress holds all of them in memory. */
+/** Maximum keys of one store, including revoked ones. Every ingress holds all keys in memory. */
 export const KEYS_MAX = 10_000
 
 /** Id of the key that the first start creates. */
@@ -48,54 +48,55 @@ export interface KeyChange {
 }
 
 /**
- * The key store port: API keys, projects and webhook secrets. Postgres for a fleet, `keys.json` by default.
+ * The key store port: API keys, projects and webhook secrets. Adapters: Postgres for several machines, `keys.json` for one.
  *
  * Promises every adapter keeps (test/shared/keys/keys.test.ts).
- * 1. A resolved change is durable, and every process that opened the same store sees it with its next `list`.
- * 2. Concurrent writers do not overwrite each other. A reader never sees a partial write.
+ * 1. A resolved change is durable. Every process that uses the store reads it with its next `list`.
+ * 2. Concurrent writers do not overwrite each other's changes. A reader never sees a partial write.
  * 3. Keys are never deleted, only revoked, which is final. Projects are never deleted.
  * 4. Each change adds one audit entry, which is stored forever. `by` is its author (`audit.ts`); default: the service.
- * 5. A key or project with a field that this version does not support is invalid here, and so are the keys of such a project. The field could be a
- *    limit that this version would not enforce. The stored record stays unchanged.
+ * 5. If this version does not know a field of a key or project, then the key, or all keys of the project, are invalid. The field
+ *    could
+ *    be a limit, which this version would not enforce. The stored record stays unchanged.
  * 6. While the store is unreachable or unreadable, every call rejects. Calls succeed again when the store is back.
  */
 export interface KeyStore extends WebhookSecretSource {
   readonly name: string
   /**
-   * All keys including revoked ones, oldest first. Cheap enough to be called each second: while the store is unchanged, the call
-   * returns the same array object.
+   * All keys including revoked ones, oldest first. The caller may call it every second: while the store is unchanged, the call is
+   * cheap and returns the same array object.
    */
   list(): Promise<readonly ApiKey[]>
-  /** All created projects, oldest first; a key without a project is not listed. As cheap as {@link list}. */
+  /** All created projects, oldest first; unchanged projects are returned as the same array object, as by {@link list}. */
   listProjects(): Promise<readonly Project[]>
-  /** Adds a key. @throws Error if its id or secret exists, or at {@link KEYS_MAX} */
+  /** @throws Error if the id or secret exists, or if there are {@link KEYS_MAX} keys */
   create(key: ApiKey, by?: string): Promise<void>
   /**
-   * Adds the first key to a store that never had a key or a project. If several processes start at once, then one succeeds.
+   * Adds the first key to a store that never had a key or a project. If several processes start at once, then only one adds a key.
    *
-   * @returns Whether this call added the key.
+   * @returns Whether this call added the key
    */
   createFirst(key: ApiKey): Promise<boolean>
-  /** Changes a key. @returns The changed key; undefined if it does not exist */
+  /** @returns The changed key; undefined if it does not exist */
   update(id: string, change: KeyChange, by?: string): Promise<ApiKey | undefined>
   /**
-   * Adds the successor of a key and sets the expiry of the old one, atomically.
+   * Adds the successor of a key and sets the expiry of the old key, atomically.
    *
-   * @param endsAt Unix seconds; an earlier expiry of the old key stays.
-   * @returns The old key; undefined if it does not exist, and then nothing is added.
+   * @param endsAt Unix seconds; the old key keeps its own expiry if that is earlier
+   * @returns The old key; undefined if it does not exist, in which case nothing is added
    * @throws Error as {@link create}
    */
   rotate(id: string, successor: ApiKey, endsAt: number, by?: string): Promise<ApiKey | undefined>
-  /** Revokes a key. A second call changes nothing. @returns The key; undefined if it does not exist */
+  /** Revokes a key; idempotent. @returns The key; undefined if it does not exist */
   revoke(id: string, by?: string): Promise<ApiKey | undefined>
-  /** Adds a project. @throws Error if its id exists, or at {@link PROJECTS_MAX} */
+  /** @throws Error if the id exists, or if there are {@link PROJECTS_MAX} projects */
   createProject(project: Project, by?: string): Promise<void>
-  /** Changes a project. @returns The changed project; undefined if it does not exist */
+  /** @returns The changed project; undefined if it does not exist */
   updateProject(id: string, change: ProjectChange, by?: string): Promise<Project | undefined>
   /**
    * Adds a webhook secret to a project.
    *
-   * @param first Stored before `secret` if the project has none: the derived secret stays valid.
+   * @param first Derived secret of the project. If the project has no secret yet, it is stored first, so that it stays valid
    * @returns False if the project has {@link WEBHOOK_SECRETS_MAX} secrets
    */
   createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
@@ -103,7 +104,6 @@ export interface KeyStore extends WebhookSecretSource {
   deleteWebhookSecret(project: string, id: string, by?: string): Promise<'deleted' | 'last' | 'none'>
   /** The latest audit entries, newest first. @param limit Up to `AUDIT_LIMIT_MAX` */
   listAudit(limit: number): Promise<AuditEntry[]>
-  /** Closes all connections. Idempotent. */
   close(): Promise<void>
 }
 
@@ -142,7 +142,7 @@ export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
   }
 }
 
-/** SHA-256 of a secret, hex. A slow password hash is not needed: 240 random bits cannot be searched. */
+/** SHA-256 of a secret, in hex. A slow password hash is not needed, because 240 random bits cannot be guessed. */
 export function hashOf(secret: string): string {
   return hash('sha256', secret)
 }

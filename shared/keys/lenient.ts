@@ -6,7 +6,6 @@ import { Project, projectIdOf } from './project.ts'
 export const StoredKey = ApiKey.extend({ scopes: z.unknown().optional(), limits: z.unknown().optional() }).loose()
 export type StoredKey = z.infer<typeof StoredKey>
 
-/** A stored project, possibly written by another version or by hand. */
 export const StoredProject = Project.extend({ limits: z.unknown().default({}) }).loose()
 export type StoredProject = z.infer<typeof StoredProject>
 
@@ -16,12 +15,12 @@ export interface ValidKeys {
 }
 
 /**
- * Selects the keys and projects that this version supports; a generator, so that the caller can yield to the event loop.
+ * Selects the keys and projects that this version supports. A generator, so that the caller can yield to the event loop.
  *
- * A record with an unsupported field is left out, and so are the keys of such a project. The field may be a limit of a newer version, or a misspelt
- * one, and this version would not enforce it.
+ * A record with an unknown field is left out, and so are all keys of such a project. The field may be a limit of a newer version,
+ * or a misspelt one, which this version would not enforce.
  *
- * @param onProblem Called with one sentence per record left out.
+ * @param onProblem Called with one sentence for each record that is left out
  */
 export function* readKnownVersion(
   keys: readonly StoredKey[],
@@ -51,7 +50,7 @@ export function* readKnownVersion(
   return known
 }
 
-/** A copy of a record with a change applied. A field that is undefined in the change is removed. */
+/** A copy of a record with a change applied. A field whose new value is undefined is removed. */
 export function changed<T extends object>(record: T, change: object): T {
   return Object.fromEntries(Object.entries({ ...record, ...change }).filter(([, value]) => value !== undefined)) as T
 }

@@ -16,7 +16,7 @@ export interface OwnedLimits {
   readonly requests: number | undefined
   readonly tokens: number | undefined
   readonly running: number | undefined
-  /** Whether `running` also limits durable jobs. True for a project, and for a key without a project. */
+  /** Whether `running` also counts durable jobs. True for a project, and for a key that belongs to no project. */
   readonly countsJobs: boolean
 }
 
@@ -45,8 +45,8 @@ export function limitsOfKey(
 }
 
 /**
- * Effective limits of a key. Each is the smaller one of the limit of the key (or the setting) and the limit of the
- * project. The limit of the project may already be used up by other keys.
+ * Effective limits of a key: for each limit, the smaller one of the key's (or the default) and the project's. Other keys may
+ * already have used up the project's limit.
  *
  * @param ofProject Returns the limits of a project; undefined if it has none
  */

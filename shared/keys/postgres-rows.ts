@@ -31,17 +31,13 @@ export const CREATE_KEY: Statement = {
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
     WHERE (SELECT count(*) FROM api_keys) < ${KEYS_MAX} RETURNING id`,
 }
-/**
- * Every first key has the same id. If two processes start at once, then the second insert violates the primary key and does
- * nothing.
- */
+/** Every first key has the same id. If two processes insert it at once, then the second insert has no effect. */
 export const CREATE_FIRST_KEY: Statement = {
   name: 'keys_create_first',
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
     WHERE NOT EXISTS (SELECT FROM api_keys) AND NOT EXISTS (SELECT FROM projects)
     ON CONFLICT (id) DO NOTHING RETURNING id`,
 }
-/** Locks the row until the transaction ends. */
 export const LOCK_KEY: Statement = {
   name: 'keys_lock',
   sql: `SELECT ${KEY_COLUMNS} FROM api_keys WHERE id = :id FOR UPDATE`,
@@ -76,7 +72,7 @@ export const LIST_SECRETS: Statement = {
   name: 'webhook_secrets_list',
   sql: 'SELECT id, project, secret, created_at FROM webhook_secrets WHERE project = :project ORDER BY created_at, id',
 }
-/** Serializes changes to the secrets of one project until the transaction ends. */
+/** Until the transaction ends, no other transaction can change the secrets of the project. */
 export const LOCK_SECRETS: Statement = {
   name: 'webhook_secrets_lock',
   sql: "SELECT pg_advisory_xact_lock(hashtext('webhook_secrets'), hashtext(:project))",

@@ -20,21 +20,18 @@ import * as rows from './postgres-rows.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** One connection for reads, one for writes: keys are few and rarely change. */
+/** One connection for reads and one for writes suffice, because keys are few and rarely change. */
 const CONNECTIONS_MAX = 2
-/**
- * Time limit of a statement, longer than any of them should take. While a statement runs, an ingress uses the keys of the last
- * read.
- */
+/** Time limit of a statement. Until the statement ends, an ingress uses the keys of the last read. */
 const STATEMENT_TIMEOUT_MS = 5_000
 
 type Run = (statement: Statement, params: Params) => Promise<Row[]>
 
 /**
- * Key store in tables of Postgres, for any number of processes. Updates the schema first.
+ * Key store in tables of Postgres, for any number of processes. Migrates the database schema first.
  *
  * @param url `postgres://user:password@host:port/database`
- * @param onProblem Called for each invalid key or project, whenever the tables have changed.
+ * @param onProblem Called for each invalid key or project, whenever the tables have changed
  * @throws ServiceError `overloaded` if Postgres is unreachable at the start
  */
 export async function openPostgresKeys(
@@ -57,7 +54,6 @@ class PostgresKeys implements KeyStore {
   readonly #connection: PostgresConnection
   readonly #onProblem: (problem: string) => void
   #known: ValidKeys = { keys: [], projects: [] }
-  /** Checksum of the tables at the last read. */
   #seen: string | undefined
 
   constructor(connection: PostgresConnection, onProblem: (problem: string) => void) {
@@ -165,7 +161,7 @@ class PostgresKeys implements KeyStore {
     const [row] = await this.#run(rows.STATE, {})
     const state = String(row?.state)
     if (state === this.#seen) return this.#known
-    // The checksum was read first, so a change in between is detected next time.
+    // The checksum was read before the rows. A change in between is then detected by the next call.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
     const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))
@@ -177,8 +173,8 @@ class PostgresKeys implements KeyStore {
   /**
    * Changes one key in a transaction.
    *
-   * @param decide Returns the change, or undefined for none.
-   * @param also A further change in the same transaction.
+   * @param decide Returns undefined to change nothing
+   * @param also Another change to include in the same transaction
    * @returns The key after the change
    */
   async #changeKey(
@@ -223,7 +219,7 @@ function runOn(client: { query(text: string, values: unknown[]): Promise<{ rows:
   }
 }
 
-/** The secrets of a project, locked until the transaction ends. */
+/** The secrets of a project. No other transaction can change them until this one ends. */
 async function ownSecrets(run: Run, project: string): Promise<WebhookSecret[]> {
   await run(rows.LOCK_SECRETS, { project })
   return (await run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))

@@ -3,7 +3,10 @@ import { newId } from '#shared/lib/id.ts'
 
 const Count = z.int().min(0)
 
-/** Limits of a project or a key over the whole fleet. An absent limit means the default of the settings; 0 allows nothing. */
+/**
+ * Limits of a project or a key over all ingresses. If a limit is absent, then the default of the settings applies; 0 allows
+ * nothing.
+ */
 export const Limits = z.strictObject({
   requests_per_minute: Count.optional().describe('Calls'),
   tokens_per_minute: Count.optional().describe('Tokens in and out'),
@@ -18,7 +21,7 @@ export const Limits = z.strictObject({
 })
 export type Limits = z.infer<typeof Limits>
 
-/** A tenant: the owner of jobs, idempotency keys, limits, usage and webhook secrets. A project has any number of keys. */
+/** A project is the tenant: it owns jobs, idempotency keys, limits, usage and webhook secrets. A project may have many keys. */
 export const Project = z.strictObject({
   id: z.string().min(1),
   name: z.string().optional().describe('Owner or purpose'),
@@ -27,13 +30,13 @@ export const Project = z.strictObject({
 })
 export type Project = z.infer<typeof Project>
 
-/** Changes to a project. A present field replaces the old value; `name: undefined` removes the name. */
+/** Changes to a project. A present field replaces the old value, so `name: undefined` removes the name. */
 export interface ProjectChange {
   readonly name?: string | undefined
   readonly limits?: Limits
 }
 
-/** Maximum projects of one store: every ingress holds all of them in memory. */
+/** Maximum projects of one store. Every ingress holds all projects in memory. */
 export const PROJECTS_MAX = 10_000
 
 export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id' | 'name' | 'limits'>> = {}): Project {
@@ -41,7 +44,7 @@ export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id'
   return { id: id ?? newId('proj_', 16), ...(name !== undefined && { name }), created_at, limits }
 }
 
-/** The project of a key; a key without one is a project by itself, under the id of the key. */
+/** The project of a key. A key without a project is its own project, whose id is that of the key. */
 export function projectIdOf(key: { readonly id: string; readonly project?: string | undefined }): string {
   return key.project ?? key.id
 }

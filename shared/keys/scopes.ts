@@ -1,8 +1,7 @@
 import type { ApiKey, KeyScope } from './keys.ts'
 
 /**
- * Paths that a key's `endpoints` may list. Every key may use jobs, batches, files and WebSockets: they carry calls to other paths, and each such call
- * is checked.
+ * Paths that a key's `endpoints` may list. Jobs, batches, files and WebSockets are not listed, because every key may use them. Such requests contain calls to listed paths, and each of these calls is checked.
  *
  * test/services/ingress/callers/key-scopes.test.ts compares this list with the routes of the ingress.
  */
@@ -35,8 +34,8 @@ export const KEY_ENDPOINTS: readonly string[] = [
 export const ADMIN_PATH = '/v1/admin'
 
 /**
- * Whether a key has a scope. A key without a list has the scope `calls`. The scope `admin` is not limited to one project: an admin key reads and
- * changes all of them.
+ * Whether a key has a scope. A key without a list of scopes has only `calls`. A key with the scope `admin` may read and change all
+ * projects.
  */
 export function hasScope({ scopes = ['calls'] }: Pick<ApiKey, 'scopes'>, scope: KeyScope): boolean {
   return scopes.includes(scope)

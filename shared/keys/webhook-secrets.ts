@@ -5,10 +5,10 @@ import { newId } from '#shared/lib/id.ts'
 const PREFIX = 'whsec_'
 const SECRET_BYTES = 32
 
-/** A secret in the form of Standard Webhooks: `whsec_` and the base64 of 24 to 64 bytes. */
+/** A secret in the format of Standard Webhooks: `whsec_` followed by the base64 of 24 to 64 bytes. */
 export const SecretText = z.string().regex(/^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/, 'must be a webhook secret')
 
-/** A secret that signs the webhooks of one project. The secret itself is stored, because signing needs it: a hash would not do. */
+/** A secret that signs the webhooks of one project. Signing needs the secret itself, so a hash is not enough to store. */
 export const WebhookSecret = z.strictObject({
   id: z.string().min(1),
   project: z.string().min(1),
@@ -18,23 +18,25 @@ export const WebhookSecret = z.strictObject({
 export type WebhookSecret = z.infer<typeof WebhookSecret>
 
 /**
- * Maximum secrets per project. Each message is signed with all of them, because during a rotation some receivers have the old
- * secret and some the new one.
+ * Maximum secrets per project. Each message is signed with all of them. During a rotation, some receivers have the old secret and
+ * others the new one.
  */
 export const WEBHOOK_SECRETS_MAX = 2
 /** Id of the derived secret of a project that has no stored one. */
 export const DEFAULT_SECRET_ID = 'default'
 
 export interface WebhookSecretSource {
-  /** The secret from which defaults are derived, never shown to a caller. The first call of any process creates and stores it. */
+  /**
+   * The secret from which default secrets are derived. No caller ever receives it. The first call of any process creates and stores
+   * it.
+   */
   webhookRoot(): Promise<string>
-  /** Stored secrets of a project, oldest first, at most {@link WEBHOOK_SECRETS_MAX}. */
   listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]>
 }
 
 /**
- * The secrets that sign the webhooks of a project: the stored ones, or else one derived from the root by HMAC-SHA256 of the project id. A derived
- * secret reveals nothing about the secrets of other projects.
+ * The secrets that sign the webhooks of a project. If none is stored, then one is derived from the root secret by HMAC-SHA256 of
+ * the project id. A derived secret reveals nothing about the secrets of other projects.
  */
 export async function webhookSecretsOf(
   source: WebhookSecretSource,
@@ -54,7 +56,6 @@ export function newWebhookSecret(project: string, secret = randomSecret()): Webh
   return { id: newId('whs_', 16), project, secret, created_at: Math.floor(Date.now() / 1_000) }
 }
 
-/** 256 random bits in the form of Standard Webhooks. */
 export function randomSecret(): string {
   return textOf(randomBytes(SECRET_BYTES))
 }
@@ -63,7 +64,7 @@ export function webhookKeyOf(secret: string): Buffer {
   return Buffer.from(secret.slice(PREFIX.length), 'base64')
 }
 
-/** A secret with its middle hidden, to recognise it in lists. */
+/** A secret with its middle hidden, so that a reader of a list can recognise it. */
 export function hintOf({ secret }: Pick<WebhookSecret, 'secret'>): string {
   return `${PREFIX}...${secret.slice(-5)}`
 }

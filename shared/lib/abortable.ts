@@ -1,5 +1,6 @@
 /**
- * Waits for shared work until the signal aborts. An abort does not stop the work, whose later failure is then ignored.
+ * Waits for work that other callers may share, until the signal aborts. An abort only ends the wait: the work continues, and its
+ * later failure is ignored.
  *
  * @throws Any error of the work, or the signal's reason
  */

@@ -1,9 +1,9 @@
-/** If less time than this remains until a tick, then the timer fired early for that tick, so the next one is used. */
+/** A timer may fire shortly before its tick. If less time than this remains until a tick, then the following tick is used. */
 const EARLY_MS = 5
 
 /**
- * Milliseconds until the next multiple of an interval on the monotonic clock, at most about one interval. All timers of a process
- * that use this fire together, so an idle process wakes rarely.
+ * Milliseconds until the next multiple of an interval on the monotonic clock. All timers of a process that use this function fire
+ * together, so an idle process wakes up rarely.
  */
 export function untilAligned(ms: number): number {
   const left = ms - (performance.now() % ms)
@@ -11,13 +11,12 @@ export function untilAligned(ms: number): number {
 }
 
 interface TickOptions {
-  /** Whether the timer keeps the process alive; default: true. */
   readonly keepsAlive?: boolean
 }
 
 /**
- * Calls a function at each tick of an interval, in step with all other users in this process. An error of the function ends the
- * process, as with any timer. After the event loop was blocked, missed ticks are merged into one call.
+ * Calls a function at each multiple of an interval, together with all other callers in this process. An error of the function ends
+ * the process, as with any timer. If the event loop was blocked, then missed calls are not repeated.
  *
  * @returns Function that stops the calls
  */

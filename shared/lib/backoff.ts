@@ -1,13 +1,13 @@
-/** Delay before a retry: exponential, with a random value between half of the ceiling and the ceiling ("equal jitter"). */
+/** Exponential backoff with a random delay between half of the ceiling and the ceiling ("equal jitter"). */
 export interface Backoff {
   readonly baseMs: number
   readonly maxMs: number
 }
 
 /**
- * Milliseconds to wait before try number `tries + 1`.
+ * Delay in milliseconds after a failed try.
  *
- * @param tries Number of tries so far, from 1
+ * @param tries Number of tries so far, at least 1
  * @param random In [0, 1); a parameter so that tests can fix it
  */
 export function backoffMs(tries: number, backoff: Backoff, random: number): number {

@@ -1,6 +1,5 @@
 /**
- * Concatenates buffers; run it with `runYielding`. Each piece is dropped after its copy, so the list is empty afterwards and
- * memory stays low.
+ * Concatenates buffers, in steps for `runYielding`. Each piece is removed from the list after it was copied. The memory of the piece can then be freed at once.
  *
  * @param bytes Total size; excess bytes of the last piece are ignored
  */

@@ -1,17 +1,16 @@
 import { ERRORS, type ErrorBody, type ErrorCode } from '#schemas/error.ts'
 
 /**
- * The only error class of the service. Compare `code`, never the class or the message.
- *
- * Callers receive the message; put details for operators into `cause`.
+ * The only error class of the service. Compare the `code`, never the class or the message. Callers receive the message, so details
+ * for operators belong into `cause`.
  */
 export class ServiceError extends Error {
   readonly code: ErrorCode
   readonly param: string | null
   readonly retryAfterMs: number | undefined
-  /** True if certainly nothing was done. False if the outcome is unknown, because a response may be lost. */
+  /** True if the request certainly had no effect. False if the outcome is unknown, for example because a response was lost. */
   readonly isUndone: boolean
-  /** True if the service's own store failed: not the fault of the job, so the attempt is repeated and not counted. */
+  /** True if the service's own store failed. The job is not at fault, so the attempt is repeated and not counted. */
   readonly isInfrastructure: boolean
 
   constructor(
@@ -34,7 +33,7 @@ export class ServiceError extends Error {
     this.isInfrastructure = options.isInfrastructure ?? false
   }
 
-  /** HTTP status in the OpenAI format. The messages format uses 529 instead of 503. */
+  /** HTTP status of the OpenAI API. The Messages API uses 529 instead of 503. */
   get status(): number {
     return ERRORS[this.code].status
   }
@@ -55,7 +54,7 @@ export class ServiceError extends Error {
     })
   }
 
-  /** Converts any thrown value. A value that is no ServiceError becomes `internal_error` with a generic message. */
+  /** Converts any thrown value. A value other than a ServiceError becomes `internal_error` with a generic message. */
   static from(thrown: unknown): ServiceError {
     if (thrown instanceof ServiceError) return thrown
     return new ServiceError('internal_error', 'The server had an error while processing your request.', {
@@ -65,9 +64,9 @@ export class ServiceError extends Error {
 }
 
 /**
- * The error for an answer above the maximum size. A retry would not help, because the request itself asks for too much.
+ * The error for an answer that exceeds the maximum size. A retry would not help, because the request itself asks for too much.
  *
- * @param bytesMax Approximate maximum in bytes
+ * @param bytesMax Approximate maximum, in bytes
  */
 export function answerTooLarge(bytesMax: number): ServiceError {
   const message = `The answer is larger than the ${bytesMax} bytes that an answer can have. Request fewer tokens, choices or inputs.`

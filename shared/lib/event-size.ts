@@ -1,16 +1,18 @@
 import { ServiceError } from './error.ts'
 
 /**
- * Size ({@link sizeOf}) at which no further output is merged into an event. Even six times as many bytes of JSON fit into a
- * record.
+ * Size ({@link sizeOf}) from which no further output is merged into an event. The JSON of such an event is at most six times as
+ * long, so a record can hold it.
  */
 export const EVENT_SIZE_MAX = 64 * 1024
-/** Maximum event size in bytes of JSON. A record above the broker's limit is never accepted and would block all later ones. */
+/**
+ * Maximum JSON of an event, in bytes. The broker would reject a larger record at every attempt, which would block all later ones.
+ */
 const OUTPUT_BYTES_MAX = 512 * 1024
 
 /**
- * Approximate size of an event for limits: the length of its strings, plus a little per value. The JSON has usually about as many
- * bytes, and at most six times as many (all control characters).
+ * Approximate size of an event: the length of its strings, plus a little per value. The JSON usually has about as many bytes. If
+ * all characters are control characters, then the JSON has six times as many.
  *
  * @param enough Counting stops above this size
  */
@@ -32,13 +34,13 @@ export function sizeOf(value: unknown, enough = Number.POSITIVE_INFINITY): numbe
   return size
 }
 
-/** True if the JSON of an event exceeds the size of a record. */
+/** True if an event is too large for a record of the broker. */
 export function isUncarriable(event: unknown): boolean {
   return sizeOf(event, EVENT_SIZE_MAX) > EVENT_SIZE_MAX && Buffer.byteLength(JSON.stringify(event)) > OUTPUT_BYTES_MAX
 }
 
 /**
- * True if an event is so large that no other may be merged into it.
+ * True if no other event may be merged into this one, because of its size.
  *
  * @throws ServiceError `internal_error` for an event over 512 KiB of JSON
  */

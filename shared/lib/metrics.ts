@@ -2,26 +2,26 @@ import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { atAlignedInterval } from './aligned-interval.ts'
 
-/** Resolution of the event-loop measurement while the process is busy. The measurement wakes the process at this interval. */
+/** Resolution of the event-loop measurement, which wakes the process at this interval while the process is busy. */
 const PRECISION_MS = 10
 const SAMPLE_INTERVAL_MS = 1_000
 
-/** Active time of the event loop per interval, in ms, above which the process counts as busy. */
+/** A process counts as busy if its event loop is active for longer than this per interval, in ms. */
 const BUSY_MS = 50
 
-/** Number of idle intervals after which the measurement stops. */
+/** The measurement stops after this number of idle intervals. */
 const IDLE_LOOKS = 5
 const NANOS = 1e9
 const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as const
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
-/** Longest possible resolution. Effectively disables prom-client's own measurement, which would wake an idle process forever. */
+/** Longest possible resolution. prom-client's own measurement would otherwise wake an idle process again and again. */
 const NEVER_MS = 2 ** 31 - 1
 
 /**
- * Values that are read at each scrape; a name that ends in `_total` is a counter. The page docs/reference/metrics.md is
- * generated from this table and from the fields of {@link Metrics}.
+ * Values that are read at each scrape. A name that ends in `_total` is a counter. docs/reference/metrics.md is generated from this
+ * table and from the fields of {@link Metrics}.
  */
 export const GAUGES = {
   sluice_attached_jobs: gauge('Calls in this ingress, by state (`queued`, `running`)', 'pool', 'state'),
@@ -150,7 +150,9 @@ export class Metrics {
     this.#gaugeLoopDelay()
   }
 
-  /** Registers a value that is read at each scrape. @param read May be asynchronous; undefined omits the sample */
+  /**
+   * Registers a value that is read at each scrape. @param read May be asynchronous; if undefined is returned, the sample is omitted
+   */
   gauge<Name extends GaugeName>(
     name: Name,
     labels: Readonly<Record<(typeof GAUGES)[Name]['labels'][number], string>>,
@@ -172,7 +174,7 @@ export class Metrics {
       registers: [this.registry],
       async collect() {
         const values = await Promise.all(reads.map((each) => each.read()))
-        // Reset first, or an unreadable value would repeat the last scrape.
+        // Without the reset, a value that cannot be read now would repeat its last sample.
         this.reset()
         for (const [i, { labels }] of reads.entries()) {
           const value = values[i]
@@ -184,14 +186,14 @@ export class Metrics {
     })
   }
 
-  /** Replaces prom-client's metrics of the event loop under the same names. */
+  /** Replaces the event-loop metrics of prom-client by own ones with the same names. */
   #gaugeLoopDelay(): void {
     const delay = new LoopDelay()
     let delays: ReturnType<LoopDelay['take']> = {}
     for (const statistic of LOOP_DELAYS) {
       const name = `nodejs_eventloop_lag_${statistic}_seconds`
       this.registry.removeSingleMetric(name)
-      // The first gauge that is read takes the statistics for all of them.
+      // The gauge that is read first takes the statistics for all gauges, so that they describe one period.
       const read = () => {
         if (statistic === LOOP_DELAYS[0]) delays = delay.take()
         return delays[statistic]
@@ -212,22 +214,22 @@ export class Metrics {
 type Statistic = (typeof LOOP_DELAYS)[number]
 
 /**
- * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. A hundred
- * wake-ups per second would be most of the work of an idle process. For an unmeasured second, the active time of the loop is an upper bound of
- * the delay and counts as its maximum.
+ * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. The hundred wake-ups per
+ * second would be most of the work of an idle process. A second without a measurement counts with the active time of the loop,
+ * which is an upper bound of the delay.
  */
 export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
   #before = performance.eventLoopUtilization()
   #measured = 0
-  /** Maximum delay that the histogram does not contain. */
+  /** Maximum delay in the seconds that the histogram does not cover. */
   #longestMs = 0
 
   constructor() {
     atAlignedInterval(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
   }
 
-  /** Statistics since the last call, in seconds; values without a measurement are absent. */
+  /** Statistics since the last call, in seconds. A statistic without a measurement is absent. */
   take(): Readonly<Partial<Record<Statistic, number>>> {
     this.#active()
     const { count, min, max, mean, stddev } = this.#histogram
@@ -249,7 +251,7 @@ export class LoopDelay {
     else if (before > 0 && this.#measured === 0) this.#pause()
   }
 
-  /** Keeps the maximum and resets the histogram, which would otherwise count the pause as one long delay. */
+  /** Stores the maximum and resets the histogram. Otherwise the histogram would count the pause as one long delay. */
   #pause(): void {
     this.#histogram.disable()
     this.#longestMs = Math.max(this.#longestMs, (1_000 * this.#histogram.max) / NANOS)

@@ -1,13 +1,14 @@
 /**
- * Keeps surrogate pairs whole: the first half of a pair waits for the next piece of text.
+ * Prevents a text stream from being split inside a surrogate pair: the first half waits for the next piece of text.
  *
- * Upstreams escape characters beyond the BMP as two `\u` escapes and may split between them. Half a pair is invalid text and
- * becomes U+FFFD when it is encoded as UTF-8. A half without its counterpart becomes U+FFFD here. Use one instance per text.
+ * Upstreams escape characters beyond the BMP as two `\u` escapes and may split a text between them. Half a pair is invalid text,
+ * which UTF-8 encoders replace with U+FFFD. If the second half never arrives, then this class also returns U+FFFD. Use one instance
+ * per text.
  */
 export class SurrogateBuffer {
   #held = ''
 
-  /** The complete characters of the buffered text plus this piece; possibly empty. */
+  /** Complete characters of the buffered text and this piece; possibly empty. */
   push(text: string): string {
     if (text === '') return ''
     const joined = this.#held + text

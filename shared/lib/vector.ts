@@ -1,18 +1,18 @@
 /**
- * Vectors in requests and answers. Both forms, numbers and base64, come from the same float32 values, so callers receive equal
- * vectors.
+ * Vectors in requests and answers. Callers receive equal vectors as numbers and as base64, because both are made from the same
+ * float32 values.
  */
 
 const FLOAT_BYTES = 4
 
-/** Base64 of little-endian float32 values, which is the memory layout of every supported platform. */
+/** Base64 of little-endian float32 values, which is how every supported platform stores them in memory. */
 export function vectorToBase64(vector: Float32Array): string {
   return Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')
 }
 
-/** The vector from {@link vectorToBase64}; undefined if the text is no base64 of complete float32 values. */
+/** The vector that {@link vectorToBase64} encoded; undefined if the text is not the base64 of complete float32 values. */
 export function vectorFromBase64(text: string): Float32Array | undefined {
-  // Node ignores invalid base64 characters, so the length is compared.
+  // Node skips invalid base64 characters, so the decoded length shows whether there were any.
   const bytes = Buffer.from(text, 'base64')
   const isWhole = bytes.length > 0 && bytes.length % FLOAT_BYTES === 0
   if (!isWhole || Math.ceil(bytes.length / 3) * 4 !== text.length) return undefined
@@ -28,13 +28,13 @@ export function shortNumbers(vector: Float32Array): number[] {
   return numbers
 }
 
-/** First power of ten that is tried for numbers below 1, which are most numbers of an embedding. */
+/** First power of ten that is tried for numbers of at least 0.1. Smaller numbers begin with a higher power. */
 const SCALE_MIN = 1e6
 /** Largest power of ten for which the division below is correctly rounded. */
 const SCALE_MAX = 1e22
 
 /**
- * The number with the fewest decimals that rounds to the same float32. Example: 0.1f is 0.10000000149011612 as a double, and the
+ * The number with the fewest decimals that rounds to the same float32. Example: 0.1f as a double is 0.10000000149011612, and the
  * result is 0.1. Dividing an integer below 2⁵³ by 10ⁿ with n ≤ 22 gives exactly the double of the decimal text.
  */
 function shortNumber(value: number): number {

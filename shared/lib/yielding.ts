@@ -1,15 +1,15 @@
 /** Maximum time between event-loop yields, in ms. */
 const YIELD_INTERVAL_MS = 5
-/** Work that ends within this time runs without waiting, so that small work is not queued behind large work. */
+/** Work that ends within this time never waits, so that small work is not queued behind large work. */
 const SYNC_BUDGET_MS = 1
 
 const waiting: (() => void)[] = []
 
 /**
- * Runs long computations in slices of 5 ms and returns the result. Between slices the event loop handles other events. At most
- * one slice of all such work runs per iteration, so a hundred computations delay other events no more than one.
+ * Runs a long computation in slices of 5 ms. Between slices the event loop handles other events. Per event-loop iteration, only one
+ * slice of all such computations runs. A hundred computations therefore delay other events no more than one.
  *
- * @param work Yields wherever it may be interrupted, at least once per millisecond
+ * @param work Yields at each point where it may be interrupted, at least once per millisecond
  * @param signal Stops the work at its next slice
  * @throws Any error of the work; the signal's reason
  */
@@ -26,7 +26,7 @@ export async function runYielding<T>(work: Generator<unknown, T>, signal?: Abort
 }
 
 /**
- * Like {@link runYielding}, for work that is usually short. If the work ends within its first slice, then the result is returned
+ * As {@link runYielding}, for work that is usually short. If the work ends within its first slice, then the result is returned
  * without a promise.
  *
  * @throws Any error of the work
@@ -40,7 +40,7 @@ export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T>
   }
 }
 
-/** Runs work to its end without yielding. Only for work that is short by its bounds. @throws Any error of the work */
+/** Runs work to its end without yielding. Use it only for work whose bounds make it short. @throws Any error of the work */
 export function runToEnd<T>(work: Generator<unknown, T>): T {
   for (;;) {
     const step = work.next()
@@ -48,7 +48,7 @@ export function runToEnd<T>(work: Generator<unknown, T>): T {
   }
 }
 
-/** Resolves in a later event-loop iteration, when all earlier callers have been resolved. */
+/** Resolves in a later event-loop iteration, after all earlier callers. */
 export function yieldToEventLoop(): Promise<void> {
   return new Promise((resolve) => {
     waiting.push(resolve)
@@ -56,24 +56,23 @@ export function yieldToEventLoop(): Promise<void> {
   })
 }
 
-/** An immediate scheduled here runs in the next iteration; in between, the event loop handles other events. */
+/** An immediate that is scheduled here runs in the next iteration. The event loop handles other events in between. */
 function grant(): void {
   waiting.shift()?.()
   if (waiting.length > 0) setImmediate(grant)
 }
 
-/** Maximum starts per event-loop iteration. */
 const STARTS_PER_TICK = 8
 const WAITING_MAX = 1_000
 
 /**
  * Spreads bursts of work over event-loop iterations, in order of arrival.
  *
- * Node delivers all received requests at once. If 256 calls started in one iteration, then the tokens of running streams would
- * wait for all of them. With 8 starts per iteration, a burst of 256 takes 32 iterations.
+ * Node delivers all received requests at once. If 256 calls started in one iteration, then running streams would send no tokens
+ * until all had started. With 8 starts per iteration, a burst of 256 takes 32 iterations.
  *
- * @returns A function that waits for a start in this iteration or a later one. The function returns undefined if the work may start
- * now, also if WAITING_MAX callers already wait: a bounded queue matters more than fairness
+ * @returns A function that returns undefined if the work may start now, and otherwise a promise for its start. If WAITING_MAX
+ * callers wait, then further work starts at once, because the queue must be bounded.
  */
 export function openTickThrottle(): () => Promise<void> | undefined {
   const queue: (() => void)[] = []
