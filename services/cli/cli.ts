@@ -49,7 +49,7 @@ const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
 process.exitCode = await main(process.argv.slice(2))
 
 async function main(argv: readonly string[]): Promise<ExitCode> {
-  // A reader that closes the pipe early, such as head, is not an error.
+  // If the reader of the pipe closes it early, as `head` does, then that is not an error.
   process.stdout.on('error', () => process.exit(EXIT.ok))
   try {
     return await dispatch(argv)

@@ -20,7 +20,7 @@ const EVENT_CHARACTERS_MAX = 64 * 1024 * 1024
 const EXCERPT_CHARS_MAX = 200
 
 export interface FollowOptions {
-  /** Sequence number after which to start; 0: from the first event. */
+  /** Sequence number of the last event that the caller already has. 0: all events are yielded. */
   readonly after: number
   readonly signal: AbortSignal
   /** Called when the connection is lost, before the delay of the next attempt. */

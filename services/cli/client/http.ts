@@ -35,7 +35,7 @@ export class ApiError extends CommandError {
   readonly code: string
 
   constructor(status: number, code: string, message: string, next: string | undefined) {
-    // Server errors (5xx) get the exit code `unreachable` too, because in both cases the caller may retry later.
+    // A server error (5xx) gets the exit code `unreachable`, like a failed connection, because the caller may retry either of them later.
     super(status >= 500 ? EXIT.unreachable : EXIT.refused, message, next)
     this.status = status
     this.code = code

@@ -117,7 +117,7 @@ async function showRows<Row>(
   }
 }
 
-/** Maximum --wait; equal to the maximum duration of a job. */
+/** Maximum value of --wait, which is the maximum duration of a job (7 days). */
 const WAIT_SECONDS_MAX = 7 * 86_400
 const POLL_INTERVAL_MS = 1_000
 

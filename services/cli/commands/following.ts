@@ -25,7 +25,7 @@ import {
 
 /** Handlers for Ctrl-C. Without them, the first Ctrl-C stops following and leaves the job running. */
 export interface Interrupts {
-  /** The user already pressed Ctrl-C once before following began. */
+  /** Whether the user already pressed Ctrl-C once before following began. */
   readonly wasInterrupted?: boolean
   /** Called at the first Ctrl-C, after which following continues. Must not throw. */
   onFirst(): void
@@ -160,7 +160,6 @@ interface FollowView {
   reconnecting(reason: string, delayMs: number): void
   /** Shows the final state, even if the stream delivered no final event. */
   end(job: JobView): Promise<void>
-  /** Removes the progress bar. Idempotent. */
   close(): void
 }
 

@@ -83,7 +83,7 @@ function unavailable(error: unknown): never {
   )
 }
 
-/** Id of the key in the setting SLUICE_API_KEY, and of that key's project. */
+/** Id of the key in the setting SLUICE_API_KEY. The project of that key has the same id. */
 export const ENV_KEY_ID = 'key_env'
 
 /** Value of `--endpoints`. @throws CommandError with similar names for an unknown endpoint */
@@ -132,7 +132,7 @@ export function expiryOf(values: Values): number | null | undefined {
 }
 
 /**
- * Resolves a project id or name to an id. A standalone key is a project too.
+ * Resolves a project id or name to an id. A key without a project counts as a project of its own, with the key's id.
  *
  * @param source The option or argument, for messages.
  * @throws CommandError with similar names if no project or several projects match

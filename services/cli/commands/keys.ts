@@ -183,7 +183,7 @@ async function audit(store: KeyStore, args: readonly string[], { values, out }: 
   return EXIT.ok
 }
 
-/** The permissions to set, from the options. `all` and `never` remove a restriction. */
+/** Reads the permissions to set from the options. The values `all` and `never` remove a restriction. */
 async function permissionsOf(invocation: Invocation, before?: ApiKey): Promise<KeyChange> {
   const { values } = invocation
   const [name, expires, scopes] = [values.text('name'), expiryOf(values), scopesOf(values)]

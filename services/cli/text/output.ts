@@ -195,7 +195,7 @@ function blocksOf(help: string): string[] {
     const isPart = indent === 0 ? !last.startsWith(' ') : indent > 3 && (isUsage(last) || indent === hangOf(last))
     if (canContinue && line !== '' && isPart && !isUsage(line)) blocks[blocks.length - 1] = `${last} ${line.trim()}`
     else blocks.push(line)
-    // A heading is a block of its own.
+    // A line after a heading starts a new block.
     canContinue = line !== '' && !/^\w.*:$/.test(line)
   }
   return blocks

@@ -31,7 +31,7 @@ interface ModelView {
 export interface Snapshot {
   readonly object: 'top'
   readonly created_at: number
-  /** `all`: all projects, with the scope `admin`. `own`: the project of the key. */
+  /** `all`: the snapshot covers all projects, because the key has the scope `admin`. `own`: only the project of the key. */
   readonly sees: 'all' | 'own'
   /** null without the admin scope. */
   readonly pools: readonly PoolView[] | null

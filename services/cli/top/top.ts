@@ -194,7 +194,7 @@ class Screen implements Disposable {
     if (this.#isDisposed) return
     this.#isDisposed = true
     for (const undo of this.#undo) undo()
-    // Writes to a terminal are synchronous, so this works in an exit handler too.
+    // Writes to a terminal are synchronous, so this write also completes in an exit handler.
     void this.#out.write(LEAVE)
   }
 
