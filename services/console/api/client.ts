@@ -47,7 +47,6 @@ const KEY = 'sluice-key'
 const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
 /** Whether the key has the `admin` scope; undefined until loaded. */
 export const isOperator = signal<boolean | undefined>(undefined)
-/** Scopes and limits of the key; undefined until loaded. */
 export const ownKey = signal<OwnKey | undefined>(undefined)
 export const canCall = computed(() => ownKey.value?.scopes.includes('calls'))
 export const signInError = signal('')
@@ -85,7 +84,6 @@ export class ApiFailure extends Error {
 
 interface RequestOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
-  /** Sent as JSON, or as a form if it is FormData. */
   readonly body?: unknown
   readonly signal?: AbortSignal
   readonly headers?: Readonly<Record<string, string>>
@@ -193,7 +191,6 @@ export class Pages<Item extends { readonly id: string }> {
   readonly #query: Readonly<Record<string, string>>
   #pages = 1
 
-  /** @param query Query parameters; empty ones are omitted */
   constructor(path: string, query: Readonly<Record<string, string>>) {
     this.#path = path
     this.#query = query

@@ -52,7 +52,7 @@ function labelsOf(text: string): Record<string, string> {
 /**
  * Scrapes the process that serves this page and records the result for {@link earlierScrape}.
  *
- * @returns Undefined if the metrics are served on METRICS_PORT only and the key lacks the `admin` scope, which permits to read them here
+ * @returns Undefined if the metrics are served on METRICS_PORT only. A key with the `admin` scope reads them from the admin API instead.
  * @throws ApiFailure, TypeError
  */
 export async function fetchMetrics(abort: AbortSignal): Promise<Metrics | undefined> {

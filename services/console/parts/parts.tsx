@@ -98,7 +98,7 @@ interface ConfirmProps {
   /** Object of the verb, such as a model id. */
   readonly what: string
   readonly action: () => Promise<void>
-  /** The consequence, and whether it can be undone. */
+  /** The consequence of the action, and whether the action can be undone. */
   readonly children: ComponentChildren
 }
 
@@ -317,7 +317,7 @@ interface PlotProps {
   readonly label: string
   readonly series: readonly Series[]
   readonly samples?: number
-  /** Lowest value for the top of the scale; default: 1. */
+  /** Minimum for the top of the scale, so that small values do not fill the chart. Default: 1. */
   readonly topMin?: number
   readonly textOf?: (most: number) => string
 }

@@ -171,8 +171,8 @@ const problems = computed<readonly Problem[]>(() => {
 })
 
 /**
- * Machine check → fleet check that reports the same outage. If both fail, only the fleet check is shown, because it also names the
- * consequence.
+ * Maps a check of this machine to the check of the fleet that reports the same outage. If both fail, then only the fleet check is shown,
+ * because it also names the consequence.
  */
 const FLEET_CHECKS: Readonly<Record<string, string>> = { postgres: 'store', kafka: 'broker' }
 

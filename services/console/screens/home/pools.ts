@@ -15,7 +15,6 @@ export interface PoolSample {
   readonly failed: number
 }
 
-/** Duration and failures of the runs in the last five minutes or, if none finished then, since the process started. */
 interface Runs {
   /** Duration of runs, or the time to the first output if this process does not run the pool. */
   readonly latency: Latency & { readonly isOfRuns: boolean }

@@ -13,7 +13,7 @@ import { isEnded } from '#services/console/screens/jobs/list.ts'
 
 const RETRY_DELAY_MS = 1_500
 
-/** One line of the timeline: an event, or consecutive events of one repeated type. */
+/** One line of the timeline: an event, or all progress events or all output events between two other events. */
 export interface Line {
   readonly type: string
   readonly at: number
@@ -156,7 +156,7 @@ function textOfChunk(chunk: unknown): string {
   return value.delta?.text ?? ''
 }
 
-/** Undefined for a result without text, such as embeddings. */
+/** Returns the text of a result, or undefined for a result without text, such as embeddings. */
 export function textOfResult(result: unknown): string | undefined {
   if (typeof result === 'string') return result
   const value = (result ?? {}) as ResponseShape

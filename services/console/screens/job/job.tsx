@@ -295,7 +295,7 @@ function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): [s
   ]
 }
 
-/** Token counts. Their field names depend on the API format of the job. */
+/** Returns the token counts of a job, each with a label made from the field name. The field names depend on the API format of the job. */
 function usageOf(usage: unknown): [string, string][] {
   if (typeof usage !== 'object' || usage === null) return []
   return Object.entries(usage).flatMap(([name, value]): [string, string][] => {

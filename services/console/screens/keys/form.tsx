@@ -160,7 +160,7 @@ function draftOf({ name, scopes, models, endpoints, limits }: ApiKey): Record<st
   }
 }
 
-/** A key cannot grant scopes that it does not have. */
+/** A key can grant only the scopes that it has itself. */
 function canGrant(scope: string): boolean {
   return ownKey.value?.scopes.includes(scope) ?? false
 }

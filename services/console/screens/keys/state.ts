@@ -92,7 +92,6 @@ export class Draft {
     this.#values.value = { ...this.#values.value, [name]: text }
   }
 
-  /** A number; null for an empty field. */
   number(name: string): number | null {
     const text = this.text(name).trim()
     return text === '' ? null : Number(text)

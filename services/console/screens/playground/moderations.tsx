@@ -19,7 +19,7 @@ interface Answer {
 interface Moderated {
   readonly line: string
   readonly isFlagged: boolean
-  /** Highest first. */
+  /** Sorted by score, highest first. */
   readonly scores: readonly (readonly [category: string, score: number])[]
 }
 

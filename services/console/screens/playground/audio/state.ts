@@ -17,7 +17,6 @@ export class Player {
   #startedAt = 0
   #frame = 0
 
-  /** @returns Whether this browser can decode the file */
   async load(file: Blob): Promise<boolean> {
     this.stop()
     this.at.value = 0
@@ -108,7 +107,8 @@ class Audio {
   }
 
   /**
-   * Sends the file once for words. If speakers are requested, sends it a second time, because no response format has both.
+   * Sends the file once for words. If speakers are requested, sends the file a second time, because no response format has both words and
+   * speakers.
    *
    * @param canDiarize Whether the model identifies speakers
    */
@@ -185,7 +185,7 @@ async function microphone(): Promise<MediaStream> {
   })
 }
 
-/** Created after the classes above, because their fields are initialized here. */
+/** Created after the classes above, because the constructor of Audio creates instances of these classes. */
 export const audio = new Audio()
 
 /** Delay until the object URL is revoked. Long enough for the browser to start the download. */

@@ -78,7 +78,10 @@ interface Failure {
   readonly status?: number
 }
 
-/** The error of an event. In the Responses format it is the event itself, or part of the failed response. */
+/**
+ * Returns the error that an event reports. A Responses event of type `error` is the error itself, and one of type `response.failed`
+ * contains the error.
+ */
 function failureIn(event: object): Failure | undefined {
   const { type, message, error, response } = event as {
     readonly type?: string

@@ -81,7 +81,6 @@ export class RateMeter {
     this.#tokens = tokens ?? this.#tokens
   }
 
-  /** Tokens, duration, time to the first token, and tokens per second after it. */
   summary(): string {
     const now = performance.now()
     const took = latencyText((now - this.#startedAt) / 1_000)
