@@ -117,7 +117,7 @@ function exitWith(text: string): never {
   process.exit(2)
 }
 
-/** Prints the first steps once to stderr, for terminals and logs alike. */
+/** Prints the first steps for a user to stderr, whether stderr is a terminal or a log. */
 function greet(lines: readonly string[]): void {
   // Clears the line first, because a progress bar may occupy it.
   const start = process.stderr.isTTY ? '\r\x1b[K' : ''

@@ -175,7 +175,7 @@ async function decode(ids: readonly number[], index: number | undefined, model: 
   return tokens.decode(ids, (place) => (index === undefined ? 'input' : `input[${index}][${place}]`))
 }
 
-/** Checks the tokens of each input, and of all inputs together. Tokens are counted only if the number of bytes allows too many. */
+/** Checks the tokens of each input, and of all inputs together. Tokens are counted only if the input has enough bytes to exceed a limit. */
 class Counter {
   readonly #model: ModelConfig
   /** Maximum tokens of one input. Undefined for local engines, which refuse longer inputs by their own tokenizer. */

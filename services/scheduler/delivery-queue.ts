@@ -60,7 +60,10 @@ export class DeliveryQueue {
   #sending = 0
 
   /**
-   * Adds a message to the queue of its host. @returns The message that does not fit, this one or another; undefined if all fit
+   * Adds a message to the queue of its host. If a queue is full, then one message does not fit: this one, or the last one of the longest
+   * queue.
+   *
+   * @returns The message that does not fit; undefined if all fit
    */
   add(taken: Taken): Taken | undefined {
     const tenant = this.#tenantOf(taken)

@@ -116,7 +116,10 @@ interface Rest {
   readonly rest: GenerateEvent[]
 }
 
-/** Whether an event is published while the model generates. Tool calls are published when they run; the finish and the usage at the end. */
+/**
+ * Whether events of this type are published while the model generates. Tool calls are published when they run, finish and usage events at
+ * the end of the answer.
+ */
 function wasSent({ type }: GenerateEvent): boolean {
   return type !== 'tool_call' && type !== 'tool_arguments' && type !== 'finish' && type !== 'usage'
 }
