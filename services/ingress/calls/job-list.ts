@@ -14,22 +14,21 @@ import { childCountsOfPage, isJobId, jobObject, requireJobs, statusOf } from './
 
 const PARTS_MAX = 500
 
-/** A character that sorts after every character of an id. */
 const LAST = '~'
 
-/** Maximum jobs that are scanned for one page if no index of the store supports the filter. */
+/** Maximum jobs that are read for one page if the store has no index for the filter. */
 const SCANNED_MAX = 2_000
 const SCANNED_PER_READ = 200
 /**
- * Maximum jobs and time of the search for the first job of a page. Longer than for other jobs, because SDKs stop at an
- * empty page, so only the last page may be empty.
+ * Maximum jobs and time of the search for the first job of a page. Both are larger than for further jobs, because SDKs
+ * stop at an empty page. Only the last page may be empty.
  */
 const SCANNED_UNTIL_MATCH_MAX = 100_000
 const SCAN_MS_MAX = 10_000
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
 const PAIRS_MAX = 16
 
-/** Filter for which the store has no index. */
+/** Filter that the store cannot apply, because it has no index for it. */
 type Matches = (job: DurableJob) => boolean
 
 /**
@@ -88,9 +87,9 @@ interface Page {
 }
 
 /**
- * Reads a page of matching jobs of a project, with a limited scan.
+ * Reads a page of matching jobs of a project. The number of jobs that are read is limited.
  *
- * @throws ServiceError `invalid_request` if no job is found within the limit, with a cursor to continue
+ * @throws ServiceError `invalid_request` if no job is found within the limit; the message contains a cursor to continue
  */
 export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: JobScan): Promise<Page> {
   const { matches, group, needsScan } = look
@@ -111,7 +110,7 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       return { jobs: found, lastId, hasMore: page.hasMore }
     }
     if (looked >= SCANNED_UNTIL_MATCH_MAX || performance.now() - startedAt > SCAN_MS_MAX) throw noneFound(lastId)
-    // An embedded store answers synchronously, so the loop yields to the event loop here.
+    // An embedded store answers without yielding to the event loop, so the loop yields here.
     await nextTurn()
   }
 }
@@ -140,7 +139,10 @@ function noneFound(lastId: string | null): ServiceError {
   return new ServiceError('invalid_request', message, { param: 'after' })
 }
 
-/** Serializes the jobs of a page: at least one, and more until {@link RESULTS_CHARS_MAX} is reached. */
+/**
+ * Serializes the jobs of a page. At least one job is included; further jobs follow until {@link RESULTS_CHARS_MAX} is
+ * reached.
+ */
 async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
   const jobs = requireJobs(context)
   const counts = await childCountsOfPage(context, found)
@@ -155,14 +157,13 @@ async function show(context: IngressContext, found: readonly DurableJob[], withR
     const details = { position: positions[nth] ?? null, counts: counts.get(job.id) }
     const { result: _, ...rest } = jobObject(job, details)
     const text = JSON.stringify(rest)
-    // Without `include=result`, the field is left out. Null means that the job has no result.
+    // Without `include=result`, the field is absent. A null would mean that the job has no result.
     shown.push(withResults ? `${text.slice(0, -1)},"result":${result}}` : text)
     if (isCompleted) await nextTurn()
   }
   return shown
 }
 
-/** Separates pairs `metadata[name]=value` from the other query parameters. */
 export function readPairs(query: Call['query']): { pairs: [string, string][]; rest: Record<string, unknown> } {
   const pairs: [string, string][] = []
   const others: [string, unknown][] = []
@@ -171,7 +172,8 @@ export function readPairs(query: Call['query']): { pairs: [string, string][]; re
     if (name !== undefined && typeof value === 'string') pairs.push([name, value])
     else others.push([key, value])
   }
-  // Object.fromEntries also sets the name `__proto__`, which an assignment would ignore.
+  // The field `__proto__` is set by Object.fromEntries like any other. An assignment would change the prototype
+  // instead.
   if (pairs.length <= PAIRS_MAX) return { pairs, rest: Object.fromEntries(others) }
   throw new ServiceError('invalid_value', `Expected at most ${PAIRS_MAX} pairs of metadata.`, { param: 'metadata' })
 }
@@ -182,8 +184,8 @@ function idOf(text: string, param: string): string {
 }
 
 /**
- * All calls of a batch, or the child jobs of a research. The ids begin with the timestamp in the id of the root job, so
- * they are adjacent in the list of the project.
+ * All calls of a batch, or all child jobs of a research. Their ids begin with the timestamp in the id of the root job,
+ * so these jobs are adjacent in the list of the project.
  */
 class Group {
   readonly #parents: ReadonlySet<string>
@@ -204,7 +206,7 @@ class Group {
     this.#parents = new Set([root, ...Array.from({ length: PARTS_MAX }, (_, nth) => childJobId(root, String(nth)))])
   }
 
-  /** Whether a job belongs to the group. The parts of a batch do not, because they only organize its calls. */
+  /** Whether a job belongs to the group. The parts of a batch are left out, because they only organize its calls. */
   has({ depth, parent_id, kind }: DurableJob): boolean {
     return depth > 0 && kind !== batchPart.name && this.#parents.has(parent_id ?? '')
   }
@@ -214,7 +216,7 @@ class Group {
   }
 
   /**
-   * Cursor from which a page of the group is read.
+   * Cursor at which reading a page of the group starts: the cursor of the request, but never outside the group.
    *
    * @param after Cursor in the request
    */
@@ -241,7 +243,7 @@ const STATES: Readonly<Record<string, readonly DurableState[]>> = {
  * @throws ServiceError `invalid_value`
  */
 export function statesOfAll(statuses: readonly string[]): DurableState[] {
-  // Each number of states is a separate prepared statement, so duplicates are removed.
+  // The store prepares a separate statement for each number of states, so duplicates are removed.
   return [...new Set(statuses.flatMap(statesOf))]
 }
 

@@ -21,13 +21,13 @@ interface JobDetails {
   readonly counts?: ChildCounts | undefined
   /** Cost in US dollars; undefined if unknown. */
   readonly cost?: number | undefined
-  /** Number of jobs that start before this one; null if the job does not wait, or if the number is unknown. */
+  /** Number of jobs that start before this one. Null if the job does not wait, or if the number is unknown. */
   readonly position?: number | null
 }
 
 /**
- * Status of a job in the API. The state `scheduled` is shown as queued, and `waiting` as in progress. A job whose
- * cancel was requested is shown as cancelling.
+ * Status of a job in the API. The state `scheduled` is shown as `queued`, and `waiting` as `in_progress`. After a
+ * cancel request, a job is shown as `cancelling` until it ends.
  */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
   if (!TERMINAL.has(state) && cancel_requested_at_ms !== null) return 'cancelling'
@@ -85,7 +85,9 @@ function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {
   return { kind, cost, attempt, done_at: seconds(at_ms) }
 }
 
-/** Time at which the job is deleted with its result. Until the job has ended, this is the earliest possible time. */
+/**
+ * Time at which the job is deleted with its result. While the job has not ended, this is the earliest possible time.
+ */
 function retainedUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
@@ -111,7 +113,8 @@ export function eventObject(
 }
 
 /**
- * Progress in the last `job.progress` event. Handlers send none at their end, so a completed job is shown with 100 %.
+ * Progress in the last `job.progress` event. Handlers send no progress event when they end, so a completed job is shown
+ * with 100 %.
  */
 function progressOf({ state, progress }: DurableJob): object | null {
   const shown = (progress as { progress?: object } | null)?.progress
@@ -139,18 +142,12 @@ function seconds(ms: number | null): number | null {
   return ms === null ? null : Math.floor(ms / 1_000)
 }
 
-/**
- * Durable jobs of this deployment.
- *
- * @throws ServiceError `jobs_unavailable` if there is no store
- */
 export function requireJobs(context: IngressContext): DurableJobs {
   if (context.durable) return context.durable
   const message = 'Durable jobs are not available: the operator must set DATABASE_URL.'
   throw new ServiceError('jobs_unavailable', message)
 }
 
-/** Whether a text has the form of a job id. Checked before the store is read. */
 export function isJobId(text: string): boolean {
   return /^job_[0-9A-Za-z_-]{8,64}$/.test(text)
 }
@@ -179,11 +176,6 @@ export function findJob(jobs: DurableJobs, call: Call): Promise<DurableJob> {
   return jobs.get(projectIdOf(call.key), jobIdOf(call))
 }
 
-/**
- * An integer in the query; undefined if absent.
- *
- * @throws ServiceError `invalid_value`
- */
 export function queryNumber(call: Call, name: string, most: number): number | undefined {
   const text = call.query[name]
   if (text === undefined) return undefined
@@ -194,29 +186,31 @@ export function queryNumber(call: Call, name: string, most: number): number | un
 }
 
 /**
- * Maximum composed jobs per page whose child jobs are counted exactly. Limited, because counting for one batch reads
- * the store twenty times.
+ * Maximum composed jobs per page whose child jobs are counted exactly. Limited, because counting the child jobs of one
+ * batch takes about twenty reads of the store.
  */
 const COUNTED_MAX = 10
 
-/** Progress of a composed job: number of requests for a batch, number of child jobs otherwise. */
 export interface ChildCounts {
   readonly total: number
   readonly completed: number
   readonly failed: number
 }
 
-/** Progress of the child jobs; undefined if there are none, or if their number is not known yet. */
+/** Progress of the child jobs. Undefined if there are none, or if their number is not known yet. */
 export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
   const counts = reportedCountsOf(job) ?? (await plannedOf(context, job))
-  // The progress event counts only whole parts, so requests of unfinished parts are added here. A request that could
-  // not be submitted has no job.
+  // The progress event counts only whole parts, so ended requests of unfinished parts are added here. If all requests
+  // are already counted, then nothing is added.
   if (!counts || counts.completed + counts.failed >= counts.total) return counts
   return { ...counts, ...(await countEnded(context, job, counts)) }
 }
 
-/** Counts of a batch without a progress event. The first step, `validate`, has recorded the number of requests. */
+/**
+ * Counts of a batch without a progress event. The total is the number of requests that the first step, `validate`, has
+ * recorded.
+ */
 async function plannedOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (TERMINAL.has(job.state)) return undefined
   const validated = (await requireJobs(context).stepsOf(job)).find(({ kind }) => kind === 'validate')
@@ -224,8 +218,9 @@ async function plannedOf(context: IngressContext, job: DurableJob): Promise<Chil
 }
 
 /**
- * {@link childCountsOf} for a page of jobs, by job id. The first {@link COUNTED_MAX} jobs are counted exactly. The
- * others have the counts of the last progress event, which only batches send.
+ * Child counts of a page of jobs, by job id. The first {@link COUNTED_MAX} jobs are counted as by
+ * {@link childCountsOf}. For later batches of the page, the counts come from their last progress event. Other later
+ * jobs have no counts.
  */
 export async function childCountsOfPage(
   context: IngressContext,
@@ -253,7 +248,10 @@ async function countChildren({ store }: IngressContext, { id, tenant, children }
   return { total: children, completed, failed: failed + cancelled + expired }
 }
 
-/** Maximum requests per part. A job may have at most 500 child jobs, so a batch of 50,000 requests has 500 parts. */
+/**
+ * Maximum requests per part. A job may have at most 500 child jobs, so a batch of 50,000 requests has 500 parts of 100
+ * requests.
+ */
 export const PART_REQUESTS = 100
 export const PARTS_IN_FLIGHT_MAX = 20
 
@@ -268,8 +266,8 @@ interface EndedRequests {
 /**
  * Counts the ended requests of a batch, including those of unfinished parts.
  *
- * A batch records progress only once per group of parts, which avoids a write per request. This function adds the
- * requests that ended since then.
+ * A batch records progress only once per group of parts, because one write per request would be expensive. Requests
+ * that ended since the last record are added here.
  *
  * @param reported Counts of the last progress event, which contain only whole parts
  */

@@ -21,9 +21,15 @@ import { isJobId, requireJobs } from './job-object.ts'
  */
 
 const PREFIX = 'x-job-'
-/** A response header. Some clients send it back, so it is not refused as an unknown option. */
+/**
+ * Response header with the id of the job. Some clients send it back with the next request, so it is not refused as an
+ * unknown option.
+ */
 const ANSWERED = 'x-job-id'
-/** Maximum characters of the metadata header: 16 pairs of 64 and 512 characters, escaped. */
+/**
+ * Maximum characters of the metadata header. This is enough for 16 pairs of 64 and 512 characters, even if every
+ * character is escaped.
+ */
 const METADATA_CHARS_MAX = 64 * 1024
 /** Default events of a webhook (docs/guides/webhooks.md). */
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
@@ -32,8 +38,8 @@ const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
 export interface DurableOptions {
   readonly idempotencyKey: string | undefined
   /**
-   * True if the answer is the job object instead of the result. An idempotency key then refers to the job even after a
-   * failure.
+   * True if the caller receives the job object instead of the result. The idempotency key then refers to the job even
+   * after the job has failed.
    */
   readonly isAsync?: boolean | undefined
   readonly deadlineInMs: number
@@ -46,16 +52,11 @@ export interface DurableOptions {
 }
 
 /**
- * Maximum pairs of metadata (docs/reference/compatibility.md, Chat requests). Limited, because lists of jobs contain
- * them.
+ * Maximum pairs of metadata per job (docs/reference/compatibility.md, Chat requests). Limited, because lists of jobs
+ * contain the metadata of each job.
  */
 const METADATA_PAIRS_MAX = 16
 
-/**
- * Refuses metadata with too many pairs.
- *
- * @throws ServiceError `invalid_value`
- */
 export function boundMetadata(metadata: Record<string, string> | undefined): Record<string, string> | undefined {
   if (metadata === undefined || Object.keys(metadata).length <= METADATA_PAIRS_MAX) return metadata
   const message = `Invalid 'metadata': expected at most ${METADATA_PAIRS_MAX} pairs.`
@@ -63,7 +64,7 @@ export function boundMetadata(metadata: Record<string, string> | undefined): Rec
 }
 
 /**
- * Parses a header into the value of a job field.
+ * Converts the text of a header to the value of a job field.
  *
  * @throws ServiceError for invalid text
  */
@@ -84,15 +85,16 @@ const HEADERS = (
 
 const NOTHING: JobFields = {}
 
-/** Job options of a call, merged from headers and body. Null counts as absent. */
+/** Job options of a call, merged from headers and body. A field with null counts as absent. */
 export class JobOptions {
   readonly fields: JobFields
   readonly #headers: IncomingHttpHeaders
   readonly #ofHeaders: ReadonlySet<string>
 
   /**
-   * @param given Options from a body, a form or a WebSocket frame
+   * Merges and validates the options of a call.
    *
+   * @param given Options from a body, a form or a WebSocket frame
    * @throws ServiceError a 400 with the header or the field; `invalid_value` if header and body differ
    */
   static of(headers: IncomingHttpHeaders, given: object): JobOptions {
@@ -114,8 +116,8 @@ export class JobOptions {
   }
 
   /**
-   * Body and options, from which the idempotency fingerprint is computed. Two calls with different options are
-   * different requests (docs/internals/protocol.md, Idempotency).
+   * Value from which the idempotency fingerprint is computed. Options are part of it, because calls with different
+   * options are different requests (docs/internals/protocol.md, Idempotency).
    */
   joinedWith(body: unknown): unknown {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
@@ -126,7 +128,7 @@ export class JobOptions {
   }
 
   /**
-   * Refuses options on a call that creates no durable job, because they would have no effect.
+   * Refuses options on a call that creates no durable job. Otherwise they would be ignored without an error.
    *
    * @param how Advice on how to create a durable job
    * @throws ServiceError `invalid_request`
@@ -137,7 +139,7 @@ export class JobOptions {
   }
 
   /**
-   * Refuses options that cannot be combined with waiting for the answer, such as `run_at`.
+   * Refuses `run_at` on a call that waits for the result.
    *
    * @throws ServiceError `invalid_request`
    */
@@ -160,7 +162,8 @@ export class JobOptions {
   }
 
   /**
-   * Converts the options to the form of the store. Applies defaults and limits.
+   * Converts the options to the fields of the job that the store expects. Defaults and limits of this deployment are
+   * applied.
    *
    * @param deadlineInMs Default deadline
    * @throws ServiceError for options that this deployment does not allow, and for an unknown parent job
@@ -201,7 +204,7 @@ export function jobFieldsOf(fields: object): object {
 }
 
 /**
- * Refuses job headers on a request that accepts none.
+ * Refuses headers with job options on a request that accepts none.
  *
  * @throws ServiceError `invalid_request`
  */
@@ -210,18 +213,12 @@ export function refuseJobHeaders(headers: IncomingHttpHeaders, why: string): voi
   if (given) throw new ServiceError('invalid_request', `'${given.name}': ${why}`, { param: given.name })
 }
 
-/** @param given All options as sent; unknown fields of a webhook are refused */
 function readFields(given: object): JobFields {
   if (Object.keys(given).length === 0) return NOTHING
   refuseUnknown(Webhook, (given as { webhook?: unknown }).webhook, 'webhook.')
   return definedOf(parseBody(JobFields, given, 'openai'))
 }
 
-/**
- * Name of the header that contained a field.
- *
- * @param field Such as `webhook`, `webhook.url` or `metadata.report`
- */
 function headerOf(field: string, headers: IncomingHttpHeaders): string {
   const whole = HEADERS.find(({ path }) => `${field}.`.startsWith(`${path}.`) || field.startsWith(`${path}[`))
   const part = HEADERS.find(({ path, name }) => path.startsWith(`${field}.`) && headers[name] !== undefined)
@@ -258,18 +255,18 @@ function asText(text: string): string {
   return text
 }
 
-/** Converts text to a number. Other text is returned unchanged, and the schema refuses it. */
+/** Converts decimal digits to a number. Any other text is returned unchanged, so that the schema refuses it. */
 function asNumber(text: string): number | string {
   return /^\d{1,15}$/.test(text) ? Number(text) : text
 }
 
-/** Parses the JSON in a header. The header may contain UTF-8, which Node decodes as Latin-1. */
+/** Parses the JSON in a header. Node decodes headers as Latin-1, so UTF-8 in the header is decoded here. */
 function readMetadata(text: string, header: string): unknown {
   const bytes = Buffer.from(text, 'latin1')
   try {
     if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
   } catch {
-    // Left as text, which the validation rejects.
+    // The value is not JSON, so the error after this block is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
 }
@@ -320,7 +317,7 @@ function definedOf(fields: JobFields): JobFields {
 
 const NUMBERS: ReadonlySet<string> = new Set(['run_at', 'expires_after_seconds', 'start_within_seconds'])
 const OBJECTS: ReadonlySet<string> = new Set(['metadata', 'webhook'])
-/** Maximum characters of `metadata` and `webhook` as JSON. Also limits their nesting depth. */
+/** Maximum characters of `metadata` and `webhook` as JSON. Limited, because longer JSON could be nested deeply. */
 const OBJECT_CHARS_MAX = 64 * 1024
 
 /** Field name: `name`, `name[member]`, `name[member][]` or `name[member][0]`. */
@@ -355,7 +352,6 @@ function addField(jobFields: Record<string, unknown>, { name, value }: FormField
   return true
 }
 
-/** Adds a member to an object, or an item to a list in a member. */
 function withMember(object: unknown = {}, member: string, isItem: boolean, { name, value }: FormField): object {
   if (typeof object !== 'object') throw twice(name)
   const known = Object.entries(object ?? {}).find(([key]) => key === member)?.[1]
@@ -372,7 +368,7 @@ function readObject(field: string, value: string): unknown {
   try {
     if (value.length <= OBJECT_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // Left as text, which the validation rejects.
+    // The value is not JSON, so the error after this block is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${field}': expected a JSON object.`, { param: field })
 }

@@ -7,18 +7,20 @@ import type { IdempotencyKey } from '#shared/store/store.ts'
 import type { Call } from './call.ts'
 
 export interface Preferences {
-  /** True if the job must be durable. */
   readonly isDurable: boolean
-  /** True for the answer 202 with the job, instead of waiting for the result. */
+  /** True if the call is answered with 202 and the job. If false, then the call waits for the result. */
   readonly isAsync: boolean
-  /** Time to wait for the result before the answer 202, in milliseconds. */
+  /** Time that a call waits for the result before it is answered with 202, in milliseconds. */
   readonly waitMs: number
   readonly idempotencyKey: string | undefined
 }
 
 /** Maximum `wait` in the Prefer header (RFC 7240) and `?wait=` in a query, in seconds. */
 export const WAIT_SECONDS_MAX = 60
-/** Maximum time for which an idempotency key refers to its job. */
+/**
+ * Maximum time for which an idempotency key refers to its job. If jobs are retained for a shorter time, then that time
+ * applies.
+ */
 const IDEMPOTENCY_TTL_MS = 24 * 3_600_000
 
 /**
@@ -40,15 +42,16 @@ export function readPreferences(headers: IncomingHttpHeaders, body: unknown): Pr
   }
 }
 
-/** Whether the call has `Prefer: respond-async` (RFC 7240), for an answer before the result. */
 export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
   return /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(String(prefer ?? ''))
 }
 
-/** Paths whose calls submit work without waiting for the result. */
+/** Paths of calls that submit work without waiting for the result. */
 const JOB_SUBMISSIONS = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
 
-/** Whether a call creates a durable job. Called before the body is read, so only path and headers are checked. */
+/**
+ * Whether a call creates a durable job. The check uses only the path and the headers, because the body is not read yet.
+ */
 export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
   if (JOB_SUBMISSIONS.test(path)) return true
   return headers['idempotency-key'] !== undefined || prefersAsync(headers)
@@ -71,7 +74,7 @@ export function readIdempotencyKey(header: string | string[] | undefined): strin
 /**
  * The idempotency key of a call, with a fingerprint of method, path and body (docs/internals/protocol.md, Idempotency).
  *
- * @param retentionMs Retention of ended jobs. The key does not expire after its job
+ * @param retentionMs Retention of ended jobs. The key expires no later than its job
  */
 export async function idempotencyOf(
   key: string | undefined,
@@ -86,12 +89,12 @@ export async function idempotencyOf(
   return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(IDEMPOTENCY_TTL_MS, retentionMs) }
 }
 
-/** Fields inside which `null` also counts as absent: the body of a durable job, its options, its webhook. */
+/** Fields whose own null fields also count as absent: the body of a durable job, its options and its webhook. */
 const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
 
 /**
- * Removes null fields from a request, because they count as absent. Nulls in other values, such as JSON Schemas, have a
- * meaning and stay.
+ * Removes null fields from a request, because null counts as absent. Nulls inside other values, such as JSON Schemas,
+ * have a meaning and stay.
  */
 function withoutNulls(request: unknown): unknown {
   if (typeof request !== 'object' || request === null || Array.isArray(request)) return request
@@ -100,8 +103,8 @@ function withoutNulls(request: unknown): unknown {
 }
 
 /**
- * Hashes JSON with sorted keys, so that the order of fields does not matter. Recursion is safe, because the depth of
- * bodies is limited.
+ * Hashes JSON with sorted keys, so that the order of fields does not change the hash. Recursion cannot exhaust the
+ * stack, because the nesting of bodies is limited.
  */
 function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
   for (const piece of writeJson(body, { sortsKeys: true })) {

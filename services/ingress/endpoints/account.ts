@@ -26,8 +26,8 @@ import { monthOf } from '#shared/usage/month.ts'
 const PREFIX = '/v1/models/'
 
 /**
- * GET /v1/models: the models that this key may use, each under its id and its aliases. Callers of the messages format
- * get Anthropic's form, in pages (docs/reference/compatibility.md, Model lists).
+ * GET /v1/models: the models that this key may use, each under its id and under each of its aliases. Clients of the
+ * Messages API receive Anthropic's response format, in pages (docs/reference/compatibility.md, Model lists).
  */
 export async function listModels(context: IngressContext, call: Call): Promise<void> {
   const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
@@ -36,8 +36,8 @@ export async function listModels(context: IngressContext, call: Call): Promise<v
 }
 
 /**
- * GET /v1/models/{model}. The id may contain slashes, escaped or not (docs/reference/compatibility.md, Model lists). For an alias, the
- * answer shows the model under that alias.
+ * GET /v1/models/{model}: one model. The id may contain slashes, escaped or not (docs/reference/compatibility.md, Model
+ * lists). If the caller uses an alias, then the answer contains the alias as the id.
  */
 export async function retrieveModel(context: IngressContext, call: Call): Promise<void> {
   const id = decode(call.path.slice(PREFIX.length))
@@ -56,7 +56,7 @@ function namesOf(model: ModelConfig): Named[] {
 }
 
 /**
- * A page of the list. A cursor is the name of a model.
+ * A page of the list in the format of the Messages API. The cursors `after_id` and `before_id` are names of models.
  *
  * @throws ServiceError if a cursor is not in the list
  */
@@ -124,7 +124,11 @@ function decode(escaped: string): string | undefined {
   }
 }
 
-/** A model in the form of the Messages API, under its id or one of its aliases. */
+/**
+ * Describes a model in the format of the Messages API.
+ *
+ * @param name Id or alias under which the model is shown
+ */
 function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
   const { created, limits } = model
   return {
@@ -143,8 +147,8 @@ function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
 }
 
 /**
- * Capabilities in the form of the Messages API. A feature that Sluice offers for no model is reported as unsupported,
- * whatever the model can do.
+ * Capabilities in the format of the Messages API. Features that Sluice offers for no model are reported as unsupported,
+ * even if the model itself has them.
  */
 function capabilitiesOf(model: ModelConfig): ModelInfo['capabilities'] {
   const { images, files, json, reasoning } = model.capabilities
@@ -176,8 +180,8 @@ const NANOS_PER_USD = 1_000_000_000
 const GROUPS_MAX = 1_000
 
 /**
- * GET /v1/usage (docs/operate/usage.md, Ask for it): usage of the caller's project. Operators get all projects, or the
- * one that they name.
+ * GET /v1/usage (docs/operate/usage.md, Ask for it): usage of the caller's project. Operators receive the usage of all
+ * projects, or of the project that they name.
  *
  * @throws ServiceError `invalid_value`; `permission_denied` for another project; `jobs_unavailable` without a store
  */

@@ -8,10 +8,9 @@ import { isHighSurrogate, isLowSurrogate } from '#shared/lib/surrogate-buffer.ts
 import { runYielding } from '#shared/lib/yielding.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 
-/** Characters that are counted between two event-loop yields; counting them takes about 0.5 ms. */
+/** Characters that are counted between two event-loop yields. Counting this many takes about 0.5 ms. */
 const PIECE_CHARS = 64 * 1024
 
-/** Installed libraries of every sandbox, in addition to the standard library. */
 const LIBRARIES = ['numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn'] as const
 
 /** Modules of the standard library, from `sys.stdlib_module_names` of Python 3.11 to 3.15. */
@@ -33,7 +32,7 @@ const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim()
 
 /**
  * POST /v1/tools/code (docs/reference/compatibility.md, Code): runs Python in a sandbox. If the code fails, then the
- * answer describes the failure; the call itself succeeds.
+ * call succeeds, and the answer describes the failure.
  */
 export const code: JobEndpoint = {
   path: '/v1/tools/code',
@@ -62,8 +61,8 @@ export const code: JobEndpoint = {
 }
 
 /**
- * Checks the length and the characters of the source. Syntax is not checked here: the sandbox reports a syntax error as
- * the result of the run.
+ * Checks the length and the characters of the source. Errors of syntax are not checked here, because the sandbox
+ * reports them as the result of the run.
  */
 async function requireCode(source: string): Promise<void> {
   const points = source.length > CODE_POINTS_MAX ? await runYielding(codePoints(source)) : 0
@@ -75,7 +74,10 @@ async function requireCode(source: string): Promise<void> {
   if (source.includes('\0')) throw refuse('invalid_value', 'code', "Invalid 'code': the code contains a NUL character.")
 }
 
-/** Counts code points one by one. An array of them would need a gigabyte for 28 MB of code. */
+/**
+ * Counts the code points of a text without creating an array of them. Such an array would need a gigabyte for 28 MB of
+ * code.
+ */
 function* codePoints(text: string): Generator<undefined, number> {
   let points = text.length
   for (let i = 1; i < text.length; i++) {

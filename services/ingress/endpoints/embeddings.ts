@@ -30,13 +30,14 @@ export const embeddings: JobEndpoint = {
 }
 
 /**
- * Refuses inputs whose minimum number of tokens exceeds a limit. The ingress has no tokenizer, so the worker counts
- * exactly.
+ * Refuses inputs that certainly have more tokens than the limit. The ingress has no tokenizer, so it computes only a
+ * lower bound from the bytes. The worker counts exactly.
  *
  * @throws ServiceError
  */
 export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
-  // The tokenizer of the local model server counts a word of any length as one token, so bytes give no minimum.
+  // The tokenizer of the local model server counts a word of any length as one token. The bytes therefore give no lower
+  // bound.
   const most = engine.type === 'local' ? undefined : limits.context_tokens
   let sum = 0
   for (const [index, input] of inputs.entries()) {
@@ -48,7 +49,6 @@ export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: 
   if (sum > TOKENS_MAX) throw inputsTooLong()
 }
 
-/** Length to which vectors are shortened; undefined for the full length. */
 function dimensionsOf(asked: number | undefined, { id, embeddings }: ModelConfig): number | undefined {
   if (asked === undefined || asked === embeddings.dimensions) return asked
   const param = 'dimensions'

@@ -23,7 +23,7 @@ import {
 } from './messages/decode.ts'
 import { searchesHere, withSearch } from './messages/native.ts'
 
-/** Deadline of a token count. Kept short, because counting is either fast or fails. */
+/** Deadline of a token count. Counting takes little time, so a longer wait would only delay the report of a failure. */
 const COUNT_TIMEOUT_MS = 30_000
 
 export const chatCompletions: JobEndpoint = {
@@ -92,7 +92,6 @@ async function prepareMessages(
   return { ...call, body: { ...request, anthropic }, encode: { include_usage: true, version } }
 }
 
-/** Validation that the OpenAI and the Anthropic dialect share. */
 async function prepareGenerate(
   context: IngressContext,
   caller: Caller,
@@ -115,7 +114,8 @@ async function prepareGenerate(
 }
 
 /**
- * Removes `background`, and in the Messages API also `store`. Both control the job, and upstreams would refuse them.
+ * Removes `background`, and in the Messages API also `store`. Both fields control the job, and upstreams would refuse
+ * them.
  */
 function withoutJobFields(body: unknown, format: WireFormat): unknown {
   if (typeof body !== 'object' || body === null || !('background' in body || 'store' in body)) return body

@@ -65,8 +65,8 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
 }
 
 /**
- * Fields that have an internal form, or no meaning for upstreams: `store` and `metadata` belong to the job
- * (docs/reference/compatibility.md, Chat requests). All other fields are passed to an upstream of the same dialect.
+ * Fields of the request that have an internal form, or that concern only the job, such as `store` and `metadata`. All
+ * other fields are passed on to an upstream of the same API (docs/reference/compatibility.md, Chat requests).
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],
@@ -76,7 +76,10 @@ const CONSUMED: ReadonlySet<string> = new Set([
   'reasoning_effort',
 ])
 
-/** Fields that are passed to the upstream unchanged. A known field is among them if its value has no internal form. */
+/**
+ * Fields that are passed on to the upstream unchanged. A field with an internal form is included if its value has none,
+ * such as a `top_k` of 0.
+ */
 function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extra'] {
   const { stream_options, response_format: format, top_k } = chat
   const options = stream_options ? extraOf(stream_options, STREAM_OPTIONS_CONSUMED) : undefined
@@ -84,7 +87,7 @@ function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extr
   const more = {
     ...(options && { stream_options: options }),
     ...(isSame && shown && { response_format: shown }),
-    // Servers interpret 0 or -1 as "consider all tokens".
+    // Servers interpret 0 or -1 as "consider all tokens", for which the internal request has no value.
     ...(typeof top_k === 'number' && top_k <= 0 && { top_k }),
   }
   const extra = extraOf(chat, CONSUMED)
@@ -96,7 +99,7 @@ const FORMAT_SCHEMA = 'response_format.json_schema.schema'
 const UNSUPPORTED = ['audio', 'web_search_options', 'moderation', 'functions', 'function_call'] as const
 const METADATA_PAIRS_MAX = 16
 
-/** Refuses features that this model cannot provide, such as those that need an upstream of the same API. */
+/** Refuses features that this model cannot provide. Some fields need an upstream with the chat completions API. */
 function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean): void {
   for (const field of isSame ? [] : UNSUPPORTED) {
     if (chat[field] === undefined || chat[field] === null) continue
@@ -139,7 +142,7 @@ function requireSampling(chat: Sampling, model: ModelConfig): void {
   }
 }
 
-/** Reduces a 64-bit seed to an integer that a double represents exactly. Equal seeds stay equal. */
+/** Reduces a 64-bit seed to an integer that a double represents exactly. Equal seeds give equal results. */
 function exactSeed(seed: number): number {
   return Number.isSafeInteger(seed) ? seed : seed % Number.MAX_SAFE_INTEGER
 }
@@ -169,8 +172,8 @@ function functionTool(tool: Extract<ChatTool, { type: 'function' }>): Tool {
 }
 
 /**
- * Converts a custom tool to a function with one string parameter, for upstreams of other APIs. The description of the
- * function contains the grammar.
+ * Converts a custom tool to a function with one string parameter, for upstreams of other APIs. Such upstreams cannot
+ * enforce a grammar, so the description of the function contains it.
  */
 function customTool(tool: Extract<ChatTool, { type: 'custom' }>): Tool {
   const { name, description, format } = tool.custom
@@ -213,7 +216,8 @@ function toolChoice(
 }
 
 /**
- * Name of the chosen tool. The choice of a native tool contains only its type, so the first tool of that type is used.
+ * Name of the chosen tool. For a native tool, the choice contains only the type, so the first tool of that type is
+ * used.
  */
 function nameOf(choice: NamedTool, tools: readonly Tool[]): string {
   if (choice.type === 'function') return choice.function.name
@@ -242,20 +246,19 @@ function responseFormat(chat: ChatRequest, model: ModelConfig, isSame: boolean):
   }
 }
 
-/** Reasoning options; undefined for a model without reasoning. */
 function reasoning(chat: ChatRequest, model: ModelConfig): GenerateRequest['reasoning'] {
   const effort = chat.reasoning_effort
   if (!effort || !model.capabilities.reasoning) return undefined
   return effort === 'none' ? { effort, enabled: false } : { effort }
 }
 
-/** Default of the API. Without `max_tokens`, an answer therefore ends after 16 tokens. */
+/** Default of `max_tokens` in the completions API. */
 const MAX_TOKENS = 16
 const CHOICES_MAX = 2_048
 
 /**
- * Fields that have an internal form, or no meaning for upstreams. All other fields are passed to an upstream of the
- * same dialect.
+ * Fields of the request that have an internal form, or that concern only the job. All other fields are passed on to an
+ * upstream of the same API.
  */
 const COMPLETION_CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'prompt', 'stream', 'stream_options', 'temperature', 'top_p', 'max_tokens', 'n', 'best_of', 'echo'],
@@ -265,7 +268,8 @@ const COMPLETION_CONSUMED: ReadonlySet<string> = new Set([
 
 /**
  * Decodes a completions body (docs/reference/compatibility.md, Completions). Checks the shape first, then the model,
- * then the rules that depend on the model. Each prompt becomes a user turn or a list of tokens.
+ * then the rules that depend on the model. Each prompt becomes a user turn, or a list of tokens if it consists of
+ * tokens.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -316,7 +320,6 @@ function requestOf(asked: CompletionsRequest, prompts: EmbedInput[], model: Mode
   }
 }
 
-/** The prompts that are token lists; undefined if the prompts are texts. */
 function tokensOf(prompts: readonly EmbedInput[]): number[][] | undefined {
   const lists = prompts.filter((prompt) => typeof prompt !== 'string')
   if (lists.length === 0) return undefined

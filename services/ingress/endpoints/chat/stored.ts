@@ -22,14 +22,15 @@ import { runYielding } from '#shared/lib/yielding.ts'
 const PIECE_TURNS = 500
 
 /*
- * Stored chat completions (docs/internals/protocol.md). Each is a completed durable job of this endpoint that no other
- * job submitted. The job id determines the id of the completion, and both are deleted together.
+ * Stored chat completions (docs/internals/protocol.md). Each is a completed durable job of this endpoint that is not a
+ * child job. The id of the completion is derived from the job id, and both are deleted together.
  */
 
 const CHAT_PATH = '/v1/chat/completions'
 const PREFIX = 'chatcmpl-'
 /**
- * Default and maximum completions per page. PAGE_CHARS_MAX ends a page earlier, but never before its first completion.
+ * Default and maximum completions per page. A page ends earlier if it reaches PAGE_CHARS_MAX, but it has at least one
+ * completion.
  */
 const LIMIT = { usual: 20, max: 100 }
 const PAGE_CHARS_MAX = 8 * 1024 * 1024
@@ -39,7 +40,6 @@ export const ListParams = z.object({
   after: z.string().max(200).optional(),
   order: z.enum(['asc', 'desc']).default('asc'),
 })
-/** Query parameters of the completion list, in addition to `metadata[name]`. */
 export const ListCompletions = ListParams.extend({ model: z.string().max(1_000).optional() })
 export const UpdateCompletion = z.object({ metadata: ChatRequest.shape.metadata })
 
@@ -56,8 +56,8 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
   const look = { matches, group: undefined, needsScan: model !== undefined || pairs.length > 0 }
   const data: ShownItem[] = []
   let hasMore = true
-  // Completions that are deleted during the request are left out. Clients stop at an empty page, so an empty one is
-  // returned only at the end of the list.
+  // A completion that is deleted during the request is left out, so a page of jobs may give no completions. Clients
+  // stop at an empty page, so the next page of jobs is then read.
   for (let cursor = {}; hasMore && data.length === 0; ) {
     const page = await pageOf(requireJobs(context), projectIdOf(call.key), { ...query, ...cursor }, look)
     hasMore = (await addCompletions(context, page.jobs, data)) || page.hasMore
@@ -69,7 +69,7 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
 /**
  * Adds completions until PAGE_CHARS_MAX is reached.
  *
- * @returns whether jobs were left out
+ * @returns whether some of the jobs were left out
  */
 async function addCompletions(
   context: IngressContext,
@@ -92,7 +92,7 @@ export async function getCompletion(context: IngressContext, call: Call): Promis
   await call.reply.whole(new JsonText((await findCompletion(context, call)).completion.text))
 }
 
-/** POST /v1/chat/completions/{id}: replaces all metadata; null removes it. */
+/** POST /v1/chat/completions/{id}: replaces the metadata of a completion. A value of null removes all metadata. */
 export async function updateCompletion(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(UpdateCompletion, body)
   const metadata = boundMetadata(parseBody(UpdateCompletion, body, 'openai').metadata ?? {}) ?? {}
@@ -152,7 +152,9 @@ async function findCompletion(context: IngressContext, call: Call) {
 
 /**
  * The answer that the caller of a completed job received, with the current metadata. Undefined if the result was
- * deleted. The metadata is inserted into the JSON text, because parsing and serializing a large answer takes long.
+ * deleted.
+ *
+ * The metadata is inserted into the JSON text, because parsing and serializing a large answer takes long.
  */
 async function completionOf(
   context: IngressContext,
@@ -201,8 +203,8 @@ interface StoredMessage {
 }
 
 /**
- * Converts stored turns back to the messages of the request. Each message gets a new id. Parts without a form in this
- * API, such as audio and files, are left out.
+ * Converts stored turns back to the messages of the request. Each message gets a new id. Audio, files and other parts
+ * that this API cannot represent are left out.
  */
 function* messagesOfTurns(turns: readonly Turn[], completionId: string): Pieces<StoredMessage[]> {
   const messages: StoredMessage[] = []

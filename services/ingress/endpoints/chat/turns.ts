@@ -8,7 +8,7 @@ import { extraOf, mapInPieces, PIECE_MESSAGES, type Pieces } from '#services/ing
 /** Matches addresses that a server would fetch or open: `scheme://…` and `file:…`. */
 const ADDRESS = /^\s*(?:[a-z][a-z0-9+.-]*:\/\/|file:)/i
 
-/** Fields that contain prose. An address in them is never fetched. */
+/** Fields that contain prose. Servers do not fetch addresses in prose, so addresses are allowed in these fields. */
 const TEXTS: ReadonlySet<string> = new Set(['text', 'thinking', 'reasoning', 'summary', 'title', 'content'])
 
 export interface TurnContext {
@@ -19,8 +19,9 @@ export interface TurnContext {
 }
 
 /**
- * Decodes the messages of a chat (docs/reference/compatibility.md, Chat messages) and checks their order. A tool message must answer a
- * call of the nearest preceding assistant message. Every call must be answered before the next message of another role.
+ * Decodes the messages of a chat and checks their order (docs/reference/compatibility.md, Chat messages). A tool
+ * message must answer a tool call of the nearest preceding assistant message. Every tool call must be answered before
+ * the next message of another role.
  */
 export function* decodeChatTurns(messages: readonly ChatMessage[], context: TurnContext): Pieces<Turn[]> {
   const decoder = new TurnDecoder(context)
@@ -38,7 +39,7 @@ class TurnDecoder {
   readonly #turns: Turn[] = []
   #calls = new OpenCalls([], [])
   #callsParam = 'messages'
-  /** Legacy `function_call` of the latest assistant message, if any. */
+  /** Function call of the latest assistant message in the legacy field `function_call`; undefined if it has none. */
   #implied: { name: string; arguments: string } | undefined
   #legacyCalls = 0
 
@@ -106,8 +107,8 @@ class TurnDecoder {
   }
 
   /**
-   * Adds the result of a legacy function call, which has a name but no id. If no unanswered call has the name, then a
-   * call is inserted before the result.
+   * Adds the result of a legacy function call, which contains the name of the function but no call id. If no unanswered
+   * call has that name, then a call is inserted before the result.
    */
   #addFunction(message: Extract<ChatMessage, { role: 'function' }>): void {
     const { name } = message
@@ -150,7 +151,7 @@ function isSilent(message: AssistantMessage): boolean {
 }
 
 /**
- * Fields of an assistant message that have no internal form. Each has a text that replaces it for upstreams of other
+ * Fields of an assistant message that have no internal form. Some have a text that replaces them for upstreams of other
  * APIs.
  */
 function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
@@ -177,7 +178,7 @@ function decodeCall(call: NonNullable<AssistantMessage['tool_calls']>[number]): 
   return { type: 'tool_call', id, name, arguments: text, extra }
 }
 
-/** Fields that have an internal form, or that only repeat another part of the message. */
+/** Fields of a message that have an internal form, or that only repeat another part of the message. */
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set([
   ...['role', 'content', 'name', 'refusal', 'reasoning_content', 'tool_calls', 'tool_call_id'],
   ...['function_call', 'audio', 'annotations'],
@@ -290,8 +291,10 @@ interface Shared {
 /**
  * Tool calls of one assistant message, which wait for their results.
  *
- * Some upstreams give two calls of one answer the same id. Their ids are made unique here, and results are matched in
- * order. A client that stores calls by id sends one result for both. In that case, the call without a result is removed
+ * Some upstreams give two calls of one answer the same id. The ids are made unique here, and the results are assigned
+ * to the calls in order.
+ *
+ * A client that stores calls by id sends only one result for two such calls. The call without a result is then removed
  * from the message.
  */
 export class OpenCalls {
@@ -341,7 +344,10 @@ export class OpenCalls {
     return undefined
   }
 
-  /** Wire ids of unanswered calls. An unanswered call that shares its wire id with an answered one is removed first. */
+  /**
+   * Returns the ids of unanswered calls, as the client sent them. An unanswered call that shares its id with an
+   * answered call is removed first.
+   */
   unanswered(): string[] {
     if (this.#unanswered.size === 0) return []
     const removed = new Set<string>()
