@@ -38,11 +38,6 @@ function imageModelsOf({ models }: IngressContext, { key }: Caller): string[] {
   return able.map(({ id }) => id)
 }
 
-/**
- * Id of the model that moderates: a moderation model, or the word list.
- *
- * @throws ServiceError as `getModel`
- */
 function moderatorOf(context: IngressContext, caller: Caller, asked: string): string {
   const isDefault = (DEFAULT_NAMES as readonly string[]).includes(asked)
   const name = isDefault && !context.models.find(asked) ? DEFAULT_NAMES[0] : asked

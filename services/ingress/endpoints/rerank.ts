@@ -7,13 +7,14 @@ import { aboutDocuments, rerank as kind } from '#shared/kinds/rerank/rerank.ts'
 import { requireShort } from './embeddings.ts'
 
 /**
- * Maximum bytes of JSON of documents that the answer repeats. Limited, because the queue record carries them next to
- * the inputs.
+ * Maximum bytes of JSON of the documents that the answer repeats. Limited, because the queue record contains these
+ * documents in addition to the inputs.
  */
 const REPEATED_BYTES_MAX = 48 * 1024
 
 /**
- * POST /v1/rerank (docs/guides/embeddings.md, Reranking): by a reranking model, or with vectors of an embedding model.
+ * POST /v1/rerank (docs/guides/embeddings.md, Reranking): ranks documents with a reranking model, or by the vectors of
+ * an embedding model.
  */
 export const rerank: JobEndpoint = {
   path: '/v1/rerank',
@@ -45,11 +46,6 @@ function requireShortTexts(documents: readonly string[], query: string, model: M
   }
 }
 
-/**
- * Texts of the documents, each a string or an object with a text.
- *
- * @throws ServiceError with the path of the first problem
- */
 function readDocuments(given: unknown): string[] {
   const texts = Array.isArray(given) ? given.map(textOf) : given
   if (texts !== undefined && texts !== null && !Array.isArray(texts)) {

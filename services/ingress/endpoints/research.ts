@@ -11,7 +11,10 @@ import { parseBody } from '#services/ingress/body/validate.ts'
 import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
 import { research as kind } from '#shared/kinds/research/research.ts'
 
-/** Default maximum duration of a research, and the time for the report that is added to it, in milliseconds. */
+/**
+ * Default maximum duration of a research, in milliseconds. {@link WRITING_MS} is added to the duration, so that the
+ * report can still be written.
+ */
 const DURATION_MS = 1_800_000
 const WRITING_MS = 60_000
 
@@ -90,7 +93,7 @@ function questionOf(messages: readonly ResearchMessage[]): string {
   return refuse('string_above_max_length', param, `Invalid '${param}': string too long. ${rule}`)
 }
 
-/** The latest non-empty messages, each cut to the maximum length for the planner. */
+/** The latest non-empty messages before the question. Each is cut to the maximum length that the planner reads. */
 function contextOf(messages: readonly ResearchMessage[]): ResearchRequest['context'] {
   const turns = messages.slice(0, -1).map((message) => {
     const role = message.role === 'developer' ? 'system' : message.role

@@ -9,7 +9,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * POST /v1/audio/speech (docs/guides/speech.md): sends audio bytes while they are generated. With `stream_format: sse`,
- * events contain the bytes.
+ * each event contains some of the bytes.
  */
 export const speech: JobEndpoint = {
   path: '/v1/audio/speech',

@@ -51,7 +51,8 @@ export function* decodeMessages(body: unknown, context: MessagesContext): Pieces
 }
 
 /**
- * Decodes a body for token counting, which has neither `max_tokens` nor `stream` (docs/reference/compatibility.md, Counting tokens).
+ * Decodes a body for token counting. Such a body has neither `max_tokens` nor `stream`
+ * (docs/reference/compatibility.md, Counting tokens).
  */
 export function* decodeCount(body: unknown, context: MessagesContext): Pieces<GenerateRequest> {
   const request = yield* parseInPieces(CountTokensRequest, body, 'messages')
@@ -64,7 +65,10 @@ export function* decodeCount(body: unknown, context: MessagesContext): Pieces<Ge
   }
 }
 
-/** Anthropic's error for an unknown model reads `model: <id>`. Suggestions follow the id. */
+/**
+ * For an unknown model, Anthropic's error message is `model: <id>`. This message has the same form, followed by
+ * suggestions.
+ */
 function findModel(id: string, context: DecodeContext): ModelConfig {
   try {
     return context.getModel(id)
@@ -84,7 +88,10 @@ const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'budget_tokens']
 const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
 const METADATA_CONSUMED: ReadonlySet<string> = new Set(['user_id'])
 
-/** Fields without an internal form, such as `display` of `thinking`. Objects of unknown types are passed as a whole. */
+/**
+ * Fields that have no internal form, such as `display` of `thinking`, and objects of unknown types. Both are passed on
+ * unchanged to an upstream of the Messages API.
+ */
 function extra({
   thinking,
   output_config,
@@ -111,8 +118,8 @@ function extra({
 const NOTHING: ReadonlySet<string> = new Set()
 
 function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: MessagesContext) {
-  // `thread` refers to a conversation stored at Anthropic, which the model here would not see. If `thread` is refused,
-  // SDKs send the whole conversation instead.
+  // The field `thread` refers to a conversation that Anthropic stores, which the model here would not receive. If the
+  // field is refused, then SDKs send the whole conversation instead.
   if (request.thread !== undefined && request.thread !== null) {
     refuse('unsupported_parameter', 'thread', 'Threads are not supported. Send the full conversation without a thread.')
   }
@@ -141,8 +148,8 @@ function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context:
 }
 
 /**
- * Response format. Beta versions of the API name the field `output_format`. An upstream of the Messages API receives
- * that field unchanged.
+ * Response format of the request. Beta versions of the API name the field `output_format`. For an upstream of the
+ * Messages API, that field is passed on unchanged and not decoded here.
  */
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
   const { output_config, output_format } = request
@@ -153,7 +160,10 @@ function responseFormat(request: CountTokensRequest, model: ModelConfig): Genera
   return { type: 'json_schema', schema: format.schema }
 }
 
-/** Thinking options; undefined for a model without reasoning. The budget stays below the clamped `max_tokens`. */
+/**
+ * Thinking options; undefined for a model without reasoning. The thinking budget is kept below the token limit of the
+ * answer.
+ */
 function reasoning(
   request: CountTokensRequest,
   model: ModelConfig,
@@ -171,8 +181,10 @@ function reasoning(
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'input_schema', 'strict'])
 
 /**
- * Decodes the tools of a request. Tools whose type is not `custom` are passed unchanged to an upstream of the Messages
- * API. For other upstreams, a client tool becomes a function, and all others are left out.
+ * Decodes the tools of a request. Tools whose type is not `custom` are passed on unchanged to an upstream of the
+ * Messages API.
+ *
+ * For other upstreams, a tool that the client runs, such as `bash`, becomes a function. All others are left out.
  *
  * @throws ServiceError for duplicate names, and for a model without tool calls
  */
@@ -193,7 +205,7 @@ function customTool(tool: Exclude<MessagesTool, Unknown>): Tool {
   }
 }
 
-/** A toolset has no name, so its type and index form one. */
+/** A tool of this kind may have no name, such as a toolset. The type and the index then form a unique name. */
 function nativeTool({ value }: Unknown, index: number): Tool {
   const name = typeof value.name === 'string' && value.name !== '' ? value.name : `${value.type}_${index}`
   const stand = clientTool(value)
@@ -203,7 +215,6 @@ function nativeTool({ value }: Unknown, index: number): Tool {
 
 type Choice = Pick<GenerateRequest, 'tool_choice' | 'parallel_tool_calls'>
 
-/** Internal form of a tool choice. {@link choiceExtra} returns the fields that have none. */
 function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[], model: ModelConfig): Choice {
   if (choice === undefined || choice instanceof Unknown) return {}
   const use = internalChoice(choice)
@@ -212,7 +223,8 @@ function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[],
   if (tools.length === 0) return {}
   if (choice.type === 'none') return { tool_choice: use }
   const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
-  // Search tools stay for now: native.ts removes them later if no search is possible.
+  // A tool choice may name a search tool, which is not left out yet. If no search is possible, then native.ts removes
+  // the tool and the choice later.
   const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
   const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
   return { tool_choice: isLeftOut ? { type: 'auto' } : use, parallel_tool_calls }
@@ -225,13 +237,19 @@ function internalChoice(choice: Exclude<MessagesToolChoice, Unknown>): GenerateR
 
 const CHOICE_CONSUMED: ReadonlySet<string> = new Set(['type', 'name'])
 
-/** Fields of a tool choice for an upstream of the same dialect; the whole choice if its type is unknown. */
+/**
+ * Fields of the client's tool_choice that the internal request cannot represent, for an upstream of the Messages API.
+ * If the type is unknown, then the whole choice is passed on.
+ */
 function choiceExtra(choice: MessagesToolChoice | null | undefined): Record<string, unknown> | undefined {
   if (!choice) return undefined
   return choice instanceof Unknown ? choice.value : extraOf(choice, CHOICE_CONSUMED)
 }
 
-/** Version of a call without the header (docs/reference/compatibility.md, Messages versions); also the oldest one. */
+/**
+ * Version of a call without a version header (docs/reference/compatibility.md, Messages versions). Also the oldest
+ * version that is accepted.
+ */
 const VERSION_DEFAULT = '2023-06-01'
 
 /**
@@ -267,9 +285,6 @@ export function parseUpstreamHeaders(headers: IncomingHttpHeaders): NonNullable<
   return { ...(isNamed && { version: parseVersion(headers) }), ...(beta !== undefined && { beta }) }
 }
 
-/**
- * Whether a date exists. Date.parse reads 2024-02-31 as a day in March, so the result is converted back and compared.
- */
 function isCalendarDate(text: string): boolean {
   const ms = Date.parse(`${text}T00:00:00Z`)
   return !Number.isNaN(ms) && new Date(ms).toISOString().startsWith(text)

@@ -9,18 +9,24 @@ import { coversPath } from '#shared/keys/scopes.ts'
 import { resultText } from '#shared/kinds/generate/messages/whole.ts'
 
 /*
- * Blocks without an internal form. An upstream of the Messages API receives them unchanged. For other upstreams, a text
- * with the same content replaces the block, or the block is left out.
+ * Blocks that the internal request cannot represent. An upstream of the Messages API receives them unchanged. For other
+ * upstreams, a text with the same content replaces such a block. A block without such a text is left out.
  */
 
 type Fields = Readonly<Record<string, unknown>>
 
-/** Whether the upstream of a model has the Messages API. Such an upstream receives native blocks unchanged. */
+/**
+ * Whether the upstream of a model has the Messages API. Such an upstream receives blocks without an internal form
+ * unchanged.
+ */
 export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boolean {
   return engine.type === 'anthropic'
 }
 
-/** Types of blocks that are left out for upstreams of other APIs. Any other unknown type is refused. */
+/**
+ * Types of blocks that upstreams of other APIs can do without, so that they may be left out. Any other unknown type is
+ * refused for such upstreams.
+ */
 const DISPENSABLE =
   /^(tool_reference|server_tool_use|mcp_\w+|\w+_tool_result|container_upload|compaction|fallback|browser_state|tool_addition|tool_removal|image|document|search_result)$/
 
@@ -45,12 +51,12 @@ export function nativePart(block: object, text = substituteOf(block as Fields)):
   return { type: 'native', dialect: 'anthropic', value, ...(text === undefined || text === '' ? {} : { text }) }
 }
 
-/** Separator between two blocks, for upstreams of other APIs only. */
+/** Text between two blocks, such as a blank line. Only upstreams of other APIs receive this text. */
 export function textBetween(text: string): NativePart {
   return { type: 'native', dialect: 'anthropic', value: {}, text }
 }
 
-/** Restores the block that the caller sent: wrapped objects of unknown types are unwrapped. */
+/** Returns a block as the caller sent it. The validation wraps objects of unknown types, so these are unwrapped. */
 function asSent(value: unknown): unknown {
   if (value instanceof Unknown) return value.value
   if (Array.isArray(value)) return value.map(asSent)
@@ -79,7 +85,7 @@ function substituteOf(block: Fields): string | undefined {
   }
 }
 
-/** Title and URL of a search result. The text follows if Sluice ran the search. */
+/** Title and URL of a search result. If Sluice ran the search, then the text of the result follows. */
 function searchResult(result: unknown): string {
   const { title, url, encrypted_content } = fieldsOf(result)
   return [title, url, resultText(encrypted_content)].filter((line) => typeof line === 'string').join('\n')
@@ -99,7 +105,7 @@ function outputOf(content: unknown): string | undefined {
   return failure(content)
 }
 
-/** Text of a document, after its title and context; undefined if the document is not text. */
+/** Text of a document after its title and context. Undefined if the document is not text. */
 function documentText({ title, context, source }: Fields): string | undefined {
   const { data, content, type } = fieldsOf(source)
   const text = type === 'text' ? data : type === 'content' ? textsOf(content, '') : undefined
@@ -119,7 +125,9 @@ function fieldsOf(value: unknown): Fields {
 }
 
 /*
- * Client tools of the Messages API, such as `bash`: the caller runs them, and the upstream has their schemas by type.
+ * Client tools of the Messages API, such as `bash`. The caller runs these tools, and the upstream knows their schemas
+ * by type.
+ *
  * For upstreams of other APIs, each becomes a function with the schema from Anthropic's API reference. The caller then
  * receives the same tool calls.
  */
@@ -225,7 +233,6 @@ const CLIENT_TOOLS: readonly (readonly [type: RegExp, tool: ClientTool])[] = [
   [/^computer_\d{8}$/, COMPUTER],
 ]
 
-/** Function that replaces a client tool; undefined if the tool has another type. */
 export function clientTool(
   tool: Schema & { readonly type: string },
 ): Pick<Tool, 'description' | 'parameters'> | undefined {
@@ -282,7 +289,6 @@ export function withSearch(
   return { ...request, tools, hosted: { tools: [NAME], calls_max, search: { model, domains } } }
 }
 
-/** If the tool choice requires the removed search tool, then the model chooses freely instead. */
 function withoutChoice({ models }: IngressContext, request: GenerateRequest): GenerateRequest {
   const { tool_choice: choice, model } = request
   const config = models.find(model)
@@ -296,8 +302,8 @@ export function isSearch(tool: unknown): boolean {
 }
 
 /**
- * Research model that runs the searches of a call. The key must be allowed to call /v1/deep-research, so the tool
- * grants no additional rights.
+ * Research model that runs the searches of a call. The key must be allowed to call /v1/deep-research. Otherwise the
+ * search tool would grant an additional right.
  */
 function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, asked: string): string | undefined {
   const model = context.models.find(asked)
@@ -307,8 +313,8 @@ function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, 
 }
 
 /**
- * Hosts of domain patterns such as `example.com/blog` and `*.example.com`. Searches are restricted by host, not by
- * path.
+ * Hosts of domain patterns such as `example.com/blog` and `*.example.com`. The search can restrict hosts but not paths,
+ * so paths are removed.
  */
 function hostsOf(domains: unknown): string[] {
   if (!Array.isArray(domains)) return []

@@ -29,14 +29,14 @@ interface MessagesTurnContext {
 type System = NonNullable<MessagesRequest['system']>
 type SystemMessage = Extract<InputMessage, { role: 'system' }>
 
-/** Beta features with which a caller may send `system` turns inside the conversation. */
+/** Matches beta features that permit `system` turns inside the conversation. */
 const SYSTEM_TURNS_BETA = /\bmid-conversation-/
-/** Prefix of a user turn that replaces a `system` turn. */
+/** Mark at the beginning of a user turn that replaces a `system` turn. */
 const SYSTEM_MARK = '[System message]\n'
 
 /**
- * System prompt as a turn; undefined if empty. An upstream of the Messages API receives the blocks separately. For
- * other upstreams, blank lines join them.
+ * System prompt as a turn; undefined if empty. An upstream of the Messages API receives its blocks one by one. For
+ * other upstreams, the blocks are joined by blank lines.
  */
 function decodeSystem(system: System, model: ModelConfig): Turn | undefined {
   return system.length === 0 ? undefined : { role: 'system', parts: systemParts(system, 'system', model) }
@@ -56,8 +56,8 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Adds empty extra fields to a single text. The encoder for the Messages API then writes a list of one block, as the
- * caller did, instead of a string.
+ * Marks a single text as a block by adding empty extra fields. The encoder for the Messages API then writes a list of
+ * one block, as the caller sent it. Otherwise it would write a string.
  */
 function asBlocks(parts: Part[], model: ModelConfig): Part[] {
   const [only] = parts
@@ -66,13 +66,13 @@ function asBlocks(parts: Part[], model: ModelConfig): Part[] {
 }
 
 /**
- * Decodes the conversation (docs/reference/compatibility.md, Turns and blocks), with the system prompt first.
+ * Decodes the conversation, with the system prompt first (docs/reference/compatibility.md, Turns and blocks).
  *
- * The first turn must have the role user. A user turn after tool_use blocks must answer each of them. If the last turn
- * is an assistant turn, then the model continues it (prefill).
+ * The first turn must have the role user. After tool_use blocks, the next user turn must contain a result for each of
+ * them. If the last turn is an assistant turn, then the model continues that turn (prefill).
  *
- * With `strictTurns`, turns must alternate, and `system` turns are refused. Upstreams of the Messages API are exempt,
- * because they check both rules.
+ * With `strictTurns`, turns must alternate, and `system` turns are refused. For upstreams of the Messages API, Sluice
+ * does not check these two rules, because such upstreams check them.
  */
 export function* decodeConversation(
   system: System,
@@ -97,7 +97,10 @@ class TurnDecoder {
   readonly #isStrict: boolean
   readonly #turns: Turn[] = []
   #role: Role | undefined
-  /** Latest assistant turn: path of each tool_use block by id. `#unanswered` has those without a result. */
+  /**
+   * Path in the request of each tool_use block of the latest assistant turn, by id. The map `#unanswered` contains
+   * those without a result.
+   */
   #uses: Ids = new Map()
   #unanswered: Ids = new Map()
 
@@ -125,8 +128,8 @@ class TurnDecoder {
   }
 
   /**
-   * Adds a system turn at its position, so that the cached prompt before it stays valid. If the upstream may not
-   * support such turns, then a user turn replaces it.
+   * Adds a system turn at its position, because moving it would invalidate the cached prompt before it. If the upstream
+   * may not support such turns, then a user turn replaces it.
    */
   #addSystem({ content }: SystemMessage, param: string, extra: Turn['extra']): void {
     const { model, strictTurns, beta } = this.#context
@@ -181,7 +184,7 @@ class TurnDecoder {
   }
 
   /**
-   * Adds a user turn. Tool results in it become separate turns before it, because a result must directly follow its
+   * Adds a user turn. Each tool result becomes a separate turn before it, because a result must directly follow its
    * call.
    */
   *#addUser(content: string | readonly UserBlock[], param: string, extra: Turn['extra']): Pieces<void> {
@@ -246,7 +249,8 @@ function decodeAssistantBlock(block: AssistantBlock, param: string, model: Model
     }
     case 'thinking': {
       const extra = extraOf(block, THINKING_CONSUMED)
-      // Sluice writes an empty signature into answers if the upstream gave none.
+      // If an upstream gave no signature, then Sluice's answer contained an empty one. An empty signature therefore
+      // means that there is none.
       return { type: 'reasoning', text: block.thinking, signature: block.signature || undefined, extra }
     }
     case 'redacted_thinking':
@@ -278,15 +282,15 @@ const CONSUMED: Readonly<Record<Known['type'], ReadonlySet<string>>> = {
   document: new Set(['type', 'source', 'title']),
   search_result: new Set(['type']),
 }
-/** Fields that are not copied to `extra` when a block becomes text, because the text replaces them. */
+/** Fields of a block that becomes text. The text contains their values, so these fields are not copied to `extra`. */
 const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
   ...['type', 'text', 'source', 'title', 'context', 'content', 'citations'],
 ])
 
 /**
  * Converts a block to parts (docs/reference/compatibility.md, Turns and blocks). Text documents and search results
- * become text, except for an upstream of the Messages API, which can cite them. Other documents need a model that reads
- * files.
+ * become text. An upstream of the Messages API receives them unchanged, because it can cite them. Other documents need
+ * a model that reads files.
  */
 function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
   if (block instanceof Unknown) return [unknownPart(block, param, context.model)]
@@ -294,7 +298,7 @@ function decodeReadable(block: ReadableBlock, param: string, context: BlockConte
   const last = parts.at(-1)
   const hasBecomeText = last?.type === 'text' && block.type !== 'text'
   const extra = extraOf(block, hasBecomeText ? CONSUMED_BY_TEXT : CONSUMED[block.type])
-  // `cache_control` covers the prompt up to the end of its block, so it belongs to the last part.
+  // The field `cache_control` applies to the prompt up to the end of its block, so the last part of the block gets it.
   if (last !== undefined && last.type !== 'native') last.extra = extra
   return parts
 }
@@ -312,7 +316,9 @@ function partsOf(block: Known, param: string, context: BlockContext): Part[] {
   }
 }
 
-/** The unchanged block for an upstream of the Messages API, which can cite it; otherwise its text. */
+/**
+ * Returns the unchanged block for an upstream of the Messages API, which can cite it. Other upstreams receive its text.
+ */
 function textOrNative(part: ReturnType<typeof nativePart>, { model }: BlockContext): Part {
   return isMessagesUpstream(model) ? part : { type: 'text', text: part.text ?? '' }
 }
@@ -330,8 +336,8 @@ function decodeImage(block: Image, param: string, context: BlockContext): Part {
 }
 
 /**
- * Handles a source that only an upstream of the Messages API can resolve, such as a file of its Files API. Other
- * upstreams get an error.
+ * Handles a source that only an upstream of the Messages API can read, such as a file of its Files API. For other
+ * upstreams, the source is refused.
  */
 function ownSource(
   block: Image | Document,

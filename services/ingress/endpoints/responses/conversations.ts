@@ -120,7 +120,10 @@ async function change(
   return await changeConversation(context, projectIdOf(call.key), String(call.params.id), changeOf)
 }
 
-/** A model that accepts every input, at an upstream of the Responses API. */
+/**
+ * Stand-in for a model at an upstream of the Responses API that accepts every input. The items of a conversation are
+ * checked against it, because the model of the next response is unknown.
+ */
 const ANY_MODEL = {
   id: 'any',
   engine: { type: 'openai', api: 'responses' },
@@ -128,8 +131,8 @@ const ANY_MODEL = {
 } as ModelConfig
 
 /**
- * Refuses items after which no response could continue the conversation. Such items are outputs without their call,
- * invalid content, and messages before the output of an earlier call.
+ * Refuses items with which no later response could continue the conversation. Examples are outputs without their call,
+ * invalid content, and messages between a call and its output.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -140,8 +143,8 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
   try {
     for (const item of before) runToEnd(turns.add(withoutContent(item), []))
   } catch {
-    // Versions before 2026-12 accepted such items. No response can continue this conversation, so new items are not
-    // checked.
+    // Versions before 2026-12 accepted such items, so the stored conversation may contain them. No response can
+    // continue this conversation, so new items are not checked.
     return
   }
   for (const [index, item] of added.entries()) {
@@ -177,9 +180,12 @@ function pageOf(items: StoredConversation['items'], limit: number) {
   return { object: 'list', data, first_id, last_id, has_more: items.length > limit }
 }
 
-/** Maximum attempts of a change that conflicts with concurrent changes. */
+/** Maximum attempts of a change that conflicts with concurrent changes of the same conversation. */
 const TRIES_MAX = 5
-/** Interval at which a running response is read. Kept long, because a notification nearly always arrives first. */
+/**
+ * Interval at which a running response is read to detect its end. A notification nearly always arrives first, so the
+ * interval is long.
+ */
 const END_POLL_MS = 600_000
 
 /**
@@ -193,7 +199,7 @@ function requireConversations(context: IngressContext): ConversationStore {
 }
 
 /**
- * A conversation of a project, with the output of all ended responses.
+ * Returns a conversation of a project, including the output of all responses that have ended.
  *
  * @throws ServiceError `not_found`, also for conversations of other projects
  */
@@ -217,8 +223,8 @@ async function getConversation(
 }
 
 /**
- * Changes a conversation with optimistic concurrency: reads it, computes the change, writes it, and retries after a
- * conflict.
+ * Changes a conversation with optimistic concurrency: the conversation is read, changed and written. If another change
+ * was written in between, then these steps are repeated.
  *
  * @throws ServiceError `not_found`, `context_length_exceeded`, `insufficient_quota`
  */
@@ -243,9 +249,10 @@ async function changeConversation(
 }
 
 /**
- * Records that a response continues a conversation, and adds its output when the response has ended.
+ * Records that a response continues a conversation. When the response has ended, its output is added to the
+ * conversation.
  *
- * @param read The version of the conversation from which the prompt was built
+ * @param read Version of the conversation from which the prompt of the response was built
  * @throws ServiceError `invalid_value` if the conversation has changed since then
  */
 export async function beginResponse(
@@ -265,7 +272,6 @@ export async function beginResponse(
   void addWhenEnded(context, read, job)
 }
 
-/** @throws ServiceError `context_length_exceeded` if the items are too long for a conversation */
 export function requireCapacity(items: readonly ConversationItem[], param: string): void {
   if (JSON.stringify(items).length <= CONVERSATION_CHARS_MAX) return
   throw conversationFull(param)
@@ -296,8 +302,8 @@ function busy(): ServiceError {
 }
 
 /**
- * Change of a conversation once its response has ended; undefined while the response runs. A failed response adds
- * nothing.
+ * Change of a conversation by its response: the output is added when the response has ended. Undefined while the
+ * response runs. A failed response adds nothing.
  */
 async function endOfResponse(
   context: IngressContext,
@@ -311,7 +317,6 @@ async function endOfResponse(
   return { items: [...items, ...said], job_id: null, pending: [] }
 }
 
-/** Returns undefined for a response that was deleted or has expired. */
 async function ignoreNotFound<T>(reading: Promise<T>): Promise<T | undefined> {
   return await reading.catch((error: unknown) => {
     if (['not_found', 'job_not_found', 'result_expired'].includes(ServiceError.from(error).code)) return undefined
@@ -320,8 +325,8 @@ async function ignoreNotFound<T>(reading: Promise<T>): Promise<T | undefined> {
 }
 
 /**
- * Adds the output of a response to its conversation when the response has ended. Reading the conversation does that,
- * too. Without this function, the output could expire before a caller reads the conversation.
+ * Adds the output of a response to its conversation when the response has ended. A read of the conversation also adds
+ * it. Without this function, the output could expire before the first read.
  */
 async function addWhenEnded(
   context: IngressContext,
@@ -343,11 +348,11 @@ const REFERRED_MAX = 100
 const ITEM_ID = /^[a-z]{2,3}_([0-9A-Za-z]{8,64})_\d{1,6}$/
 
 /**
- * Reads the stored context of a request: the previous response or conversation, and referenced items. Limited to the
- * characters of one request body.
+ * Reads the stored context of a request: the previous response or conversation, and referenced items. Their size is
+ * limited to the characters of one request body.
  *
- * A response stores references to all segments of its conversation. Reading therefore follows no chain of responses,
- * and cannot loop.
+ * A response stores references to all segments of its conversation. Reading therefore does not follow the chain of
+ * previous responses, so it needs few reads and cannot loop.
  *
  * @throws ServiceError for a response that does not exist, failed, was cancelled or has not ended
  */
@@ -411,7 +416,10 @@ async function readPrevious(
   return { turns, result: kept.result, segments: kept.history?.segments ?? [] }
 }
 
-/** Limits the conversation to the size of one request body, because each response makes it longer. */
+/**
+ * Limits the size of the conversation to the size of one request body. Each response makes the conversation longer, so
+ * it would grow without a bound.
+ */
 function requireBounded(turns: readonly Turn[], charsMax: number): void {
   let chars = 0
   for (const { parts } of turns) for (const part of parts) chars += charsOf(part)
@@ -450,8 +458,8 @@ async function readReferences(
 }
 
 /**
- * Output of a response; empty if the response does not exist. The reference is then refused later, with its path in the
- * request.
+ * Output of a response. If the response does not exist, then the output is empty. The reference to its item is then
+ * refused later, with its path in the request.
  */
 async function outputOf(context: IngressContext, tenant: string, callId: string): Promise<ResponseObject['output']> {
   try {

@@ -30,7 +30,10 @@ export interface ConversationContext {
   readonly items: readonly AnyItem[]
   readonly param: 'previous_response_id' | 'conversation'
   readonly referenced: ReadonlyMap<string, AnyItem>
-  /** Maximum characters of all referenced items. Limited, because a short reference can stand for megabytes. */
+  /**
+   * Maximum characters of all referenced items. Limited, because a reference of a few characters can refer to
+   * megabytes.
+   */
   readonly referencedCharsMax: number
 }
 
@@ -96,7 +99,8 @@ function* decodeInput(
   for (const item of before.items) yield* items.add(item, [before.param])
   if (typeof input === 'string') yield* items.add({ type: 'message', role: 'user', content: input }, ['input'])
   else if (!input || input.length === 0) {
-    // A prompt template stored at the upstream may already contain the input.
+    // The upstream may store a prompt template that already contains the input, so an empty input is allowed with
+    // `prompt`.
     if (!prompt) refuseEmpty(input, previous_response_id ? before.param : conversation && before.param)
   } else {
     for (const [index, item] of input.entries()) {
@@ -138,14 +142,16 @@ function wantsLogprobs({ include, top_logprobs }: ResponsesRequest, model: Model
   return isWanted
 }
 
-/** Reasoning options; undefined for a model without reasoning. */
 function reasoning({ reasoning }: ResponsesRequest, model: ModelConfig): GenerateRequest['reasoning'] {
   const effort = reasoning?.effort
   if (!effort || !model.capabilities.reasoning) return undefined
   return effort === 'none' ? { effort, enabled: false } : { effort }
 }
 
-/** Fields that have an internal form, or no meaning for upstreams, because Sluice stores the responses. */
+/**
+ * Fields of the request that have an internal form, or that concern only the stored response. All other fields are
+ * passed on to an upstream of the same API.
+ */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'input', 'instructions', 'previous_response_id', 'conversation', 'tools', 'tool_choice', 'stream'],
   ...['parallel_tool_calls', 'reasoning', 'text', 'background', 'include', 'max_output_tokens', 'metadata'],
@@ -165,9 +171,9 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['format'])
 const NOTHING: ReadonlySet<string> = new Set()
 
 /**
- * Fields that are passed to the upstream unchanged.
+ * Fields that are passed on to the upstream unchanged.
  *
- * @param toolChoice Choice of a native tool
+ * @param toolChoice Tool choice of the request, if it has no internal form
  */
 function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unknown> | undefined {
   return extraOf(
@@ -183,14 +189,15 @@ function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unkn
 }
 
 /*
- * Converts the tools of a request to functions for the model (docs/guides/responses.md, Tools).
+ * Converts the tools of a request to functions for the model (docs/guides/responses.md, Tools). A native tool is passed
+ * on unchanged to an upstream of the Responses API.
  *
  * `function`: a function.
  *
  * `custom`: native for an upstream of the Responses API, otherwise a function with one string, `input`.
  *
- * `namespace`: native for an upstream of the Responses API, otherwise its functions. If two functions have the same
- * name, then the namespace becomes a prefix: `mcp__files__read`. Calls are returned with the name and namespace of the
+ * `namespace`: native for an upstream of the Responses API, otherwise its functions. If two functions have equal names,
+ * then the namespace becomes a prefix: `mcp__files__read`. Calls are returned with the name and namespace of the
  * request.
  *
  * `code_interpreter`, `web_search`, `file_search`: a function that Sluice runs, or native.
@@ -218,9 +225,10 @@ const CUSTOM_INPUT = {
 const NAMESPACE_SEPARATOR = '__'
 
 /**
- * Tools of a body, including those that input items add, such as `additional_tools`.
+ * Tools of a body, including tools that input items such as `additional_tools` add.
  *
- * @param isHosting True if Sluice runs the hosted tools of the request; otherwise they are native
+ * @param isHosting If true, then Sluice runs the hosted tools of the request. If false, then they are passed on to the
+ * upstream
  * @throws ServiceError with the path of the first problem
  */
 function decodeTools({ tools, input }: Pick<ResponsesRequest, 'tools' | 'input'>, isHosting: boolean): DecodedTool[] {
@@ -230,7 +238,8 @@ function decodeTools({ tools, input }: Pick<ResponsesRequest, 'tools' | 'input'>
     const key = keyOf(tool.name, tool.namespace)
     if (tool.native_only || known.has(key)) continue
     known.add(key)
-    // An upstream of the Responses API receives the item, which contains the tool.
+    // An upstream of the Responses API receives the whole item, which already contains the tool. The tool itself is
+    // therefore not passed on (`native: null`).
     decoded.push({ tool: { ...tool, native: null }, path })
   }
   return withUniqueNames(decoded)
@@ -295,7 +304,8 @@ function decodeNamespace(tool: ResponsesTool, path: Path, at: string): DecodedTo
   if (tools.length === 0) return [{ tool: nativeOnly(tool), path: at }]
   return tools.map((inner, index): DecodedTool => {
     const innerPath = [...path, 'tools', index]
-    // An upstream of the Responses API receives the namespace once, from its first function. The others add nothing.
+    // An upstream of the Responses API must receive the namespace only once. The first function of the namespace
+    // carries it, and the others carry null.
     const native = index === 0 ? tool : null
     const innerPlace = `${at}.tools[${index}]`
     if (inner.type !== 'function' && inner.type !== 'custom') {
@@ -315,7 +325,7 @@ function nativeOnly(tool: ResponsesTool): Tool {
   return { name, parameters: {}, native: tool, native_only: true }
 }
 
-/** Adds the namespace as a prefix to functions whose name is not unique. */
+/** If several functions have one name, then each gets its namespace as a prefix. */
 function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
   const counts = new Map<string, number>()
   for (const { tool } of decoded) {
@@ -338,7 +348,7 @@ function keyOf(name: string, namespace: unknown): string {
   return JSON.stringify([name, namespace ?? null])
 }
 
-/** Tools as the response repeats them, with defaults for absent fields. */
+/** Tools as the response repeats them. Absent fields of a function are filled with their defaults. */
 export function shownTools(asked: ResponsesRequest['tools']): object[] {
   return (asked ?? []).map((tool) => {
     if (tool.type !== 'function') return tool
@@ -350,14 +360,17 @@ export function shownTools(asked: ResponsesRequest['tools']): object[] {
 
 type ToolUse = Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'>
 
-/** Internal form of the tool choice. If there is none, then `native` is the choice of the request. */
+/**
+ * Internal form of the tool choice. If the choice has no internal form, then `native` contains it as the client sent
+ * it.
+ */
 function toolUse(
   { tool_choice, parallel_tool_calls }: Pick<ResponsesRequest, 'tool_choice' | 'parallel_tool_calls'>,
   tools: readonly Tool[],
 ): { readonly use: ToolUse; readonly native: unknown } {
   const functions = tools.filter((tool) => !tool.native_only)
   const { native, ...use } = tool_choice ? toolChoice(tool_choice, functions) : { native: undefined }
-  // `required` is valid without functions if there is a native tool.
+  // Without functions, `required` is still valid if the request has another tool.
   if (functions.length > 0 || tools.length === 0) requireToolChoice(use.tool_choice, functions)
   // Upstreams refuse these fields in a request without tools.
   if (tools.length === 0) return { use: {}, native: undefined }
@@ -378,7 +391,8 @@ function toolChoice(
   const isOffered = tools.some((tool) => tool.name === name)
   if (hostedTool(choice.type) && isOffered)
     return { tool_choice: { type: 'tool', name: name as string }, native: undefined }
-  // If the model does not receive the chosen tool, then the model chooses freely.
+  // If the model does not receive the chosen tool, then the internal request has no tool choice, and the model chooses
+  // freely.
   return { ...(isOffered && name && { tool_choice: { type: 'tool', name } }), native: choice }
 }
 

@@ -14,7 +14,7 @@ import { type Caller, isUsable } from '#services/ingress/calls/endpoint.ts'
 
 /* Hosted tools: tools of the Responses API that Sluice runs itself (docs/guides/responses.md, Hosted tools). */
 
-/** Hosted tool of each type in a request. Some types contain a version. */
+/** Hosted tool for each tool type in a request. Some types contain a version. */
 const NAMES: Readonly<Record<string, HostedTool>> = {
   code_interpreter: 'code_interpreter',
   web_search: 'web_search',
@@ -25,7 +25,8 @@ const NAMES: Readonly<Record<string, HostedTool>> = {
 }
 
 /**
- * Endpoint that does the work of each tool. The key must be allowed to call it, so a tool grants no additional rights.
+ * Endpoint that does the work of each tool. The key must be allowed to call this endpoint. Otherwise the tool would
+ * grant an additional right.
  */
 const ENDPOINTS: Readonly<Record<HostedTool, string>> = {
   code_interpreter: '/v1/tools/code',
@@ -36,13 +37,12 @@ const ENDPOINTS: Readonly<Record<HostedTool, string>> = {
 /** Id of the only vector store, which contains the documents of the deployment. */
 const STORE = 'local'
 
-/** Hosted tool of a type; undefined if Sluice does not run such tools. */
 export function hostedTool(type: string): HostedTool | undefined {
   return Object.hasOwn(NAMES, type) ? NAMES[type] : undefined
 }
 
 /**
- * Function by which the model calls a hosted tool.
+ * Converts a hosted tool to the function that the model can call.
  *
  * @throws ServiceError for unsupported options, with their path
  */
@@ -55,10 +55,10 @@ export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readon
 }
 
 /**
- * Hosted tools of a request; undefined if there are none.
+ * Hosted tools of a request that Sluice runs; undefined if there are none.
  *
  * @param isNative True if the upstream has the Responses API. If Sluice cannot run one of the tools as requested, then
- * the upstream runs them all.
+ * the upstream runs all of them
  * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; `unsupported_value` for a
  * search without a research model
  */
@@ -74,7 +74,7 @@ export function hostedTools(
   const calls_max = max_tool_calls ?? undefined
   const at = tools?.findIndex(({ type }) => ['web_search', 'file_search'].includes(hostedTool(type) ?? '')) ?? -1
   if (at < 0) return { tools: named, calls_max }
-  // Workers of a research model run both web and file searches.
+  // One research model runs both web and file searches, so the first usable one is sufficient.
   const model = models.models.find((each) => each.pool === 'research' && isUsable(each, key))
   if (!model && isNative) return undefined
   if (!model)
@@ -86,11 +86,6 @@ export function hostedTools(
   return { tools: named, calls_max, search: { model: model.id, ...searchOf(tools ?? []) } }
 }
 
-/**
- * Names of the hosted tools of a request.
- *
- * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call
- */
 export function requireHosted(key: Caller['key'], tools: readonly { readonly type: string }[]): HostedTool[] {
   const named = tools.flatMap(({ type }) => hostedTool(type) ?? [])
   for (const name of named) requireEndpoint(key, ENDPOINTS[name])

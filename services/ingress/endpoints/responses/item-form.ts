@@ -22,7 +22,7 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
 const ITEM_ID = /^[\w-]{1,128}$/
 
 /**
- * Maximum characters of JSON per conversation. Reading a conversation of this size causes no noticeable delay of other
+ * Maximum characters of JSON per conversation. Up to this size, reading a conversation does not noticeably delay other
  * calls.
  */
 export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
@@ -67,8 +67,8 @@ function meantBy(item: unknown, referenced: ReadonlyMap<string, AnyItem>): unkno
 }
 
 /**
- * Converts an item to its stored form, with a new id, and the content of a message as parts. When a response continues
- * the conversation, it is checked whether the model can use the item.
+ * Converts an item to its stored form: the item gets a new id, and the content of a message becomes a list of parts.
+ * Whether a model can use the item is checked later, when a response continues the conversation.
  *
  * @param referenced Targets of item references, by id
  * @throws ServiceError with the path of the first problem
@@ -81,7 +81,7 @@ function storedItem(
   const any = parseAt(AnyItem, item, path)
   const type = any.type ?? 'message'
   // An output may contain the name of its tool instead of the id of its call. Only an upstream of the Responses API
-  // accepts that form.
+  // accepts this, so the item is stored unchanged.
   const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
   if (isOutput && any.call_id == null && any.name != null) return nativeItem(item, type)
   switch (type) {
@@ -135,7 +135,10 @@ function storedItem(
   }
 }
 
-/** Stores an item of an unknown type unchanged, including its id, for an upstream of the Responses API. */
+/**
+ * Stores an item of an unknown type unchanged, including its id, because an upstream of the Responses API may accept
+ * it.
+ */
 function nativeItem(item: unknown, type: string): ConversationItem {
   return { ...(item as object), id: idIn(item) ?? newId('item_'), type }
 }
@@ -153,7 +156,7 @@ function idIn(item: unknown): string | undefined {
   return typeof id === 'string' && ITEM_ID.test(id) ? id : undefined
 }
 
-/** Start of an item whose tool Sluice ran, which the suffix `_0` of its id shows (see `isHostedItem`). */
+/** Start of an item whose tool Sluice ran. The suffix `_0` of the id marks such items (see `isHostedItem`). */
 function hostedStartOf(type: keyof typeof PREFIXES) {
   return { ...startOf(type), id: `${newId(PREFIXES[type])}_0` }
 }

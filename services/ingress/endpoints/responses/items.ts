@@ -15,7 +15,7 @@ import { dialectOf } from '#shared/engines/adapt.ts'
 import { isSealed, unsealReasoning } from '#shared/kinds/generate/responses/items.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Ids of items of hosted tools. Unlike ids of OpenAI, such an id ends with an ordinal. */
+/** Ids of items of hosted tools that Sluice ran. The ordinal at the end distinguishes them from ids of OpenAI. */
 const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 interface ItemContext {
@@ -35,25 +35,25 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'output
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['type', 'role', 'content'])
 const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypted_content'])
 
-/** Ids of items that Sluice created. No upstream has such items. */
+/** Ids of items that Sluice created. An upstream does not know these items. */
 const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /**
  * Converts items to turns (docs/guides/responses.md, Items).
  *
- * - Consecutive items of the assistant form one turn.
+ * 1. Consecutive items of the assistant form one turn.
  *
- * - Outputs of its tool calls follow in any order. Every call needs an output before an item of another role.
+ * 2. Outputs of its tool calls follow in any order. Every call needs an output before an item of another role.
  *
- * - Items of unknown types, and of tools that an upstream ran, become native parts. An upstream of the Responses API
- *   receives them unchanged. Others receive their text.
+ * 3. Items of unknown types, and of tools that an upstream ran, become native parts. An upstream of the Responses API
+ * receives them unchanged. Other upstreams receive their text.
  */
 export class ItemTurns {
   readonly turns: Turn[] = []
   readonly #context: ItemContext
   /** True if the upstream has the Responses API. */
   readonly #isNative: boolean
-  /** Calls without an output, each with its turn. */
+  /** Calls without an output, by call id, each with the turn that contains it. */
   readonly #unanswered = new Map<string, AssistantTurn>()
   readonly #referred = new Map<string, number>()
   #referredChars = 0
@@ -78,12 +78,11 @@ export class ItemTurns {
     }
   }
 
-  /** @param path Path of the item in the body, such as `input`, 3 */
   *add(item: unknown, path: readonly PropertyKey[]): Pieces<void> {
     const any = parseAt(AnyItem, item, path)
     const type = any.type ?? 'message'
     // An output may contain the name of its tool instead of the id of its call. Only an upstream of the Responses API
-    // accepts that form.
+    // accepts this, so the item is passed on unchanged.
     const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
     if (!isItemType(type) || (isOutput && any.call_id == null && this.#isNative)) return this.#native(any, type)
     switch (type) {
@@ -108,7 +107,6 @@ export class ItemTurns {
     }
   }
 
-  /** @throws ServiceError for a call without an output */
   finish(): Turn[] {
     this.#requireAnswered()
     return this.turns
@@ -175,7 +173,8 @@ export class ItemTurns {
     const texts = content?.length ? content : (summary ?? [])
     const { text: sealedText = '', ...own } = unsealReasoning(sealed)
     const text = texts.map((part) => part.text).join('\n\n') || sealedText
-    // Encrypted reasoning of an upstream is valid only at that upstream, and only together with the id of its item.
+    // The upstream that encrypted the reasoning can decrypt it only together with the id of its item, so both are
+    // stored as one signature.
     const isForeign = sealed != null && !isSealed(sealed)
     const id = typeof item.id === 'string' && !OWN_ID.test(item.id) ? item.id : ''
     const proof = isForeign ? { signature: `responses:${id}:${sealed}` } : own
@@ -204,7 +203,7 @@ export class ItemTurns {
   }
 
   /**
-   * Turn to which the next item of the assistant is added. While calls are unanswered, this is the turn of the calls.
+   * Turn to which the next item of the assistant is added. If a turn has calls without an output, then it is that turn.
    */
   #assistant(isMessage: boolean): AssistantTurn {
     const [calling] = this.#unanswered.values()
@@ -242,7 +241,10 @@ const MEDIA: Partial<Record<Part['type'], 'images' | 'audio' | 'files'>> = {
 }
 const MEDIA_PARTS: ReadonlySet<string> = new Set(['input_image', 'input_file', 'input_audio'])
 
-/** Fields that describe a call and its result. An item without any of them is left out for upstreams of other APIs. */
+/**
+ * Fields that describe a call and its result. Upstreams of other APIs receive these fields as text. If an item has none
+ * of them, then it is left out.
+ */
 const READABLE = ['action', 'arguments', 'input', 'operation', 'output', 'result', 'results'] as const
 
 function nativeText(item: Readonly<Record<string, unknown>>, type: string): string | undefined {
@@ -288,7 +290,10 @@ function isHostedItem(id: string): boolean {
   return HOSTED_ID.test(id)
 }
 
-/** Item of a hosted tool as a call and its output in text. Without results, the call still contains the query. */
+/**
+ * Converts an item of a hosted tool to a call and its output as text. If the item has no results, then the call still
+ * contains the query.
+ */
 function hostedTurns(item: HostedItemIn): HostedTurns {
   switch (item.type) {
     case 'code_interpreter_call': {
@@ -391,8 +396,8 @@ function decodeFile(part: FilePart, raw: AnyPart, param: string, context: PartCo
 }
 
 /**
- * Handles a part without inline content. If the part names a file of the upstream, then an upstream of the Responses
- * API receives the part unchanged.
+ * Handles a part that refers to content instead of containing it. If it names a file that the upstream stores, then an
+ * upstream of the Responses API receives the part unchanged.
  */
 function withoutContent(
   raw: AnyPart,

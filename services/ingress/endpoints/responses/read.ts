@@ -21,13 +21,16 @@ import {
   turnsOf,
 } from './stored.ts'
 
-/** Maximum time that a cancel request waits for the response to end, so that the answer shows the terminal state. */
+/**
+ * Maximum time that a cancel request waits for the response to end. If it ends in this time, then the answer shows the
+ * terminal state.
+ */
 const CANCEL_WAIT_MS = 2_000
 const PAGE = { usual: 20, max: 100 }
 
 /**
- * GET /v1/responses/{id} (docs/guides/responses.md, Stored responses): the current state, or with `?stream=true` all of its
- * events.
+ * GET /v1/responses/{id} (docs/guides/responses.md, Stored responses): the current state of the response. With
+ * `?stream=true`, all of its events are streamed.
  */
 export async function getResponse(context: IngressContext, call: Call): Promise<void> {
   const { reply, query, method } = call
@@ -53,7 +56,8 @@ export async function deleteResponse(context: IngressContext, call: Call): Promi
 }
 
 /**
- * POST /v1/responses/{id}/cancel: cancels a background response. If the response has ended, it is returned unchanged.
+ * POST /v1/responses/{id}/cancel: cancels a background response. A response that has already ended is returned
+ * unchanged.
  */
 export async function cancelResponse(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)

@@ -29,20 +29,20 @@ import { storedItems } from './item-form.ts'
 import { formOf, RESPONSES_PATH, storedAnswers } from './stored.ts'
 
 /**
- * Maximum bytes of a file name with its extension. File systems allow 255; the rest is for a number that makes the name
- * unique.
+ * Maximum bytes of a file name with its extension. File systems allow 255 bytes. The remaining bytes are for a number
+ * that makes the name unique.
  */
 const NAME_BYTES_MAX = 200
 const ENDING_CHARS_MAX = 16
 
 /**
- * Parts that are removed from file names: directories of any operating system, and invisible characters. Such
- * characters can break or reverse the line that contains the name in the prompt, or show people another name than the
- * model reads. Zero-width joiners stay, because words and emoji need them.
+ * Parts that are removed from file names: directories of any operating system, and invisible characters.
+ *
+ * Invisible characters can break or reverse the line of the prompt that contains the name. Such characters can also show people another name than the model reads. Zero-width joiners stay, because words and emoji need them.
  */
 const NOT_A_NAME = /^.*[/\\]|[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gsu
 
-/** Deadline of a token count. Kept short, because counting is either fast or fails. */
+/** Deadline of a token count. Counting takes little time, so a longer wait would only delay the report of a failure. */
 const COUNT_TIMEOUT_MS = 30_000
 
 /** POST /v1/responses (docs/guides/responses.md). Responses are stored unless the body has `store: false`. */
@@ -82,8 +82,8 @@ export const responsesCount: JobEndpoint = {
 }
 
 /**
- * Checks the shape of a body except for its items. A body may contain many items, so each is checked when it is
- * decoded, between event-loop yields.
+ * Checks the shape of a body except for its items. A body may contain very many items. Each item is therefore checked
+ * later, when it is decoded, with event-loop yields between them.
  */
 function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body: unknown): ResponsesRequest {
   const { input } = (body ?? {}) as { input?: unknown }
@@ -98,14 +98,14 @@ function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body
   return isList ? { ...asked, input } : asked
 }
 
-/** Whether the response is stored. Without a job store, no response is, and answers contain `store: false`. */
+/** Whether the response is stored. Without a job store, no response is stored, and answers contain `store: false`. */
 function isKept(context: IngressContext, body: unknown): boolean {
   return context.durable !== undefined && (body as { store?: unknown } | null)?.store !== false
 }
 
 /**
- * @param keeps True if the response is stored. Hosted tools need this, because their calls must survive the loss of a
- * worker
+ * @param keeps True if the response is stored. Hosted tools run only then, because their calls must survive the loss of
+ * a worker
  */
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest, keeps: boolean) {
   const model = getModel(context, caller, asked.model, 'inference')
@@ -128,12 +128,16 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }
   const input = await runYielding(storedItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireCapacity([...conversation.items, ...input], 'conversation')
-  // Checks the storage quota before the job is created, and releases the space. `beginResponse` reserves it again.
+  // The storage quota is checked here, before the job is created. The reserved space is released again, because
+  // `beginResponse` reserves it later.
   using _held = await storeItems(context, projectIdOf(caller.key), input)
   return { request, conversation, input }
 }
 
-/** Stored segments with which the prompt begins. None, if decoding changed the turns of the previous response. */
+/**
+ * Stored segments with which the prompt begins. Empty if decoding changed the turns of the previous response, because
+ * the prompt then differs from the segments.
+ */
 function sharedOf(
   { previous_response_id: id, instructions }: ResponsesRequest,
   { turns, segments = [] }: Awaited<ReturnType<typeof readContext>>,
@@ -170,8 +174,8 @@ function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[]
 }
 
 /**
- * Fields that change the answer and that only an upstream of the Responses API supports. The text is the advice in the
- * error message.
+ * Fields that change the answer and that only an upstream of the Responses API supports. Each has advice for the error
+ * message.
  */
 const UNSUPPORTED = {
   prompt: "Send 'instructions' and 'input' instead.",
@@ -247,7 +251,8 @@ function askedFor(tools: NonNullable<ResponsesRequest['tools']>) {
 }
 
 function nameOf(filename: string): string {
-  // Normalized (NFC), so that names that look equal are equal and the second one gets a number.
+  // Names that look equal may differ in their bytes. In the normal form NFC they are equal, so the second one gets a
+  // number.
   const name = filename.replaceAll(NOT_A_NAME, '').trim().normalize('NFC')
   if (name === '' || /^\.+$/.test(name)) return 'file'
   const [stem, ending] = split(name)

@@ -26,11 +26,11 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { shownTools } from './decode.ts'
 
 /*
- * Stored responses. Each is a durable job of this endpoint, and the job id determines the response id. The request
+ * Stored responses. Each is a durable job of this endpoint, and the response id is derived from the job id. Request
  * fields that a response repeats are stored with the job.
  *
- * The prompt refers to segments of the earlier conversation (`shared/jobs/durable/history.ts`). Continuing a response
- * therefore follows no chain of responses.
+ * The prompt refers to the segments of the earlier conversation (`shared/jobs/durable/history.ts`). To continue a
+ * response, its chain of previous responses is therefore not read.
  */
 
 export const RESPONSES_PATH = '/v1/responses'
@@ -40,7 +40,7 @@ interface StoredResponse {
   readonly encode: EncodeContext
   /** Undefined until the response has completed. */
   readonly result: ResponseObject | undefined
-  /** Segments of the prompt. Later responses of the conversation may refer to them. */
+  /** Segments of the prompt. Later responses of the conversation may store references to them. */
   readonly history: SharedHistory | undefined
   /**
    * Fetches the prompt, which may be in a blob.
@@ -93,7 +93,6 @@ export function responseIdOf({ id }: Pick<DurableJob, 'id'>): string {
   return RESPONSE_PREFIX + id.slice('job_'.length)
 }
 
-/** The response object in its current state (docs/guides/responses.md, Stored responses). */
 export function storedResponseObject({ job, encode, result }: StoredResponse): ResponseObject {
   if (result) return responseView(result, encode)
   const known = { model: job.model, metadata: job.metadata }
@@ -109,7 +108,6 @@ export function storedResponseObject({ job, encode, result }: StoredResponse): R
   }
 }
 
-/** Error of a response that failed or expired. */
 export function failureOf({ state, error }: DurableJob): ServiceError {
   if (error) return ServiceError.fromBody(error)
   const isExpired = state === 'expired'
@@ -138,13 +136,15 @@ export function hasEnded({ state }: DurableJob): boolean {
  * attempts resume it.
  */
 
-/** Numbers of the first two events of a stream. */
 const CREATED = 0
 const QUEUED = 1
-/** Number of the first `response.in_progress`. All later events are output. */
+/** Number of the first `response.in_progress`. All events after it are output. */
 const IN_PROGRESS = 3
 
-/** Events that are created here from the state of the job. Their recorded versions are skipped. */
+/**
+ * Types of events that are created from the state of the job when the stream is read. Their recorded versions are
+ * skipped.
+ */
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
 export const storedAnswers: StoredAnswers = {
@@ -158,13 +158,12 @@ export const storedAnswers: StoredAnswers = {
   },
 }
 
-/** Where a stream begins. */
 interface StreamPosition {
   /** Number of the last event that the caller has; -1 for none. */
   readonly after: number
   /**
-   * True if the response runs in the background. A failure before any output is then an event of the stream, not an
-   * HTTP error.
+   * True if the response runs in the background. If it fails before any output, then the failure is an event of the
+   * stream instead of an HTTP error.
    */
   readonly isBackground: boolean
 }
@@ -185,8 +184,8 @@ export async function streamStored(
   const events = new StoredEvents(kept, after, isBackground)
   reply.open('stream', (error) => events.failed(error))
   if (hasEnded(kept.job) && after >= kept.job.last_seq) return
-  // The first event of the job becomes two events of the stream. A caller that received only the first still needs the
-  // second.
+  // The first event of the job becomes two events of the stream. A caller that received only one of them still needs
+  // the other, so reading starts at the beginning.
   const from = after <= QUEUED ? 0 : after
   for await (const recorded of jobs.follow(tenant, id, from, reply.disconnectedOrDraining)) {
     const last = recorded.find(isLast)
@@ -224,7 +223,7 @@ class StoredEvents {
     if (type !== 'job.output.delta') return []
     const { chunk } = event.data as { chunk: ItemEvent }
     if (this.#kept.encode.responses?.is_hosting) return this.#resumed(chunk, seq)
-    // Output of an earlier attempt is skipped: none of it was sent on this stream.
+    // Output of an earlier attempt is skipped, because none of it was sent on this stream.
     if (attempt < this.#kept.job.attempt) return []
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
@@ -232,7 +231,10 @@ class StoredEvents {
     return this.#numbered(chunk, seq)
   }
 
-  /** Output of a response with hosted tools. Each attempt resumes the previous one, so all of its output is new. */
+  /**
+   * Output of a response with hosted tools. Each attempt continues where the previous one ended, so no output is
+   * repeated.
+   */
   #resumed(chunk: ItemEvent, seq: number): Frame[] {
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
@@ -270,8 +272,8 @@ function startedOver(): ServiceError {
 }
 
 /**
- * Maximum bytes of JSON of request fields that the response repeats. Limited, because the queue record carries them
- * next to a prompt of up to 64 KiB.
+ * Maximum bytes of JSON of request fields that the response repeats. Limited, because the queue record contains them in
+ * addition to a prompt of up to 64 KiB.
  */
 const REPEATED_BYTES_MAX = 48 * 1024
 
@@ -313,7 +315,6 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
   }
 }
 
-/** Id of the conversation that a request names, as a string or an object. */
 export function conversationIdOf({ conversation }: Pick<ResponsesRequest, 'conversation'>): string | undefined {
   return typeof conversation === 'string' ? conversation : conversation?.id
 }
@@ -322,7 +323,10 @@ function summaryOf({ reasoning }: ResponsesRequest): string | null {
   return reasoning?.summary ?? reasoning?.generate_summary ?? null
 }
 
-/** Returns a function that returns its value, or the replacement if the values so far would exceed the maximum size. */
+/**
+ * Returns a function with a byte budget. The function returns its value while the values so far fit into the budget,
+ * and otherwise the replacement.
+ */
 function fitting(bytesMax: number) {
   let left = bytesMax
   return <T, U>(value: T | null | undefined, instead: U): T | U => {

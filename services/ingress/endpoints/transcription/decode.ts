@@ -16,7 +16,7 @@ import { AudioSniffer, tooLarge, UploadedAudio } from './upload.ts'
 
 /**
  * Beginning of a data URL (RFC 2397): data:<type>/<subtype>[;attribute=value]*;base64,<data>. The type is optional,
- * because the content determines the format.
+ * because the audio format is detected from the content.
  */
 const HEAD = /^data:(?:[a-z]+\/[a-z0-9.+-]+)?(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
 
@@ -119,7 +119,9 @@ function requireWithinModel(asked: TranscriptionBody, form: TranscriptForm, mode
   for (const [index, hint] of (asked.languages ?? []).entries()) requireLanguage(hint, `languages[${index}]`)
 }
 
-/** Language of the speech. If the request lists several, then the engine detects the language. */
+/**
+ * Language of the speech. If the request lists several languages, then none is given to the engine, which detects it.
+ */
 function languageOf({ language, languages }: TranscriptionBody, model: ModelConfig): string | undefined {
   const given = language ?? (languages?.length === 1 ? languages[0] : undefined)
   if (given == null) return undefined
@@ -139,15 +141,15 @@ function requireLanguage(code: string, param: string): string {
   return refuse('invalid_language_format', param, message)
 }
 
-/** Prompt for the engine. Keywords are appended, because engines accept them only as text before the transcript. */
+/** Prompt for the engine. Keywords are appended to it, because engines have no separate input for them. */
 function promptOf({ prompt, keywords }: TranscriptionBody): string | undefined {
   const parts = [prompt ?? '', (keywords ?? []).join(', ')].filter((part) => part !== '')
   return parts.length === 0 ? undefined : parts.join('\n')
 }
 
 /**
- * Voice activity detection. Default: none. Diarization always needs it, because it works on segments of speech
- * (docs/reference/compatibility.md, Uploads).
+ * Voice activity detection, which is off by default. Diarization always needs it, because diarization works on segments
+ * of speech (docs/reference/compatibility.md, Uploads).
  */
 function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: boolean): VoiceActivity | undefined {
   if (strategy == null) return diarize ? VoiceActivity.parse({}) : undefined
@@ -222,11 +224,6 @@ function audioOfJson(file: unknown, bytesMax: number): TranscribeRequest['audio'
   return { base64: data, sha256: createHash('sha256').update(bytes).digest('hex'), bytes: bytes.length, format }
 }
 
-/**
- * Base64 content of a data URL.
- *
- * @throws ServiceError `invalid_value`
- */
 function base64OfUrl(url: string, param: string): string {
   const [head] = HEAD.exec(url.slice(0, HEAD_CHARS_MAX)) ?? []
   if (head === undefined) {

@@ -17,12 +17,11 @@ import { readTranscription } from './upload.ts'
 
 const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
 
-/** Formats that cannot be streamed (docs/reference/compatibility.md, Transcription fields). */
 const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
 
 /**
- * POST /v1/audio/transcriptions (docs/guides/transcription.md). The body is a form over HTTP, and JSON in `POST /v1/jobs` and
- * over a WebSocket.
+ * POST /v1/audio/transcriptions (docs/guides/transcription.md). Over HTTP, the body is a form. In `POST /v1/jobs` and
+ * over a WebSocket, the body is JSON.
  */
 export const transcriptions: JobEndpoint = {
   path: '/v1/audio/transcriptions',

@@ -16,8 +16,8 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
  */
 const FIELDS_MAX = 256
 /**
- * Maximum bytes of a field. The voice sample of a speaker is the longest. The margin lets validation report a sample
- * that is slightly too long.
+ * Maximum bytes of a field. The longest field is the voice sample of a speaker. Another 64 KiB are allowed, so that a
+ * sample that is slightly too long gets the exact error of validation.
  */
 const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024
 /** Maximum bytes of all fields: the voice samples, and 512 KiB for all others. */
@@ -26,8 +26,7 @@ const FIELDS_BYTES_MAX = SPEAKERS_MAX * FIELD_BYTES_MAX + 512 * 1024
 const FRAMING_BYTES_MAX = 256 * 1024
 
 /**
- * An uploaded audio file, stored in a blob. JSON contains its hash, so that two uploads of one file have the same
- * fingerprint.
+ * An uploaded audio file, stored in a blob. The JSON contains the hash of the file, so that two uploads of one file have equal idempotency fingerprints.
  */
 export class UploadedAudio {
   readonly blob: string
@@ -115,11 +114,11 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
       sniffer.push(chunk)
       yield chunk
     }
-    // Checked before the stream ends, so that nothing is stored if the file is not audio.
+    // Thrown before the stream ends. The blob is then not stored if the file is no audio.
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
-  // The blob is named after a new job id. If the call becomes a durable job, then the job gets this id.
+  // The blob is named after a new job id. If the call creates a durable job, then that job gets this id.
   const blob = newAttachmentKey(newJobId())
   call.uploads.add(blob)
   await call.storage.over(context.blobs).put(blob, checked())
@@ -132,11 +131,10 @@ export function tooLarge(bytesMax: number): ServiceError {
 }
 
 /*
- * Detects an audio container by its first bytes (docs/reference/compatibility.md, Uploads). If the bytes are
- * inconclusive, then the file name decides. The worker checks whether the audio can be decoded.
+ * Detects an audio container by its first bytes (docs/reference/compatibility.md, Uploads). If the bytes fit several
+ * formats, then the extension of the file name decides. Whether the audio can be decoded is checked by the worker.
  */
 
-/** Formats by file extension; some extensions are synonyms. */
 const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
   ['flac', 'flac'],
   ['mp3', 'mp3'],
@@ -152,7 +150,6 @@ const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
   ['webm', 'webm'],
 ])
 
-/** Number of bytes that suffice for the detection. */
 const HEAD_BYTES = 64
 /** Size of an ID3v2 header: `ID3`, version, flags, and the size of the tag in four bytes with seven bits each. */
 const ID3_HEAD_BYTES = 10
@@ -210,7 +207,8 @@ export class AudioSniffer {
 
   #decide(): AudioFormat {
     const found = this.#tags > TAGS_MAX ? 'other' : formatOf(this.#head)
-    // Audio after an ID3v2 tag is MP3, or FLAC from a few programs. A file that ends within the tag contains no audio.
+    // Audio after an ID3v2 tag is MP3. A few programs also write such a tag before FLAC. A file that ends within the
+    // tag contains no audio.
     if (this.#tags > 0 && this.#head.length > 0 && found !== 'other') return found === 'flac' ? 'flac' : 'mp3'
     if (found !== undefined && found !== 'other') return found
     const byName = EXTENSIONS.get(this.#filename?.split('.').at(-1)?.toLowerCase() ?? '')
@@ -251,8 +249,8 @@ const OTHERS = ['PK\x03\x04', 'PK\x05\x06', '\x1f\x8b', 'BZh', '\xfd7zXZ', '7z\x
 const MORE_OTHERS = ['%PDF', '\x89PNG', '\xff\xd8\xff', 'GIF8', '\x7fELF', 'MZ', 'SQLite']
 
 /**
- * Whether the content is certainly not audio, whatever its name: archives (which may be decompression bombs), pictures,
- * and text such as an error page.
+ * Whether the content is certainly not audio, whatever the name of the file. Archives, which may be decompression
+ * bombs, pictures, and text such as an error page are not audio.
  */
 function isOther(head: Buffer): boolean {
   const text = head.toString('latin1')
@@ -287,11 +285,6 @@ const FLAGS: ReadonlySet<string> = new Set(['stream', 'background', 'store'])
 /** Field name: `name`, `name[]` or `name[key]`. */
 const NAME = /^([a-z_]{1,64})(?:\[([a-z_]{0,64}|\d{1,3})\])?$/
 
-/**
- * Converts the fields of a form to a body.
- *
- * @throws ServiceError `invalid_value` for a field that is given twice or in two ways
- */
 export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown> {
   const body: Record<string, unknown> = {}
   const lists = new Map<string, Item[]>()
@@ -308,7 +301,6 @@ export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown
   return body
 }
 
-/** Item of a list. `index` is the one in the field name, or else the position among the received items. */
 interface Item {
   readonly index: number
   readonly value: string
@@ -327,7 +319,6 @@ function addValue(body: Record<string, unknown>, field: string, value: string): 
   body[field] = read
 }
 
-/** Value of a field; undefined if the field is unknown. */
 function readValue(field: string, value: string): unknown {
   if (TEXTS.has(field)) return value
   if (FLAGS.has(field)) return readFlag(value)
@@ -342,7 +333,7 @@ function addMember(body: Record<string, unknown>, key: string, value: string): v
   body[STRATEGY] = { ...members, [key]: key === 'type' ? value : readNumber(value) }
 }
 
-/** Accepts `true` and `True`, as JSON and Python write them. */
+/** Accepts `true`, as JSON writes it, and `True`, as Python writes it. */
 function readFlag(value: string): boolean | string {
   const lower = value.toLowerCase()
   return lower === 'true' || lower === 'false' ? lower === 'true' : value
@@ -356,7 +347,7 @@ function readStrategy(value: string): unknown {
   try {
     if (value.length <= STRATEGY_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // Left as text, which the validation of the body rejects.
+    // The value is not JSON, so the error after this block is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${STRATEGY}': expected 'auto' or a JSON object.`, {
     param: STRATEGY,
