@@ -29,13 +29,13 @@ import type { SocketBounds } from './ws/frames.ts'
 import { isSocketRequest, Sockets } from './ws/sockets.ts'
 
 /**
- * Time without a reachable Kafka broker after which the ingress is not ready. Longer than a restart or replacement of
- * one broker.
+ * Time without a reachable Kafka broker after which the ingress is not ready. The time is longer than the restart or
+ * replacement of one broker takes.
  */
 const FAILOVER_MS = 15_000
 /**
- * Time without a record on the control channel after which the ingress is not ready. Longer than the election of a new
- * leader, which takes Kafka 9 to 12 s.
+ * Time without a record on the control channel after which the ingress is not ready. Kafka takes 9 to 12 s to elect a
+ * new leader, so the time is longer.
  */
 const SILENCE_MS_MAX = 30_000
 const DRAIN_POLL_MS = 50
@@ -66,7 +66,8 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
-      // Prevents browsers from guessing a content type. Otherwise bytes of a caller could run as a page of this origin.
+      // The header `nosniff` prevents browsers from guessing a content type. Otherwise bytes from a caller could run as
+      // a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
       if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
       if (cors.answer(req, res) || answerHealth(health, req, res) || answerPage(log, req, res)) return
@@ -104,7 +105,6 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   }
 }
 
-/** Creates the context that all handlers share. The caller must close its `fleet`. */
 async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, closing: AbortSignal) {
   const { config, log, metrics, models, blobs, store, broker, pauses } = ports
   const { fleet, ...limiting } = openLimits(ports, keys, jobs)
@@ -133,8 +133,8 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
 }
 
 /**
- * Health checks of the API port. If METRICS_PORT is set, then this port serves no metrics, because API callers must not
- * see data of other callers.
+ * Health checks of the API port. If METRICS_PORT is set, then the API port serves no metrics. Otherwise API callers
+ * could read data of other callers.
  */
 function healthOf(ports: Ports, jobs: AttachedJobs): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
@@ -151,7 +151,7 @@ function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
 }
 
 /**
- * Registers a gauge of waiting calls per model, also for models that are added later.
+ * Registers a gauge of waiting calls for each model. Models that are added later get a gauge, too.
  *
  * @returns function that ends the subscription to the model catalogue
  */
@@ -170,8 +170,8 @@ function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => voi
 }
 
 /**
- * Binds the port once and releases it, before any other start-up work. The ingress starts last, so a port conflict
- * would otherwise be found only after models were downloaded and a key was created.
+ * Binds the port once and releases it. Called before any other work of the start. The ingress starts last, so a port
+ * conflict would otherwise be found only after models were downloaded and a key was created.
  *
  * @throws ConfigError if the port is in use, not permitted or not on this machine
  */
@@ -207,7 +207,6 @@ function portError(error: unknown, { host, port }: Config): unknown {
   ])
 }
 
-/** Creates rate limits and budgets. The caller must close `fleet`. */
 function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const { config, log, store } = ports
   const counts = ports.openFleetCounts()
@@ -284,8 +283,8 @@ function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
 }
 
 /**
- * Refuses new calls with 503 and waits for running calls. The server continues to listen, so that clients receive an
- * error instead of a refused connection. When `signal` aborts, the remaining calls fail.
+ * Refuses new calls with 503 and waits for running calls. The server continues to listen. Otherwise clients would get a
+ * refused connection instead of an error. When `signal` aborts, the remaining calls fail.
  */
 async function drain(jobs: AttachedJobs, sockets: Sockets, server: Server, signal: AbortSignal): Promise<void> {
   jobs.isDraining = true

@@ -73,7 +73,7 @@ export interface Route {
   readonly format: WireFormat
   /** Scope that the key must have; default: the scope for calls. */
   readonly scope?: KeyScope | 'any'
-  /** True if the request creates work, which is counted against the limits of its key. */
+  /** True if the request creates work. Such a request counts against the limits of its key. */
   readonly isCall?: boolean
   /** True if the request needs a body: JSON, unless {@link readBody} is given. */
   readonly hasBody?: boolean
@@ -82,15 +82,14 @@ export interface Route {
   /**
    * Answers the call.
    *
-   * @throws ServiceError before or after output; the reply sends the error in the format of the path
+   * @throws ServiceError before or after output; the caller of the handler sends the error in the format of the path
    */
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
 
-/** Endpoints for operators. Each needs a key with the scope `admin`, and is not counted as a call. */
 const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs', listAllJobs),
-  // Both routes must precede `jobs/:id`, which would match their paths.
+  // Both routes must precede `jobs/:id`, whose pattern also matches their paths.
   { ...admin('POST', 'jobs/cancel', bulkCancelJobs), hasBody: true },
   { ...admin('POST', 'jobs/redrive', bulkRedriveJobs), hasBody: true },
   admin('GET', 'jobs/:id', getAnyJob),
@@ -143,7 +142,6 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
   return { method, path: MESSAGE_BATCHES + path, format: 'anthropic', handle }
 }
 
-/** Conversations, which responses continue (docs/guides/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
   { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),

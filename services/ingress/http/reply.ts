@@ -16,26 +16,25 @@ import { openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
-/** Final chunk of a chunked response, without trailers. */
+/** Chunk that ends a chunked response (RFC 9112 §7.1), without trailers. */
 const LAST_CHUNK = '0\r\n\r\n'
 
 /**
- * Maximum time that a stream delays its head while there is no output. A failure in that time becomes an HTTP error
- * (docs/internals/protocol.md, Failures after the head).
+ * Maximum time for which a stream without output delays the head of its response. A failure in this time becomes an
+ * HTTP error (docs/internals/protocol.md, Failures after the head).
  */
 const HEAD_WAIT_MS = 5_000
-/** Silence after which a stream sends a keep-alive (docs/internals/protocol.md, Event streams). */
+/** If a stream sends nothing for this time, then a keep-alive is sent (docs/internals/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
 /**
- * Time after which the head of a JSON answer is sent before its body, with newlines as keep-alives. Kept below 300 s,
- * at which clients give up (docs/internals/protocol.md, Long answers).
+ * Time after which the head of a JSON answer is sent before its body, with newlines as keep-alives. Clients disconnect
+ * after 300 s without a byte, so the time is shorter (docs/internals/protocol.md, Long answers).
  */
 const EARLY_HEAD_MS = 240_000
-/** Maximum characters of an answer that is written in one piece. */
 const SMALL_BODY = 16 * 1024
-/** Time that a slow reader has to read the final error before its connection is cut. */
+/** Time in which a slow reader must receive the final error before its connection is cut. */
 const SLOW_END_TIMEOUT_MS = 1_000
-/** Time that a caller with a revoked key has to read the error before its connection is cut. */
+/** Time in which a caller with a revoked key must receive the error before the connection is cut. */
 const REVOKED_END_TIMEOUT_MS = 2_000
 const RECONNECT_MS = 3_000
 
@@ -47,7 +46,9 @@ const STREAM_HEAD = {
   'x-accel-buffering': 'no',
 }
 
-/** Abort reason for a closed connection. A constant, because each AbortError would capture a stack trace. */
+/**
+ * Abort reason for a closed connection. A constant is used, because every new AbortError would capture a stack trace.
+ */
 const CLOSED = Symbol('closed')
 
 export interface RoutedRequest extends IncomingMessage {
@@ -60,11 +61,11 @@ export interface RoutedRequest extends IncomingMessage {
 /**
  * The answer to one HTTP request.
  *
- * A failure before the first output becomes an HTTP error. A later failure becomes an error frame of the stream, or the
- * body if the head was sent early.
+ * If the call fails before its first output, then the failure becomes an HTTP error. Later, a stream receives an error
+ * frame. If only the head was sent, then the error becomes the body.
  *
- * Memory is bounded, because output waits while the client reads slowly. After `slowReaderMs` without progress, the
- * connection is closed. The access-log line is written when the response closes.
+ * Memory is bounded, because output waits while the client reads slowly. If the client reads nothing for
+ * `slowReaderMs`, then the connection is cut. The access-log line is written when the response closes.
  */
 export class HttpReply implements Reply {
   readonly log: CallLog
@@ -80,7 +81,7 @@ export class HttpReply implements Reply {
   #failed: ((error: ServiceError) => Frame) | undefined
   /** Frames of a stream that are delayed until the first output. */
   #held = ''
-  /** Timer after which the head is sent without a body. */
+  /** Timer that sends the head of the response without its body. */
   #head: NodeJS.Timeout | undefined
   #pulse: NodeJS.Timeout | undefined
   #isWhole = false
@@ -117,10 +118,11 @@ export class HttpReply implements Reply {
   }
 
   /**
-   * Called when the handler has finished. The watch of the key continues until the rest of the answer has been sent.
+   * Must be called when the handler has finished. The key is still watched until the rest of the answer has been sent.
    */
   release(): void {
-    // Without a socket, the answer was sent already or waits behind an earlier response. No close event follows, so the watch stops here.
+    // If the response has no socket, then the answer was sent already or waits behind an earlier response. No close
+    // event follows, so the watch of the key ends here.
     if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
   }
 
@@ -204,7 +206,7 @@ export class HttpReply implements Reply {
     const { format, log } = this
     const res = this.#res
     const error = log.classify(thrown)
-    // A client that already disconnected does not receive the failure, so it is not recorded.
+    // A client that has already disconnected does not receive the failure, so the failure is not recorded.
     if (res.destroyed || res.writableEnded) return
     log.failed(error, statusOf(error, format), res.headersSent ? res.statusCode : undefined)
     if (!res.headersSent) return sendError(res, error, keptAs ?? format, log.requestId, keptAs !== undefined)
@@ -214,16 +216,16 @@ export class HttpReply implements Reply {
   }
 
   /**
-   * Final bytes of a response that fails after its head was sent. Undefined if the only possible signal is a cut
-   * connection.
+   * Returns the final bytes of a response that fails after its head was sent. Undefined if a cut connection is the only
+   * way to report the failure.
    */
   #endWithError(error: ServiceError): string | undefined {
     const { requestId } = this.log
     if (this.#form === 'stream') {
       return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
     }
-    // A client of an event history reconnects at its last position and then receives the error. A client with a revoked
-    // key cannot, so an error frame is sent.
+    // After a cut, a client of an event history reconnects at its last position and receives the error as an HTTP
+    // status. A client with a revoked key cannot reconnect, so an error frame is sent.
     if (this.#form === 'events') return refusalOf(this.disconnected) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
@@ -247,15 +249,16 @@ export class HttpReply implements Reply {
   #openHistory(): void {
     const res = this.#res
     res.writeHead(200, STREAM_HEAD)
-    // Express passes HEAD requests to the GET handler. Their response has no body, so it ends now.
+    // Express also passes HEAD requests to the handler for GET. The response to HEAD has no body, so it ends after its
+    // head.
     if (this.#req.method === 'HEAD') return void res.end()
     res.write(`retry: ${RECONNECT_MS}\n\n`)
     this.#keepAlive(SSE_KEEP_ALIVE.openai)
   }
 
   /**
-   * Sends the head of a JSON answer before its body, followed by newlines as keep-alives. JSON allows newlines before a
-   * value. A later failure can be reported only in the body (docs/internals/protocol.md, Long answers).
+   * Sends the head of a JSON answer before its body, with newlines as keep-alives. JSON permits newlines before a
+   * value. After this, a failure can be reported only in the body (docs/internals/protocol.md, Long answers).
    */
   #openEarly(): void {
     this.#res.writeHead(200, { 'content-type': JSON_TYPE })
@@ -297,11 +300,11 @@ export class HttpReply implements Reply {
 }
 
 /**
- * Writes the chunks of a response (RFC 9112 §7.1) as one string each. Node's own encoding writes four pieces per chunk,
- * which costs a stream of short messages more than all other work on them.
+ * Replaces Node's chunked encoding of a response (RFC 9112 §7.1). Each chunk is written as one string. Node would write
+ * four pieces per chunk, which is expensive for a stream of short messages.
  *
  * The head must have been sent. Responses that are not chunked, to HTTP/1.0 clients, are left unchanged. After this
- * call only text may be written.
+ * call, only text may be written.
  */
 export function ownChunks(res: ServerResponse): void {
   if (!res.chunkedEncoding) return
@@ -314,7 +317,6 @@ export function ownChunks(res: ServerResponse): void {
   })
 }
 
-/** Writes a chunk. ASCII text is written as `latin1`, because that needs no encoding. */
 function writeChunk(write: (text: string, encoding: BufferEncoding) => boolean, text: string): boolean {
   const bytes = Buffer.byteLength(text)
   return write(chunkOf(text, bytes), bytes === text.length ? 'latin1' : 'utf8')
@@ -324,14 +326,15 @@ function chunkOf(text: string, bytes: number): string {
   return `${bytes.toString(16)}\r\n${text}\r\n`
 }
 
-/** Maximum characters or bytes per write. A client must read each piece within `slowReaderMs`. */
+/** Maximum characters or bytes per write. The client must read each piece within `slowReaderMs`. */
 const PIECE = 64 * 1024
 
 /**
- * Writes pieces to a response whose client may read slowly. Each piece has its own time limit, so every client must
- * reach the same minimum rate. Resolves when the response accepts more, or at once if the client disconnected.
+ * Writes pieces to a response whose client may read slowly. Each piece has its own time limit, so a client must reach a
+ * minimum rate whatever the size of the answer. Resolves when the response accepts more, or at once if the client
+ * disconnected.
  *
- * @param pieces Iterated lazily, as the client reads
+ * @param pieces Iterated as the client reads
  * @throws ServiceError `slow_reader` if the client read less than a piece in `slowReaderMs`
  */
 export async function writePieces(
@@ -344,16 +347,17 @@ export async function writePieces(
     if (res.destroyed) return
     const isTaken = res.write(piece)
     if (!isTaken && !slow) slow = await untilDrained(res, slowReaderMs).catch((error: unknown) => error)
-    // The frame is first completed, so that an error frame can follow.
+    // A slow client receives the current frame to its end before the loop stops. An error frame can then follow.
     if (slow && (typeof piece !== 'string' || piece.endsWith(FRAME_END))) break
   }
   if (slow) throw slow
 }
 
 /**
- * Writes whole frames of a stream. Frames nearly always fit into the send buffer without waiting.
+ * Writes whole frames of a stream. In nearly all cases the frames fit into the send buffer, so the caller need not
+ * wait.
  *
- * @returns undefined if the client accepts more; otherwise a promise as of {@link writePieces}
+ * @returns undefined if the client accepts more; otherwise a promise, as {@link writePieces} returns it
  */
 function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): Promise<void> | undefined {
   if (text.length > PIECE) return writePieces(res, framePieces(text), slowReaderMs)
@@ -363,7 +367,7 @@ function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): P
 
 /**
  * Splits the text of a stream into pieces of whole frames, so that an error frame can follow each piece. Only a frame
- * longer than a piece is itself split, such as a plot of several megabytes.
+ * that is longer than a piece, such as a plot of several megabytes, is itself split.
  */
 export function* framePieces(text: string): Generator<string> {
   let start = 0
@@ -379,7 +383,6 @@ export function* framePieces(text: string): Generator<string> {
 
 const FRAME_END = '\n\n'
 
-/** End of a piece, moved so that it does not split a surrogate pair. */
 function characterEnd(text: string, end: number): number {
   return isHighSurrogate(text.charCodeAt(end - 1)) ? end - 1 : end
 }
@@ -401,7 +404,7 @@ export function endWithin(
   end: { readonly onSlow?: (error: ServiceError) => void; readonly encoding?: BufferEncoding | undefined } = {},
 ): void {
   res.end(text, end.encoding ?? 'utf8')
-  // Usually all bytes have already been passed to the kernel.
+  // In most cases the kernel has already accepted all bytes, so no timer is needed.
   if (res.writableLength === 0 || res.destroyed) return
   const timer = setTimeout(() => {
     end.onSlow?.(tooSlow())
@@ -433,8 +436,8 @@ function tooSlow(): ServiceError {
 }
 
 /*
- * Server-sent events (WHATWG HTML, section 9.2) in two formats. Events of OpenAI have no name, and a stream ends with
- * `[DONE]`. Events of Anthropic have names (docs/internals/protocol.md, Event streams).
+ * Server-sent events (WHATWG HTML, section 9.2). Events of OpenAI have no name, and a stream ends with `[DONE]`. Events
+ * of Anthropic have names (docs/internals/protocol.md, Event streams).
  */
 
 export function sseText({ id, event, data }: Frame): string {
@@ -443,7 +446,6 @@ export function sseText({ id, event, data }: Frame): string {
   return id === undefined ? text : `id: ${id}\n${text}`
 }
 
-/** Text after the last frame of a stream that did not fail. */
 export const SSE_END: Readonly<Record<WireFormat, string>> = { openai: 'data: [DONE]\n\n', anthropic: '' }
 
 /** Keep-alive for streams without output, so that proxies do not close an idle connection. */
@@ -459,8 +461,8 @@ export function failureFrame(error: ServiceError, format: WireFormat, requestId:
 }
 
 /**
- * Last frame of an event history that fails. The frame is not an event of the job, so it has no id. When the
- * EventSource reconnects, it receives the error as an HTTP status.
+ * Last frame of an event history that fails. The frame is no event of the job, so it has no id. When the EventSource
+ * reconnects, it receives the error as an HTTP status.
  */
 function historyFailureFrame(error: ServiceError): Frame {
   return { event: 'error', data: JSON.stringify({ type: 'error', ...openaiErrorBody(error) }) }

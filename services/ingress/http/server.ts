@@ -17,11 +17,14 @@ export interface ServerBounds {
   /** Maximum time until a request is complete. */
   readonly requestMs: number
   /**
-   * Time without any byte in either direction after which the connection is cut. Must be longer than the longest pause
-   * within an answer.
+   * Time without any byte in either direction after which the connection is cut. Must exceed the longest pause within
+   * an answer.
    */
   readonly silenceMs: number
-  /** Maximum time until a connection is cut if its client still sends a refused body, or does not close its side. */
+  /**
+   * Maximum time that a connection stays open although its response is complete. Applies if the client still sends a
+   * refused body, or does not close its side.
+   */
   readonly lingerMs: number
   /** Interval at which Node checks the first three timeouts. */
   readonly checkMs: number
@@ -29,8 +32,8 @@ export interface ServerBounds {
 }
 
 /**
- * Defaults. Clients with a connection pool reuse connections for up to a minute. Uploads may be slow, but request heads
- * may not (docs/internals/protocol.md, Headers).
+ * Default bounds. Clients with a connection pool reuse connections for up to a minute, so idle connections stay open
+ * longer than that. Uploads may be slow, but request heads may not (docs/internals/protocol.md, Headers).
  */
 export const SERVER_BOUNDS: ServerBounds = {
   keepAliveMs: 75_000,
@@ -43,12 +46,11 @@ export const SERVER_BOUNDS: ServerBounds = {
 }
 
 interface Upgrades {
-  /** Whether an upgrade request is upgraded. Other upgrade requests are answered as plain HTTP. */
+  /** Whether an upgrade request is upgraded. If not, then the request is answered as plain HTTP. */
   accepts(req: IncomingMessage): boolean
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
 }
 
-/** Listening address and port, and whether several processes may share the port. Port 0 selects a free port. */
 type ListenAddress = Pick<Config, 'host' | 'port' | 'reusePort'>
 
 export async function listen(
@@ -63,7 +65,8 @@ export async function listen(
     requestTimeout: bounds.requestMs,
     connectionsCheckingInterval: bounds.checkMs,
     noDelay: true,
-    // The application checks the Host header itself, so that the error has a body in the format of the path.
+    // The application checks the Host header itself. The error then has a body in the format of the path, while the
+    // error of Node has no body.
     requireHostHeader: false,
     shouldUpgradeCallback: (req) => upgrades?.accepts(req) ?? false,
   })
@@ -80,7 +83,8 @@ export async function listen(
     })
   }
   server.on('request', onRequest)
-  // RFC 9110 §10.1.1 allows a server to ignore an unknown Expect header. Node would answer 417 without a body.
+  // RFC 9110 §10.1.1 allows a server to ignore an unknown Expect header. Node would answer 417 without a body, so the
+  // request is handled as usual.
   server.on('checkExpectation', onRequest)
   // The type is Duplex, but a TCP server has only sockets of the type net.Socket.
   server.on('upgrade', (req, socket: Duplex, head) => upgrades?.upgrade(req, socket as Socket, head))
@@ -107,7 +111,6 @@ export async function closeServer(server: Server, signal: AbortSignal): Promise<
   signal.removeEventListener('abort', cut)
 }
 
-/** Error of the HTTP parser in Node. `rawPacket` contains the bytes that could not be parsed. */
 type ClientError = NodeJS.ErrnoException & { rawPacket?: Buffer }
 
 interface Exchange {
@@ -116,12 +119,12 @@ interface Exchange {
 }
 
 /**
- * Tracks requests without a complete response by connection, and cuts connections whose request never completes. Two
- * cases need this:
+ * Tracks the requests of each connection until their responses are complete, and cuts connections whose request never
+ * completes. Two cases need this:
  *
- * 1. A request was answered before its body arrived. Node discards the rest of the body without a time limit.
+ * 1. A request was answered before its body arrived. Node would discard the rest of the body without a time limit.
  *
- * 2. The HTTP parser rejects a request. One error in plain HTTP is sent, unless a client could mistake it for another
+ * 2. The HTTP parser rejects a request. One error is sent in plain HTTP, unless a client could mistake it for another
  * answer.
  */
 class Exchanges {
@@ -139,25 +142,26 @@ class Exchanges {
     this.#underWay.set(socket, underWay.add(exchange))
     res.once('close', () => {
       underWay.delete(exchange)
-      // The request was answered before its body arrived. Node would discard the rest without a time limit.
+      // The request was answered before its body arrived. Node would discard the rest of the body without a time limit.
       if (!req.complete) this.#cutLater(socket, () => !req.complete)
     })
   }
 
   /**
-   * Handles a request that is not HTTP, too slow, or whose head is too large. One error is sent, then the connection is
-   * cut.
+   * Handles a request that is not HTTP, that arrives too slowly, or whose head is too large. One error is sent, then
+   * the connection is cut.
    */
   onClientError(error: ClientError, socket: Socket): void {
     const [exchange, ...more] = this.#underWay.get(socket) ?? []
-    // An error now could be mistaken for the answer to an earlier request, or for a part of it.
+    // If an earlier request is still being answered, then the client could mistake this error for that answer, or for a
+    // part of it.
     const isMisleading = exchange && (more.length > 0 || exchange.req.complete || exchange.res.headersSent)
     if (error.code === 'ECONNRESET' || !socket.writable || isMisleading) return void socket.destroy()
     socket.end(refusalOf(error, exchange))
     this.#cutLater(socket, () => true)
   }
 
-  /** Cuts the connection after the grace period, because a client may leave its side open. */
+  /** Cuts the connection after `lingerMs`, because a client may never close its side. */
   #cutLater(socket: Socket, isDue: () => boolean): void {
     const cut = () => {
       if (isDue()) socket.destroy()
@@ -185,7 +189,10 @@ function refusalOf(client: ClientError, exchange: Exchange | undefined): string 
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`
 }
 
-/** CORS headers that are already set on the response. Without them, a page could not read the error. */
+/**
+ * CORS headers that are already set on the response. The error must contain them, too. Otherwise a page could not read
+ * the error.
+ */
 function pageHeadersOf(res: ServerResponse | undefined): Record<string, string> {
   const set = Object.entries(res?.getHeaders() ?? {})
   const own = set.filter(([name]) => name === 'vary' || name.startsWith('access-control-'))
@@ -205,8 +212,10 @@ function reasonOf(code: string | undefined): { status: number; error: ServiceErr
 
 /*
  * Cross-origin requests (https://fetch.spec.whatwg.org/#http-cors-protocol). If CORS_ORIGINS contains the origin of a
- * page, then browsers let the page call the API and read the answers. The page sends the key in a header. Cookies grant
- * no access, so `access-control-allow-credentials` is never sent.
+ * page, then the browser allows the page to call the API and to read the answers.
+ *
+ * A page sends its key in a header, and cookies grant no access. The header `access-control-allow-credentials` is
+ * therefore never sent.
  */
 
 /** Response headers that a page may read, in addition to those that browsers always allow. */
@@ -219,9 +228,9 @@ const EXPOSED = [
   ]),
 ].join(', ')
 const METHODS = 'GET, HEAD, POST, DELETE'
-/** Time for which browsers cache a preflight answer, in seconds; the maximum of Chromium. */
+/** Time for which a browser may cache the answer to a preflight request, in seconds. Chromium permits no more. */
 const MAX_AGE_SECONDS = '7200'
-/** Maximum characters of the requested header names. SDKs request about 400. */
+/** Maximum characters of the header names that a preflight request lists. SDKs list about 400 characters. */
 const ASKED_CHARS_MAX = 4_096
 
 export class Cors {
@@ -237,14 +246,15 @@ export class Cors {
   }
 
   /**
-   * Sets the CORS headers of the answer. Answers preflight requests, which contain no key and are not counted against
-   * limits.
+   * Sets the CORS headers of the answer. A preflight request is answered here, because it contains no key and is not
+   * counted against limits.
    *
-   * @returns true if the request was a preflight and is answered
+   * @returns true if the request was a preflight request and is answered
    */
   answer({ method, headers }: IncomingMessage, res: ServerResponse): boolean {
     if (!this.#origins) return false
-    // Set for other origins, too, so that a cache does not return their answer to an allowed page.
+    // The `vary` header is also set for other origins. Otherwise a cache could return their answer, which has no CORS
+    // headers, to an allowed page.
     if (!this.#isOpen) res.setHeader('vary', 'Origin')
     const { origin } = headers
     if (origin === undefined || !this.#allows(origin)) return false
@@ -263,15 +273,16 @@ export class Cors {
   }
 
   /**
-   * Whether a page may open a WebSocket, which browsers permit from every origin. Allowed are pages of this service and
-   * of the origins in CORS_ORIGINS. Without CORS_ORIGINS, any page may connect, because a key is required. Requests
-   * without an Origin header come from programs, not from pages.
+   * Whether a page may open a WebSocket. Browsers permit this from every origin, so the server must check the origin.
+   *
+   * Allowed are pages of this service and of the origins in CORS_ORIGINS. If CORS_ORIGINS is unset, then any page may
+   * connect, because a key is required. Requests without an Origin header come from programs, not from pages.
    */
   allowsSocket({ headers: { origin, host } }: IncomingMessage): boolean {
     if (origin === undefined || !this.#origins) return true
     if (this.#allows(origin)) return true
-    // The origin `null` and invalid values have no host. A request may have none, either, and two missing hosts must
-    // not match.
+    // The origin `null` and invalid origins have no host, and a request may have no Host header. Two missing hosts must
+    // not count as equal.
     const own = URL.parse(origin)?.host
     return own !== undefined && own !== '' && own === host?.toLowerCase()
   }

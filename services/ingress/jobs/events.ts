@@ -12,8 +12,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { jobWithDetails } from './jobs.ts'
 
 /**
- * GET /v1/jobs/{id}/events (docs/guides/jobs.md, Follow it): every event after a position, until the job has ended. All
- * ingresses read the same history, so a client can reconnect to any of them.
+ * GET /v1/jobs/{id}/events (docs/guides/jobs.md, Follow it): streams every event of a job after a position, until the
+ * job has ended. All ingresses read the same stored events, so a client can reconnect to any of them.
  */
 export async function streamEvents(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
@@ -21,15 +21,15 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
   await followEvents(context, call, await findJob(jobs, call), position)
 }
 
-/** Sequence number after which the stream starts, and the parameter that contained it. */
+/** Position in the events of a job, and the request parameter that contained it. */
 interface Position {
   readonly after: number
   readonly param: string
 }
 
 /**
- * Streams every event of a job after a position. If no event can follow, then the answer is 204, and an EventSource
- * does not reconnect.
+ * Streams every event of a job after a position. If no event can follow, then the answer is 204, which prevents an
+ * EventSource from reconnecting.
  *
  * @throws ServiceError `invalid_value` for a position beyond the last event; `job_not_found` if the job is deleted
  * while it is followed
@@ -57,7 +57,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
   const { disconnectedOrDraining: leaving } = reply
   let seq = after
   for await (const events of jobs.follow(job.tenant, job.id, after, leaving)) {
-    // Events directly after the position were deleted, so a snapshot of the job replaces them.
+    // The events directly after the position were deleted. A snapshot of the job is sent in place of them.
     const hasGap = events[0] !== undefined && events[0].seq > seq + 1
     if (hasGap)
       await sendFrames(reply, [frameOf({ type: 'job.snapshot', job: await wholeNow() }, { event: 'job.snapshot' })])
@@ -75,12 +75,12 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
 }
 
 /**
- * Queue position of a waiting job; null unless `job.queued` is its last event.
+ * Queue position of a waiting job. Null if the job has an event after `job.queued`.
  *
  * @param known The job as it was read earlier
  */
 async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: DurableEvent): Promise<number | null> {
-  // If a later event exists, then the store is not read.
+  // The job already had a later event when it was read, so the store is not read again.
   if (known.last_seq > seq) return null
   const job = await jobs.get(known.tenant, known.id)
   return job.last_seq === seq ? await jobs.positions.of(job) : null
@@ -98,13 +98,12 @@ function positionOf(call: Call): Position {
   throw new ServiceError('invalid_value', 'Last-Event-ID must be the number of an event.', { param })
 }
 
-/** Maximum bytes of JSON in the answer. A longer input is cut to its beginning. */
+/** Maximum bytes of JSON in the answer. If the input is longer, then the answer contains only its beginning. */
 const INPUT_BYTES_MAX = 256 * 1024
 const EXCERPT_CHARS = 16 * 1024
-/** Maximum UTF-8 bytes per UTF-16 code unit. */
 const BYTES_PER_CHAR = 3
 
-/** Fields that Sluice added to the body. The answer does not contain them. */
+/** Fields of the stored body that Sluice added. The answer leaves them out. */
 const OWN_FIELDS: ReadonlySet<string> = new Set(['rights'])
 
 interface InputView {
@@ -127,7 +126,6 @@ export async function getInput(context: IngressContext, call: Call): Promise<voi
   await call.reply.whole({ id, object: 'job.input', endpoint, model, ...shown, attachments: attachments.length })
 }
 
-/** Reads the input, or only its beginning if it is a large blob. */
 async function inputOf(blobs: Blobs, request: StoredRequest): Promise<InputView> {
   const length = await bytesOfBody(request, blobs)
   const blob = request.history?.segments[0]?.blob ?? request.blob
@@ -138,7 +136,7 @@ async function inputOf(blobs: Blobs, request: StoredRequest): Promise<InputView>
   for await (const piece of await blobs.open(blob, { start: 0, end: EXCERPT_CHARS * BYTES_PER_CHAR })) {
     pieces.push(piece as Buffer)
   }
-  // Cut by characters, because a cut between bytes could split a character.
+  // The bytes are decoded before the cut, because a cut between bytes could split a character.
   const beginning = Buffer.concat(pieces).toString().slice(0, EXCERPT_CHARS).toWellFormed()
   return { input: null, input_cut: { beginning, length } }
 }

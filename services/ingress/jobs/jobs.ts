@@ -68,7 +68,10 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   await sendAccepted(jobs, call, job)
 }
 
-/** Runs the validation of the called endpoint. Errors contain the path of the field in the outer body. */
+/**
+ * Runs the validation of the called endpoint. An error names a field of the inner body, so the prefix `body.` is added
+ * to that name.
+ */
 async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
   try {
     return await prepare()
@@ -107,7 +110,7 @@ async function waitForJob({ limits }: IngressContext, call: Call, jobs: DurableJ
   return await waitFor(call, jobs, job, seconds * 1_000, begin).finally(() => end())
 }
 
-/** GET /v1/jobs/{id}/result: the same answer as to a call without a durable job. */
+/** GET /v1/jobs/{id}/result: the answer that the endpoint of the job would have returned to a waiting caller. */
 export async function getResult(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const job = await findJob(jobs, call).catch((error: unknown) => throwGone(jobs, call, error))
@@ -120,7 +123,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole(result)
 }
 
-/** If the store has a record of a deleted result, then the error is `result_expired` instead of `job_not_found`. */
+/** Throws `result_expired` instead of `job_not_found` if the store still has the record of a deleted job. */
 async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise<never> {
   const isUnknown = ServiceError.from(error).code === 'job_not_found'
   if (isUnknown && (await jobs.isPast(projectIdOf(call.key), jobIdOf(call)))) throw gone()
@@ -166,7 +169,8 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   refuseJobHeaders(call.headers, 'a repeated job runs with the options of the original.')
   const job = await findJob(jobs, call)
   const { id, tenant, endpoint, model, pool } = job
-  // Since the first run, the key may have lost a right, or the catalogue the model.
+  // The key may have lost a right since the first run, and the catalogue may have lost the model. Both are checked
+  // again.
   requireEndpoint(call.key, endpoint)
   if (endpoint === RESPONSES_PATH) {
     const { encode } = await readStoredResponse(context, job)
@@ -214,7 +218,6 @@ export async function jobWithDetails(
   return jobObject(job, { result, position, deliveries, counts, cost, ...family })
 }
 
-/** Parts of a job that are already loaded. */
 interface Known {
   readonly result: unknown
   readonly children?: readonly DurableJob[]
@@ -222,8 +225,8 @@ interface Known {
 }
 
 /**
- * Cost of a job so far in US dollars, with its child jobs and steps, at current prices. Undefined if none of them has a
- * price. The ledger (docs/operate/usage.md) contains the amounts that were actually charged.
+ * Cost of a job so far in US dollars, at current prices, including its child jobs and steps. Undefined if none of them
+ * has a price. The amounts that were actually charged are in the ledger (docs/operate/usage.md).
  */
 function costOf(
   { models }: { readonly models: Pick<ModelCatalogue, 'priceOf'> },
@@ -242,8 +245,8 @@ function costOf(
 type Prices = Pick<ModelCatalogue, 'priceOf'>
 
 /**
- * Cost of a job without its child jobs. The tokens of a composed job are those of its child jobs, so they are not
- * counted here.
+ * Cost of a job without its child jobs. A composed job reports the tokens of its child jobs as its own, so its tokens
+ * are not counted here.
  */
 function nanosOf(models: Prices, { pool, model, state, usage }: DurableJob): number | undefined {
   if (usage === null || usage === undefined || pool === 'research' || pool === 'batches') return undefined
@@ -268,7 +271,7 @@ function meteredOf(usage: unknown) {
 
 /** Maximum steps per page. Each step may have 64 KiB of input and 1 MiB of output. */
 const LIMIT_MAX = 20
-/** Maximum value of `after`; no job has as many steps. */
+/** Maximum value of `after`. No job has as many steps. */
 const AFTER_MAX = 1_000_000
 
 /**

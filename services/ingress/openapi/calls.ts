@@ -16,7 +16,6 @@ function call(operation: Omit<Operation, 'answers'>, answer: Answer): Operation 
   return { ...operation, headers, answers: { 200: { ...answer, headers: CALL_HEADERS }, 202: ACCEPTED } }
 }
 
-/** Inference endpoints. Each returns the result, streams it, or creates a durable job. */
 export const CALLS: Operations = {
   'POST /v1/chat/completions': call(
     {

@@ -38,7 +38,7 @@ import { TranscriptionBody, TranslationBody } from '#schemas/transcription/body.
 import { UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 
-/** Request bodies by component name. `addFile` adds the file field to forms. */
+/** Request bodies by component name. In forms, `addFile` adds the field with the file. */
 export const REQUESTS = {
   ChatCompletionRequest: ChatRequest,
   UpdateChatCompletionRequest: UpdateCompletion,
@@ -75,7 +75,6 @@ export const REQUESTS = {
 } as const satisfies Record<string, z.ZodType>
 export type RequestName = keyof typeof REQUESTS
 
-/** Response bodies and stream events by component name. */
 export const ANSWERS = {
   Error: ErrorAnswer,
   MessagesError: MessagesErrorAnswer,
@@ -151,13 +150,10 @@ export const ANSWERS = {
 } as const satisfies Record<string, z.ZodType>
 export type AnswerName = keyof typeof ANSWERS
 
-/** A JSON Schema of draft 2020-12, the dialect of OpenAPI 3.1. */
 export type JsonSchema = Record<string, unknown>
 
-/** Number of schemas that are converted between two event-loop yields. */
 const SCHEMAS_PER_YIELD = 4
 
-/** The `components.schemas` object: every schema of {@link REQUESTS} and {@link ANSWERS}. */
 export function* componentSchemas(): Generator<undefined, Record<string, JsonSchema>> {
   const named = Object.entries<z.ZodType>({ ...REQUESTS, ...ANSWERS })
   const schemas: Record<string, JsonSchema> = {}
@@ -169,7 +165,6 @@ export function* componentSchemas(): Generator<undefined, Record<string, JsonSch
   return schemas
 }
 
-/** The schema of a single value, such as a query parameter. */
 export function jsonSchemaOf(schema: z.ZodType): JsonSchema {
   const { $schema: _, ...rest } = z.toJSONSchema(schema, { io: 'output', unrepresentable: 'any', override: portable })
   return rest
@@ -198,7 +193,7 @@ function addFile(form: JsonSchema): void {
   Object.assign(form, { properties: { file, ...properties }, required: ['file', ...required] })
 }
 
-/** Replaces character classes that other regular expression engines lack. */
+/** Some regular expression engines lack the character class `\P{Cc}`, so an equivalent range replaces it. */
 function portable({ jsonSchema }: { jsonSchema: JsonSchema }): void {
   const { pattern } = jsonSchema
   if (typeof pattern === 'string') jsonSchema.pattern = pattern.replaceAll('\\P{Cc}', '[^\\x00-\\x1f\\x7f-\\x9f]')

@@ -40,7 +40,7 @@ Every path with a GET operation also accepts HEAD.`
 
 /**
  * Generates the OpenAPI 3.1 document from the route table, the operations and the zod schemas that validate requests.
- * Generation takes long, so the generator yields to the event loop after each group of schemas.
+ * Converting the schemas takes long, so the generator yields to the event loop after each group of schemas.
  *
  * @throws Error if a route has no operation, or an operation no route
  */
@@ -82,7 +82,6 @@ export function* openApiDocument(): Generator<undefined, JsonSchema> {
   }
 }
 
-/** The path of a route in OpenAPI syntax: `/v1/jobs/:id` becomes `/v1/jobs/{id}`. */
 export function templateOf(path: string): string {
   return path.replace(/\/\*$/, '/{id}').replaceAll(/:(\w+)/g, '{$1}')
 }
@@ -120,7 +119,7 @@ function headOf({ id, tag, summary, description, guide }: Operation): JsonSchema
   }
 }
 
-/** Responses of endpoints outside the route table have no headers, because no request id is assigned. */
+/** Answers of endpoints outside the route table, without headers. Such requests get no request id. */
 function answersWithoutHeaders({ answers }: Operation): JsonSchema {
   const rendered = Object.entries(answers).map(([status, answer]) => {
     const { headers: _, ...plain } = answerOf(answer)
@@ -156,7 +155,6 @@ function parametersOf({ path }: Route, { query, pairs, headers = [] }: Operation
   ]
 }
 
-/** Media types with a binary body. */
 const BYTES: ReadonlySet<string> = new Set(['application/octet-stream', 'application/x-jsonl'])
 
 const ERROR_DESCRIPTIONS: Readonly<Record<number, string>> = {
@@ -178,10 +176,13 @@ const ERROR_DESCRIPTIONS: Readonly<Record<number, string>> = {
   529: 'Overloaded or not ready (Anthropic format).',
 }
 
-/** Paths with two response formats. The header `anthropic-version` or the endpoint of the job decides. */
+/**
+ * Matches paths whose responses have two formats. The format depends on the header `anthropic-version`, or on the
+ * endpoint of the job.
+ */
 const TWO_FORMATS = /^\/v1\/(models|jobs\/:id\/result$)/
 
-/** Error statuses of a route, derived from its row in the route table and from its operation. */
+/** Error statuses of a route. Most are derived from its row in the route table, and its operation lists the others. */
 function failuresOf({ method, path, format, isCall, hasBody }: Route, { failures = [] }: Operation): number[] {
   const overload = format === 'anthropic' ? [529] : TWO_FORMATS.test(path) ? [503, 529] : [503]
   const statuses = [400, 401, 403, 500, ...overload, ...failures]
@@ -218,7 +219,9 @@ function schemaOf(names: readonly AnswerName[]): JsonSchema {
   return more.length === 0 ? first : { anyOf: [first, ...more] }
 }
 
-/** Describes one server-sent event, because OpenAPI 3.1 cannot describe a stream of events. OpenAPI 3.2 can. */
+/**
+ * OpenAPI 3.1 cannot describe a stream of events, although OpenAPI 3.2 can. The schema therefore describes one event.
+ */
 function eventsOf(data: AnswerName | null): JsonSchema {
   const content = { type: 'string', contentMediaType: 'application/json', ...(data && { contentSchema: refTo(data) }) }
   const properties = { event: { type: 'string' }, id: { type: 'string' }, retry: { type: 'integer' }, data: content }

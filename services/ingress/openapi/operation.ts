@@ -19,18 +19,16 @@ type TagName = keyof typeof TAGS
 export interface Answer {
   readonly description: string
   /**
-   * Schemas of the JSON body. If there are several, then the body matches one of them. An empty list stands for any
-   * JSON.
+   * Schemas of the JSON body. If there are several, then the body matches one of them. If the list is empty, then the
+   * body may be any JSON.
    */
   readonly json?: readonly AnswerName[]
-  /** Other media types of the body. Each is either text or binary. */
   readonly media?: readonly string[]
   /** Schema of each `data:` line of a `text/event-stream`; null if events have several schemas. */
   readonly events?: AnswerName | null
   readonly headers?: readonly HeaderName[]
 }
 
-/** Documentation of one route. Method, path and required scope are in the route table (services/ingress/routes.ts). */
 export interface Operation {
   /** OpenAPI `operationId`: the method name in generated clients. */
   readonly id: string
@@ -41,14 +39,17 @@ export interface Operation {
   /** Page of the guide, optionally with an anchor: `embeddings#reranking`. */
   readonly guide?: string
   readonly query?: z.ZodObject
-  /** Query parameter with arbitrary keys. `metadata` stands for `metadata[name]=value`. */
+  /**
+   * Name of a query parameter with arbitrary keys. The name `metadata` describes parameters such as
+   * `metadata[color]=red`.
+   */
   readonly pairs?: string
   readonly headers?: readonly HeaderName[]
   /** Media type of the request body; JSON by default. */
   readonly form?: 'multipart/form-data'
   readonly body?: RequestName
   readonly answers: Readonly<Record<number, Answer>>
-  /** Error statuses in addition to those that `failuresOf` derives from the route. */
+  /** Error statuses in addition to those that `failuresOf` derives from the route table. */
   readonly failures?: readonly number[]
 }
 
@@ -62,7 +63,6 @@ interface Header {
 
 const text = { type: 'string' }
 
-/** Request headers, without authentication and content negotiation. */
 export const REQUEST_HEADERS = {
   prefer: {
     description:
@@ -111,7 +111,6 @@ export const ANSWER_HEADERS = {
 
 export type HeaderName = keyof typeof REQUEST_HEADERS | keyof typeof ANSWER_HEADERS
 
-/** Headers of every response of an inference endpoint. */
 export const CALL_HEADERS = [
   'x-job-id',
   'idempotency-replayed',
@@ -125,7 +124,6 @@ export function ok(description: string, ...json: AnswerName[]): Operation['answe
   return { 200: { description, json } }
 }
 
-/** Query parameters of a resumable event stream. */
 export const AFTER_EVENT = z.object({
   starting_after: z
     .int()

@@ -8,7 +8,10 @@ import { newId } from '#shared/lib/id.ts'
 
 const compress = promisify(gzip)
 
-/** Content Security Policy (Level 3): only resources of this origin, and no framing. */
+/**
+ * Content Security Policy (Level 3). Pages may load only resources of this origin, and no site may embed them in a
+ * frame.
+ */
 const POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -30,8 +33,8 @@ const TYPES: Readonly<Record<string, string>> = {
 }
 
 /**
- * Browser caching. `immutable` files never change, because their names contain a hash. `checked` files are revalidated
- * by ETag.
+ * Browser caching. Browsers keep an `immutable` file forever, because its name contains a hash of its content. For a
+ * `checked` file, they ask the server by ETag whether it has changed.
  */
 type Caching = 'immutable' | 'checked'
 
@@ -41,7 +44,6 @@ export class PageFile {
   readonly #caching: Caching
   #content: Promise<{ plain: Buffer; gzipped: Buffer; etag: string }> | undefined
 
-  /** @param extension Determines the content type */
   constructor(extension: string, read: () => Promise<Buffer>, caching: Caching = 'checked') {
     this.#type = TYPES[extension] ?? 'application/octet-stream'
     this.#read = read
@@ -87,14 +89,13 @@ export function pageHeaders(res: ServerResponse): void {
   res.setHeader('referrer-policy', 'no-referrer')
 }
 
-/** Build output of the console (services/console/build.ts), created by `npm ci`. */
 const DIST = new URL('../../console/dist/', import.meta.url)
 
 export const CONSOLE = '/console'
 
 /**
- * Files of the console by path; empty if the console is not built. Browsers cache assets forever, because their names
- * contain a hash.
+ * Files of the console by path. Empty if the console is not built. The names of assets contain a hash, so browsers
+ * cache assets forever.
  */
 export function consoleFiles(): ReadonlyMap<string, PageFile> {
   const assets = new URL('assets/', DIST)
@@ -105,7 +106,6 @@ export function consoleFiles(): ReadonlyMap<string, PageFile> {
   return new Map([[CONSOLE, PageFile.at(new URL('index.html', DIST))], ...files])
 }
 
-/** File for a path. The console is a single-page application, so the paths of all screens return one page. */
 export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): PageFile | undefined {
   const isScreen = path.startsWith(`${CONSOLE}/`) && !path.startsWith(`${CONSOLE}/assets/`)
   return files.get(isScreen ? CONSOLE : path)

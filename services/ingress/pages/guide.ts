@@ -4,8 +4,8 @@ import { gfmHeadingId } from 'marked-gfm-heading-id'
 import { PageFile } from './files.ts'
 
 /**
- * A page of the guide: folder and name of its file below docs/, and its title in the navigation. The URL contains only
- * the name: `/docs/guide/jobs`.
+ * A page of the guide. The file is `docs/FOLDER/NAME.md`, the URL contains only the name (`/docs/guide/jobs`), and the
+ * navigation shows the title.
  */
 interface Chapter {
   readonly folder: string
@@ -19,8 +19,8 @@ interface Part {
 }
 
 /**
- * Navigation of the guide, with one part per folder. A test checks that the navigation contains every page below docs/
- * once, except docs/adr/.
+ * Navigation of the guide, with one part per folder. A test checks that every page below docs/, except docs/adr/,
+ * appears here once.
  */
 const PARTS: readonly Part[] = [
   part('Get started', 'get-started', {
@@ -90,8 +90,8 @@ const RENDERER = { table: tableHtml, code: codeHtml, html: withoutComments }
 const NAMES: ReadonlyMap<string, string> = new Map(CHAPTERS.map(({ folder, name }) => [`/${folder}/${name}.md`, name]))
 
 /**
- * Files of the guide by path. A page is rendered from Markdown at its first request. The first page is also the page of
- * the root path.
+ * Files of the guide by path. A page is rendered from Markdown at its first request. The root path of the guide returns
+ * the first page.
  */
 export function guideFiles(): ReadonlyMap<string, PageFile> {
   const pages = CHAPTERS.map((chapter): [string, PageFile] => {
@@ -105,7 +105,6 @@ export function guideFiles(): ReadonlyMap<string, PageFile> {
   return new Map([...pages, ...assets, [`${GUIDE}/search.json`, index], ...(first ? [[GUIDE, first] as const] : [])])
 }
 
-/** All sections of the guide, for the search. Reading a page yields to the event loop. */
 async function searchIndex(): Promise<Section[]> {
   const sections: Section[] = []
   for (const chapter of CHAPTERS) {
@@ -114,14 +113,9 @@ async function searchIndex(): Promise<Section[]> {
   return sections
 }
 
-/**
- * HTML of a page without navigation and head.
- *
- * @throws Error if the file cannot be read
- */
 async function bodyOf({ folder, name }: Chapter): Promise<string> {
   const markdown = await readFile(new URL(`${folder}/${name}.md`, DOCS), 'utf8')
-  // A new parser for each page, because a parser numbers repeated headings over all its calls.
+  // A parser numbers repeated headings across all its calls, so each page needs a new parser.
   const marked = new Marked(
     { gfm: true, walkTokens: (token) => relink(token, folder), renderer: RENDERER },
     gfmHeadingId(),
@@ -129,7 +123,6 @@ async function bodyOf({ folder, name }: Chapter): Promise<string> {
   return await marked.parse(markdown)
 }
 
-/** @throws Error if the file cannot be read */
 async function pageOf(chapter: Chapter): Promise<string> {
   const body = await bodyOf(chapter)
   const index = CHAPTERS.indexOf(chapter)
@@ -193,7 +186,6 @@ function relink(token: Token, folder: string): void {
   else Object.assign(token, { type: 'em' })
 }
 
-/** Wraps a table in a scrollable region that can be focused with the keyboard. */
 function tableHtml(this: { parser: { parseInline(tokens: Token[]): string } }, { header, rows, align }: Tokens.Table) {
   const cells = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') =>
     row.map(({ tokens }, i) => `<${tag} class="${align[i] ?? 'left'}">${this.parser.parseInline(tokens)}</${tag}>`)
@@ -203,7 +195,6 @@ function tableHtml(this: { parser: { parseInline(tokens: Token[]): string } }, {
   return `<div class="table" role="group" aria-label="Table" tabindex="0">${table}</div>\n`
 }
 
-/** Code blocks are scrollable regions, like tables. */
 function codeHtml({ text }: Tokens.Code): string {
   return `<pre role="group" aria-label="Code" tabindex="0"><code>${escaped(text)}\n</code></pre>\n`
 }
@@ -221,7 +212,6 @@ interface Section {
   readonly path: string
   readonly page: string
   readonly heading: string
-  /** Plain text with normalized white space. */
   readonly text: string
 }
 

@@ -20,7 +20,6 @@ const FILES: ReadonlyMap<string, PageFile> = new Map([
   ...consoleFiles(),
 ])
 
-/** Target of the redirect from `/` for browsers. */
 const HOME = FILES.has(CONSOLE) ? CONSOLE : '/docs'
 
 /**
@@ -49,14 +48,14 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
 }
 
 /**
- * Loads the OpenAPI module at the first request, because its response schemas need 3 MiB and nothing else uses them.
+ * Loads the OpenAPI module at the first request. The response schemas need 3 MiB of memory, and nothing else uses them.
  */
 async function describeApi(): Promise<Buffer> {
   const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
   return Buffer.from(JSON.stringify(await runYielding(openApiDocument())))
 }
 
-/** Whether a browser sends the request: only browsers accept text/html, while SDKs and curl do not. */
+/** Whether a browser sends the request. Browsers accept text/html, while SDKs and curl do not ask for it. */
 function wantsPage({ headers }: IncomingMessage): boolean {
   return String(headers.accept ?? '').includes('text/html')
 }

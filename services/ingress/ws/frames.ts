@@ -10,15 +10,16 @@ import { errorHeaders, openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Result of reading a frame of the client: the frame, or an error. The error has an id if the frame would have started
- * a request with that id.
+ * Result of reading a frame of the client: the frame, or an error. If the invalid frame would have started a request,
+ * then the error has the id of that request.
  */
 export type ReadFrame =
   | { readonly frame: ClientFrame }
   | { readonly error: ServiceError; readonly id: string | undefined }
 
 /**
- * Frame types that start a request or subscription under a new id. An error in such a frame is reported for that id.
+ * Types of frames that start a request or a subscription under a new id. An error in such a frame is reported for that
+ * id.
  */
 const BEGINNINGS: ReadonlySet<unknown> = new Set(['request.create', 'job.subscribe'])
 const ID_CHARS_MAX = 64
@@ -26,9 +27,9 @@ const ID_CHARS_MAX = 64
 const SHOWN_BYTES = 1_024
 
 /**
- * Reads a frame. A large frame must be read with `runYielding`. Errors are returned, never thrown.
+ * Reads a frame. Errors are returned, never thrown. A large frame must be read with `runYielding`.
  *
- * @param held Memory reservation of the frame; grows here by the size of the parsed values
+ * @param held Memory reservation of the frame; the size of the parsed values is added here
  */
 export function* readFrame(data: Buffer, isBinary: boolean, held: HeldBytes): Generator<undefined, ReadFrame> {
   let value: unknown
@@ -55,7 +56,7 @@ function* parse(data: Buffer): Generator<undefined, object> {
   throw new ServiceError('invalid_request', 'The frame is not a JSON object.')
 }
 
-/** Id of a frame that would start a request; undefined if there is none. */
+/** Id of a frame that would start a request. Undefined if the frame starts none or has no valid id. */
 function beginningOf(value: unknown): string | undefined {
   const { type, id } = (value ?? {}) as { type?: unknown; id?: unknown }
   const isId = typeof id === 'string' && id.length > 0 && id.length <= ID_CHARS_MAX
@@ -66,17 +67,18 @@ export function frameText(frame: ServerFrame): string {
   return JSON.stringify(frame)
 }
 
-/** Frame `request.event` with an event in JSON text. Runs once per token, so the text is inserted without parsing. */
+/**
+ * Frame `request.event`. Called once per token, so the event is inserted as JSON text instead of being parsed and
+ * serialized again.
+ */
 export function requestEventText(id: string, sequence: number, event: string): string {
   return `{"type":"request.event","id":${JSON.stringify(id)},"sequence_number":${sequence},"event":${event}}`
 }
 
-/** Frame `job.event` with an event in JSON text. */
 export function jobEventText(id: string, event: string): string {
   return `{"type":"job.event","id":${JSON.stringify(id)},"event":${event}}`
 }
 
-/** Frame `request.completed` with a body in JSON text. */
 export function completedText(id: string, status: number, body: string): string {
   return `{"type":"request.completed","id":${JSON.stringify(id)},"status":${status},"body":${body}}`
 }
@@ -88,7 +90,6 @@ export function failedFrame(id: string, error: ServiceError): ServerFrame {
   return { type: 'request.failed', id, status: error.status, error: openaiErrorBody(error).error, ...more }
 }
 
-/** Frame `error`, for a problem that belongs to no request. */
 export function errorFrame(error: ServiceError): ServerFrame {
   return { type: 'error', error: openaiErrorBody(error).error }
 }
@@ -99,16 +100,20 @@ export interface SocketBounds {
   readonly connectionsMaxPerKey: number
   /** Maximum concurrent ids per connection, including subscriptions. */
   readonly inFlightMax: number
-  /** Maximum unsent bytes per connection. Above it, the connection takes no more output from its requests. */
+  /**
+   * Maximum unsent bytes per connection. While more bytes are unsent, no further output of its requests is read from
+   * their jobs.
+   */
   readonly bufferedBytesMax: number
-  /** Maximum unsent replies per connection. At the maximum, no more frames are read from the client. */
+  /** Maximum unsent replies per connection. While more replies are unsent, no frames are read from the client. */
   readonly repliesMax: number
   /**
-   * Time after which a client is disconnected if it reads nothing while more than {@link bufferedBytesMax} are unsent.
+   * If more than {@link bufferedBytesMax} are unsent and the client reads nothing for this time, then the client is
+   * disconnected.
    */
   readonly drainMs: number
   readonly heartbeatMs: number
-  /** Time without received bytes after which the connection is closed. Checked with each ping. */
+  /** Time without received bytes after which the connection is closed. The check runs with each ping. */
   readonly idleMs: number
   readonly malformedMax: number
   /** Time that a client has to complete the closing handshake. */
@@ -132,9 +137,10 @@ export const SOCKET_BOUNDS: SocketBounds = {
 /**
  * Send queue of one connection, with backpressure.
  *
- * Output of requests and replies to client frames have separate limits. Output is taken only while the buffer has
- * space, so that a slow client pauses its workers. Replies cannot wait. At their limit, no more frames are read from
- * the client.
+ * Output of requests is read from their jobs only while the buffer has space, so a slow client pauses the workers.
+ *
+ * Replies to frames of the client cannot wait and have a limit of their own. At this limit, no more frames are read
+ * from the client.
  */
 export class Outbox {
   readonly #ws: WebSocket
@@ -157,7 +163,10 @@ export class Outbox {
     return this.#ws.bufferedAmount > this.#bounds.bufferedBytesMax
   }
 
-  /** Sends output of a request, after {@link waitForSpace} has resolved. Has no effect on a closing connection. */
+  /**
+   * Sends output of a request. The caller must first wait for {@link waitForSpace}. Has no effect if the connection is
+   * closing.
+   */
   send(text: string): void {
     this.#send(text, () => this.#onFlushed())
   }
@@ -166,7 +175,7 @@ export class Outbox {
     if (!this.#isOpen) return
     if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
     this.#send(text, () => {
-      // Reading resumes at half the limit. Otherwise it would pause and resume with every frame.
+      // Reading resumes only at half of the limit. Otherwise reading would pause and resume with every frame.
       if (--this.#replies <= this.#bounds.repliesMax / 2) this.#pause.end('replies')
       this.#onFlushed()
     })
@@ -185,7 +194,6 @@ export class Outbox {
     }
   }
 
-  /** Resolves all waits, because the connection is closing. */
   close(): void {
     clearTimeout(this.#stall)
     this.#wake()
@@ -201,7 +209,7 @@ export class Outbox {
     if (this.isFull) this.#stall ??= setTimeout(this.#onStalled, this.#bounds.drainMs)
   }
 
-  /** A written frame shows that the client reads, so the stall timer restarts. */
+  /** A flushed frame shows that the client reads, so the stall timer restarts. */
   #onFlushed(): void {
     if (this.isFull) return void this.#stall?.refresh()
     clearTimeout(this.#stall)
@@ -237,8 +245,8 @@ export class ReadPause {
   }
 
   /**
-   * Resumes reading permanently, because the connection is closing. Otherwise the close frame of the client would not
-   * be read.
+   * Resumes reading permanently, because the connection is closing. If reading stayed paused, then the close frame of
+   * the client would never arrive.
    */
   stop(): void {
     this.#isOver = true

@@ -3,42 +3,44 @@ import type { WebSocket } from 'ws'
 import { type ByteBudget, HELD_PER_BYTE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Length of the masking key, which every frame of a client contains. */
 const MASK_BYTES = 4
 
-/** Lowest opcode of control frames, which may occur between the fragments of a message. */
+/** Control frames have this opcode or a higher one. Such frames may occur between the fragments of a message. */
 const CONTROL = 8
 
 /** Memory overhead in `ws`, in bytes: once per piece read from the socket, and once per fragment. */
 const PIECE_BYTES = 256
 /**
- * Incomplete messages up to this size are not charged to BODY_BUDGET_BYTES, because most messages arrive whole and are
- * held only briefly.
+ * Incomplete messages up to this size are not charged to BODY_BUDGET_BYTES. Most messages arrive whole and stay in
+ * memory only briefly.
  */
 const FREE_BYTES = 48 * 1024
-/** Maximum bytes of earlier messages that one read of the socket may contain. Added to the maximum message size. */
+/**
+ * One read of the socket may contain up to this many bytes of earlier messages. The limit of a message is increased by
+ * this number.
+ */
 const READ_BYTES = 128 * 1024
 
-/** Connection whose incomplete messages are counted, and the limits of its messages. */
+/** Connection whose incomplete messages are counted, and the limits for its messages. */
 export interface PartialOptions {
   readonly ws: WebSocket
   readonly socket: Socket
   readonly budget: ByteBudget
   readonly keyId: string
   readonly messageBytesMax: number
-  /** Called if the message exceeds a limit. The message is then dropped, and the callback must close the connection. */
+  /** Called if a message exceeds a limit. The message is then dropped, and this callback must close the connection. */
   readonly onTooMuch: () => void
 }
 
 /**
  * Charges the memory of an incomplete message to the body budget.
  *
- * `ws` delivers only complete messages, and buffers up to the maximum size until then. A piece read from the socket
- * stays in memory as a whole while one of its bytes is needed. All pieces since the last moment without an open frame
- * are therefore counted.
+ * The library `ws` delivers only complete messages. Until then, it buffers up to the maximum size. A piece read from
+ * the socket stays in memory as a whole while one of its bytes is needed. All pieces since the last moment without an
+ * incomplete frame are therefore counted.
  *
  * Complete control frames between messages are freed at once and not counted. Otherwise a client that only answers
- * pings would use up its budget. Control frames within a message may keep a piece in memory.
+ * pings would use up its budget. A control frame within a message may keep its piece in memory, so it is counted.
  */
 export class PartialMessage {
   readonly #options: PartialOptions
@@ -51,7 +53,7 @@ export class PartialMessage {
 
   constructor(options: PartialOptions) {
     this.#options = options
-    // Assumes that pieces have at least 256 bytes on average. Smaller ones indicate an attack.
+    // The maximum assumes that pieces have at least 256 bytes on average. Smaller pieces indicate an attack.
     this.#bytesMax = (options.messageBytesMax + READ_BYTES) * (HELD_PER_BYTE + 1)
     this.#held = this.#open()
     options.socket.on('data', this.#onData)
@@ -59,7 +61,7 @@ export class PartialMessage {
   }
 
   /**
-   * Returns the reservation of a completed message, and starts a new one.
+   * Returns the reservation of a completed message, and starts a new reservation for the next one.
    *
    * @returns the reservation, which the caller must release
    */
@@ -70,8 +72,10 @@ export class PartialMessage {
   }
 
   /**
-   * Drops the incomplete message and discards further bytes. Must be called when the close frame is written. Reading
-   * continues: closing a socket with unread bytes resets it, and the client would not receive the close frame.
+   * Drops the incomplete message and discards further bytes. Must be called when the close frame is written.
+   *
+   * Reading continues afterwards. If a socket is closed while it has unread bytes, then the operating system resets the
+   * connection. The client would then not receive the close frame.
    */
   drop(): void {
     const { ws, socket } = this.#options
@@ -86,7 +90,7 @@ export class PartialMessage {
     return budget.open(keyId)
   }
 
-  /** The listener of `ws` was registered first, so `ws` has already processed the piece. */
+  /** The listener of `ws` was registered before this one, so `ws` has already processed the piece. */
   #onPiece(chunk: Buffer): void {
     if (this.#frames.see(chunk)) this.#bytes = this.#pieces = 0
     if (this.#frames.isClear) return this.#held.release()
@@ -100,7 +104,7 @@ export class PartialMessage {
     }
   }
 
-  /** @throws ServiceError `overloaded`, also if only the maximum of this connection is exceeded */
+  /** @throws ServiceError `overloaded`, if the budget or the maximum of this connection is exceeded */
   #count(): void {
     const bytes = this.#bytes * HELD_PER_BYTE + (this.#pieces + this.#frames.begun) * PIECE_BYTES
     if (bytes > this.#bytesMax)
@@ -109,16 +113,19 @@ export class PartialMessage {
   }
 }
 
-/** Clears the buffers of `ws` through internal fields. No API does, and a client may delay the close. */
+/**
+ * Empties the buffers of `ws` through its internal fields. The API of `ws` offers no way to do this, and a client may
+ * delay the close.
+ */
 function forgetUnfinished(ws: WebSocket): void {
   const { _receiver: receiver } = ws as unknown as { _receiver?: object }
   if (receiver) Object.assign(receiver, { _buffers: [], _bufferedBytes: 0, _fragments: [] })
 }
 
 /**
- * Parses the frame headers in the byte stream of a client (RFC 6455 §5.2), to determine whether `ws` holds an
- * incomplete frame or message. `ws` does not expose that. Protocol violations are ignored here, because `ws` closes the
- * connection.
+ * Parses the frame headers in the bytes that a client sends (RFC 6455 §5.2). The purpose is to detect whether `ws`
+ * holds an incomplete frame or message, which its API does not show. Protocol violations are ignored here, because `ws`
+ * closes the connection.
  */
 class WireFrames {
   readonly #head = Buffer.alloc(2 + 8 + MASK_BYTES)
@@ -126,7 +133,7 @@ class WireFrames {
   /** Remaining payload bytes of the current frame; undefined while its header is incomplete. */
   #payloadLeft: number | undefined
   #isMidMessage = false
-  /** Number of frames since the last moment without an open frame or message. */
+  /** Number of frames that began since the last moment without an incomplete frame or message. */
   begun = 0
 
   /** True if no frame and no message is incomplete. */
@@ -134,7 +141,6 @@ class WireFrames {
     return this.#headBytes === 0 && !this.#isMidMessage
   }
 
-  /** @returns whether at some position in these bytes, including their start, no frame was open */
   see(chunk: Buffer): boolean {
     let wasClear = this.isClear
     for (let at = 0; at < chunk.length; ) {
@@ -148,7 +154,7 @@ class WireFrames {
     return wasClear
   }
 
-  /** @returns the number of consumed bytes, always 1 */
+  /** @returns the number of bytes read, always 1 */
   #readHead(chunk: Buffer, at: number): number {
     this.#head[this.#headBytes++] = chunk[at] ?? 0
     if (this.#headBytes === this.#headLength()) {
@@ -170,7 +176,7 @@ class WireFrames {
     return length === 126 ? this.#head.readUInt16BE(2) : length
   }
 
-  /** @returns the number of available bytes that belong to the payload */
+  /** @returns how many of the available bytes belong to the payload */
   #skip(there: number): number {
     const left = this.#payloadLeft ?? 0
     const skipped = Math.min(left, there)

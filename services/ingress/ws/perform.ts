@@ -65,7 +65,8 @@ export async function runRequest(
 }
 
 /**
- * Runs one `job.subscribe`: the events of `GET /v1/jobs/{id}/events`, with the same limit.
+ * Runs one `job.subscribe`. The client receives the events of `GET /v1/jobs/{id}/events`, with the same limit on open
+ * streams.
  *
  * @throws ServiceError as {@link followEvents}
  */
@@ -85,8 +86,8 @@ export async function runSubscription(
 }
 
 /**
- * Creates the call of a frame. API version and trace headers of the upgrade request apply to every call. Options of a
- * single call are in its frame.
+ * Creates the call of a frame. The API version and the trace headers of the upgrade request apply to every call on the
+ * connection. Options for a single call come only from its frame.
  */
 function callOf(
   { storage }: IngressContext,
@@ -108,8 +109,8 @@ function callOf(
 }
 
 /**
- * Removes the body from its frame, because the session references the frame until the request has ended. If the
- * endpoint can stream, then streaming is the default on a WebSocket.
+ * Removes the body from its frame and returns it. The session references the frame until the request has ended, so the
+ * body would otherwise stay in memory. If the endpoint can stream, then streaming is the default on a WebSocket.
  */
 function takeBodyOf(frame: CreateRequest, endpoint: JobEndpoint): Record<string, unknown> {
   const { body } = frame
@@ -126,7 +127,6 @@ interface SocketReplyOptions {
   readonly held: HeldBytes
   readonly sessionId: string
   readonly path: string
-  /** Route pattern as a metrics label. */
   readonly route: string
 }
 
@@ -138,18 +138,20 @@ interface SocketReplyOptions {
 export class SocketReply implements Reply {
   readonly kind: SocketReplyOptions['kind']
   readonly log: CallLog
-  /** True while an attached job runs for the connection. A drain waits for it. */
+  /** True while an attached job runs for the connection. A drain of the ingress waits for this job. */
   isAttached = false
   readonly #options: SocketReplyOptions
   readonly #left = new AbortController()
   readonly disconnected = this.#left.signal
-  /** True if the client cancelled before the job was accepted. A durable job is then cancelled when it is accepted. */
+  /**
+   * True if the client cancelled before a job was accepted. If a durable job is then accepted, it is cancelled at once.
+   */
   #isCancelled = false
   #hasLeft = false
   #askToCancel: (() => void) | undefined
   #sequence = 0
   #hasEnded = false
-  /** Body for `request.completed`; null after a stream. */
+  /** Body of `request.completed`; null if the answer was a stream. */
   #body = { status: 200, text: 'null' }
 
   constructor(context: Pick<IngressContext, 'log' | 'metrics'>, options: SocketReplyOptions) {
@@ -160,7 +162,10 @@ export class SocketReply implements Reply {
     this.#options = options
   }
 
-  /** A drain does not abort this: the connection stays open until its calls had time to end. */
+  /**
+   * This signal does not abort when the process drains, because the connection stays open until its calls had time to
+   * end.
+   */
   get disconnectedOrDraining(): AbortSignal {
     return this.disconnected
   }
@@ -184,7 +189,8 @@ export class SocketReply implements Reply {
   setHeader(): void {}
 
   /**
-   * Sets the job. From now on, the client can only request the cancellation of a durable job, which may still complete.
+   * Sets the job of the request. If the job is durable, then the client can now only request its cancellation, and the
+   * job may still complete.
    */
   accepted(jobId: string, cancel?: () => void): void {
     this.log.facts.job_id = jobId
@@ -195,7 +201,7 @@ export class SocketReply implements Reply {
     if (!this.isDisconnected) outbox.reply(frameText({ type: 'request.accepted', id, job_id: jobId }))
   }
 
-  /** Has no effect: WebSocket pings are the keep-alives. */
+  /** Has no effect, because the pings of the WebSocket are the keep-alives. */
   open(_form: ReplyForm): void {}
 
   frames(frames: readonly Frame[]): Promise<void> | undefined {
@@ -208,7 +214,10 @@ export class SocketReply implements Reply {
     return undefined
   }
 
-  /** Stores the body, which is sent with `request.completed`. A large body waits for buffer space like other output. */
+  /**
+   * Stores the body until `request.completed` is sent. A large body waits for space in the send buffer, as other output
+   * does.
+   */
   async whole(value: unknown, status = 200): Promise<void> {
     this.#body = { status, text: jsonTextOf(await writeYielding(value)) }
     await this.#options.outbox.waitForSpace(this.disconnected)

@@ -12,7 +12,6 @@ import { errorFrame, frameText, Outbox, type ReadFrame, ReadPause, readFrame, ty
 import { PartialMessage } from './partial.ts'
 import { type RequestOrigin, runRequest, runSubscription, SocketReply } from './perform.ts'
 
-/** Messages above this size, in bytes, are parsed with event-loop yields. */
 const LARGE_BYTES = 64 * 1024
 
 export interface SessionOptions {
@@ -33,12 +32,11 @@ export interface SessionOptions {
 /**
  * One WebSocket connection with the states `open → closing → closed`.
  *
- * While open, the session reads frames and runs their requests concurrently. At the first reason to close, no more
- * frames are accepted, and attached requests are cancelled. Durable jobs continue.
+ * While the connection is open, the session reads frames and runs their requests concurrently. At the first reason to
+ * close, no more frames are accepted, and attached jobs are cancelled. Durable jobs continue.
  */
 export class Session {
   readonly id = newId('ws_')
-  /** Number of requests and subscriptions since the connection opened. */
   begun = 0
   closeCode: number | undefined
   readonly #options: SessionOptions
@@ -47,7 +45,7 @@ export class Session {
   readonly #heartbeat: NodeJS.Timeout
   readonly #partial: PartialMessage
   readonly #pause: ReadPause
-  /** Settles when all received large messages are parsed; undefined if none is being parsed. */
+  /** Settles when all received large messages have been parsed. Undefined if none is being parsed. */
   #reading: Promise<void> | undefined
   #malformed = 0
   #bytesRead = 0
@@ -66,7 +64,8 @@ export class Session {
     const { budget, config } = context
     const onTooMuch = () => this.#onTooMuch()
     this.#partial = new PartialMessage({ ws, socket, budget, keyId, messageBytesMax: config.bodyBytesMax, onTooMuch })
-    // Protocol violations: `ws` closes the connection with 1002, 1007 or 1009.
+    // After a protocol violation, `ws` closes the connection with 1002, 1007 or 1009. The session stops its requests
+    // and drops the incomplete message.
     ws.on('error', () => {
       this.#stop()
       this.#partial.drop()
@@ -84,7 +83,7 @@ export class Session {
     return [...this.#replies.values()].some((reply) => reply.isAttached)
   }
 
-  /** Sends a frame that requests the client to finish and reconnect. */
+  /** Sends a frame that asks the client to finish its requests and to reconnect. */
   announceDrain(deadlineMs: number): void {
     this.#reply({ type: 'session.draining', deadline_seconds: Math.ceil(deadlineMs / 1_000) })
   }
@@ -114,18 +113,20 @@ export class Session {
     this.#outbox.reply(frameText(frame))
   }
 
-  /** Called when the memory budget for messages is used up. */
   #onTooMuch(): void {
     this.close(WS_CLOSE.overloaded, 'The memory for messages is used up. Try again shortly.')
   }
 
-  /** Large messages are parsed with event-loop yields. All messages are still processed in order of arrival. */
+  /**
+   * Large messages are parsed with event-loop yields. Later messages wait for them, so that all messages are processed
+   * in order of arrival.
+   */
   #onMessage(data: Buffer, isBinary: boolean): void {
     const held = this.#partial.take()
     if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
     if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(runToEnd(reading), held)
-    // While reading is paused, only messages that were already received still arrive.
+    // While reading is paused, only messages arrive that were already received.
     this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
       this.#onRead(await runYielding(reading), held)
@@ -136,7 +137,7 @@ export class Session {
     this.#reading = last
   }
 
-  /** @param held Released here, unless a request takes over the reservation */
+  /** @param held Reservation of the message, which is released here unless a request takes it over */
   #onRead(read: ReadFrame, held: HeldBytes): void {
     if (this.#isClosing) return held.release()
     if ('frame' in read) return this.#onFrame(read.frame, held)
@@ -194,7 +195,8 @@ export class Session {
     }
     this.#replies.set(id, reply)
     const end = (outcome: Outcome) => {
-      // Deleted before the final frame is sent, because the client may then reuse the id at once.
+      // The client may reuse the id as soon as it receives the final frame, so the entry is deleted before that frame
+      // is sent.
       this.#replies.delete(id)
       reply.end(outcome)
     }
@@ -204,7 +206,7 @@ export class Session {
     )
   }
 
-  /** Current state of the key, which may have been revoked or restricted since the connection opened. */
+  /** Current state of the key. The key may have been revoked or restricted since the connection opened. */
   #findKey(): Call['key'] | undefined {
     try {
       return this.#options.findKey()
@@ -217,7 +219,7 @@ export class Session {
   #beat(): void {
     const { socket, bounds, ws } = this.#options
     const now = performance.now()
-    // Any received bytes show that the client is alive: during a large frame, no pong can arrive.
+    // While a large frame arrives, no pong can arrive. Any received byte therefore shows that the client is alive.
     if (socket.bytesRead !== this.#bytesRead) {
       this.#bytesRead = socket.bytesRead
       this.#receivedAt = now
@@ -239,7 +241,7 @@ export class Session {
   }
 }
 
-/** Metrics label of a path. An unknown path becomes `none`, so that clients cannot create labels. */
+/** Metrics label of a path. Any unknown path becomes `none`. Otherwise clients could create any number of labels. */
 function routeOf(kind: SocketReply['kind'], path: string): string {
   if (kind === 'subscription') return path
   try {

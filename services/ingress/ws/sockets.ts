@@ -13,10 +13,10 @@ import { SOCKET_BOUNDS, type SocketBounds } from './frames.ts'
 import { Session } from './session.ts'
 
 /**
- * All WebSockets of one ingress (docs/guides/websocket.md): admission, count and shutdown.
+ * All WebSockets of one ingress (docs/guides/websocket.md): their admission, number and shutdown.
  *
- * A refused upgrade receives an HTTP error. Only for a key with too many connections, the connection is opened and then
- * closed with 4429. Browsers hide the reason of a refused upgrade from scripts.
+ * An upgrade is refused with an HTTP error, which browsers hide from scripts. A key with too many connections is
+ * refused differently: the connection is opened and then closed with 4429, which scripts can read.
  */
 export class Sockets {
   readonly #context: IngressContext
@@ -48,14 +48,13 @@ export class Sockets {
     context.metrics.gauge('sluice_websockets', {}, () => this.#sessions.size)
   }
 
-  /** Whether any connection has an attached request. */
   get isBusy(): boolean {
     return [...this.#sessions.keys()].some((session) => session.isBusy)
   }
 
   /** Handles an upgrade to `GET /v1/ws`, for the `upgrade` event of a server. */
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void {
-    // Errors of a disconnected client are ignored until `ws` handles the socket.
+    // Until `ws` handles the socket, its errors are ignored, because the client may disconnect during the upgrade.
     const ignore = () => {}
     socket.on('error', ignore)
     const opening = this.#openingOf(req)
@@ -77,14 +76,14 @@ export class Sockets {
     }
   }
 
-  /** Requests every client to finish and to reconnect to another ingress. */
+  /** Asks every client to finish its requests and to reconnect to another ingress. */
   announceDrain(): void {
     for (const session of this.#sessions.keys()) session.announceDrain(this.#context.config.drainMs)
   }
 
   /** Closes all connections with 1012 and waits for them, at most `lingerMs`. */
   async close(): Promise<void> {
-    // Wait for one event-loop iteration, so that jobs that just failed can send their errors.
+    // Jobs that just failed can send their errors during this iteration of the event loop.
     await new Promise((resolve) => setImmediate(resolve))
     const closed = [...this.#sessions].map(([session, ws]) => {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -142,7 +141,6 @@ export class Sockets {
     return opening
   }
 
-  /** Writes the access-log line of a connection when it ends. Requests have their own lines. */
   #log(req: IncomingMessage, status: number, more: object = {}): void {
     this.#openingOf(req).ended({ method: 'GET', path: WS_PATH, route: WS_PATH, status, more, isConnection: true })
   }
@@ -151,21 +149,20 @@ export class Sockets {
 export const WS_PATH = '/v1/ws'
 
 /**
- * Prefix of a key that is sent as a subprotocol. Browsers need this, because they cannot set headers. The key is
- * neither echoed nor logged.
+ * Prefix of a key that is sent as a subprotocol. Scripts in browsers send keys in this way, because they cannot set
+ * headers. The key is neither returned to the client nor logged.
  */
 const KEY_PREFIX = 'bearer.'
 
 /**
  * Whether a request is an upgrade to a WebSocket. Other upgrades, such as `Upgrade: h2c` of Java clients, are answered
- * as plain requests.
+ * as plain requests without an upgrade.
  */
 export function isSocketRequest(req: IncomingMessage): boolean {
   const isWebSocket = req.headers.upgrade?.toLowerCase() === 'websocket'
   return isWebSocket && req.method === 'GET' && req.url?.split('?')[0] === WS_PATH
 }
 
-/** Answers GET /v1/ws without an upgrade. */
 export function refusePlain(_context: IngressContext, { reply }: Call): never {
   reply.setHeader('upgrade', 'websocket')
   throw new ServiceError(
@@ -178,7 +175,10 @@ interface Credentials {
   readonly headers: IncomingHttpHeaders
 }
 
-/** Key of an upgrade request in the form of headers: from the usual headers, otherwise from the subprotocol. */
+/**
+ * Key of an upgrade request, in the form of headers. If the usual headers are absent, then the key is taken from the
+ * subprotocol.
+ */
 function credentialsOf({ headers }: IncomingMessage): Credentials {
   const { authorization, 'x-api-key': apiKey } = headers
   if (authorization !== undefined || apiKey !== undefined) {
@@ -207,7 +207,6 @@ function protocolsOf(headers: IncomingHttpHeaders): string[] {
   return (headers['sec-websocket-protocol'] ?? '').split(',').map((protocol) => protocol.trim())
 }
 
-/** Answers an upgrade with an HTTP error and closes the connection. */
 function refuseUpgrade(
   req: IncomingMessage,
   socket: Socket,
@@ -221,14 +220,15 @@ function refuseUpgrade(
   res.setHeader('x-request-id', requestId)
   res.setHeader('request-id', requestId)
   res.setHeader('connection', 'close')
-  // Required by RFC 6455 §4.4: a client of another version receives the supported one.
+  // A client that requests another version of the protocol learns the supported version from this header (RFC 6455
+  // §4.4).
   res.setHeader('sec-websocket-version', '13')
   res.once('finish', () => {
     res.detachSocket(socket)
     socket.end()
   })
   sendError(res, error, 'openai', requestId)
-  // The client may keep its side of the connection open.
+  // The client may keep its side of the connection open, so the socket is destroyed after `lingerMs`.
   const cut = setTimeout(() => socket.destroy(), lingerMs)
   socket.once('close', () => clearTimeout(cut))
   socket.resume()

@@ -1,6 +1,7 @@
 /**
- * Search of the guide in the browser: a combobox with a list of sections (WAI-ARIA Authoring Practices, combobox with list
- * autocomplete). The index is loaded at the first input. Keys: `/` focuses the search box, arrows select, Enter opens, Escape closes.
+ * Search of the guide in the browser: a combobox with a list of sections (WAI-ARIA Authoring Practices, combobox with
+ * list autocomplete). The index is loaded at the first input. Keys: `/` focuses the search box, arrows select, Enter
+ * opens, Escape closes.
  */
 const RESULTS_MAX = 12
 const SNIPPET_LENGTH = 150
@@ -53,12 +54,15 @@ async function search() {
     status.textContent = 'The search index could not be loaded. Try again.'
     return
   }
-  // The input changed while the index was loaded. A later call searches for the new words.
+  // The user changed the input while the index was loaded. A later call of this function searches for the new words.
   if (wordsOf(input.value).join(' ') !== words.join(' ')) return
   show(find(sections, words), words)
 }
 
-/** Sections in which each query word is the prefix of a word. Matches in headings rank above matches in text. */
+/**
+ * Returns sections in which each query word is the prefix of some word. Sections with matches in the heading come
+ * first.
+ */
 function find(sections, words) {
   const found = sections.flatMap((section) => {
     const counts = words.map((word) => {
