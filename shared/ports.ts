@@ -40,37 +40,39 @@ export interface Ports {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly unwatchBlobs: StopWatching
-  /** The job store; undefined if this process runs a single role without DATABASE_URL. */
+  /** Undefined if this process runs a single role and DATABASE_URL is not set. */
   readonly store: StoreView | undefined
   readonly pauses: Pauses
   openKeys(): Promise<KeyStore>
-  /** Opens the counters that all ingresses share; undefined if there is only one. The caller closes them. */
+  /** Opens the counters that all ingresses share; undefined if there is only one ingress. The caller closes them. */
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   unwatchModels(): void
-  /** The content filter; undefined if it is disabled. */
   readonly contentFilter: ContentFilter | undefined
   /** Concurrency limits of upstream servers, which workers of all processes share. */
   readonly upstreams: UpstreamFleet
-  /** Loads the code that opens engines. Loaded on demand, because it takes memory. */
+  /** Loads the code that opens engines. Processes without engines save its memory. */
   loadEngines(): Promise<EngineOpeners>
-  /** Opens the search backends for research, at least one. The caller closes them. */
+  /** Opens at least one search backend for research. The caller closes the backends. */
   openSearch(): Promise<SearchBackend[]>
   readonly localServer: LocalServer
   readonly sandbox: ChosenSandbox
-  /** Downloads and prepares the missing models or the sandbox of a pool, one pool at a time. Repeated calls are harmless. */
+  /**
+   * Downloads and prepares the missing models or the sandbox of a pool. Preparations run one after another. Calling again is
+   * harmless.
+   */
   prepareModels(pool: PoolName, onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
   readonly onFatal: (error: unknown) => void
 }
 
 /**
- * Opens the adapters that the settings select; no other code imports all adapters. Waits up to two minutes for unreachable
- * servers, so that a short outage does not stop starting processes.
+ * Opens the adapters that the settings select. No other code imports all adapters. Waits up to two minutes for unreachable servers,
+ * so that processes still start after a short outage.
  *
- * @param isWhole True if all roles run in this process; a store for a single process then suffices
- * @param role Names this process in Kafka, together with a random id
- * @param sandboxes Candidates in order of preference; default: as configured
- * @throws ConfigError, or the broker's list of all its problems
+ * @param isWhole True if all roles run in this process. A store for a single process is then enough
+ * @param role Part of this process's name in Kafka, together with a random id
+ * @param sandboxes Sandboxes to try, in this order; default: those of the settings
+ * @throws ConfigError, or an error with all problems of the broker
  */
 export async function openPorts(
   config: Config,
@@ -85,7 +87,7 @@ export async function openPorts(
   const models = loadModels(config.modelsFile, config.models)
   const metrics = new Metrics()
   const blobs = await openDiskBlobs(config.blobDir)
-  // Opened first, because the store refuses a second process on the same data directory.
+  // The store is opened first, because it refuses a second process on the same data directory.
   const store = await openStore(config, log, isWhole)
   const isFleet = store !== undefined && config.kafka !== undefined
   const unwatchBlobs = isFleet ? await watchFleetDirectory(config.blobDir, store, log) : () => undefined
@@ -94,7 +96,7 @@ export async function openPorts(
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
-  // With a store, the scheduler sweeps blobs.
+  // If there is a store, then the scheduler sweeps the blobs.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
@@ -105,7 +107,7 @@ export async function openPorts(
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal, model?: string) => localServer.connect(signal, model)
-  // If all roles share a process, then most calls are for models, so interpreters start only with the first run.
+  // If all roles share a process, then most calls are for models. Interpreters are then started only with the first code run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const loadEngines = async () => (await import('./ports/engines.ts')).engineOpeners({ config, upstreams, connect })
@@ -146,7 +148,7 @@ export function portsService({
 
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
-/** Preparations are sequential, because they would compete for the network and for the progress line of the terminal. */
+/** Preparations run one after another. At the same time they would compete for the network and for the terminal's progress line. */
 function openPreparation(
   models: ModelCatalogue,
   directory: string,
@@ -160,7 +162,7 @@ function openPreparation(
     const prepare = () =>
       pool === 'code' ? sandbox.prepare(report, signal) : prepareAll(own, directory, localServer, onProgress, signal)
     const next = last.then(prepare)
-    // The caller receives the error; the next preparation runs anyway.
+    // The caller of this preparation receives the error. The next preparation runs anyway.
     last = next.catch(() => {})
     return next
   }
@@ -178,7 +180,7 @@ async function prepareAll(
     const report = (fraction: number, message: string) => onProgress(id, fraction, message)
     await prepareWeights(engine.weights, directory, { onProgress: report, signal })
   }
-  // The local server also decodes audio for remote speech models and separates speakers for them.
+  // For remote speech models, the local server decodes audio and separates speakers, so it is prepared for them too.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
 }
@@ -208,9 +210,7 @@ async function loadProfanityFilter(): Promise<ContentFilter> {
   return openProfanityFilter()
 }
 
-/**
- * Opens the key store, which is all that the command line needs. The caller closes it. @param onProblem See {@link openFileKeys}
- */
+/** Opens only the key store, for the command line. The caller closes it. @param onProblem See {@link openFileKeys} */
 export async function openKeyStore(
   { databaseUrl, dataDir }: Config,
   onProblem?: (problem: string) => void,
@@ -226,7 +226,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     const { openPostgresStore } = await import('./store/postgres/postgres.ts')
     let isOpen = false
     const onProblem = (message: string, fields: Record<string, unknown>) => {
-      // Errors before the first connection are thrown to the caller and need no warning.
+      // An error before the first connection is thrown to the caller, so it needs no warning.
       if (isOpen) log.warn(fields, message)
     }
     const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)
@@ -257,7 +257,7 @@ async function openBroker(
 ): Promise<Broker> {
   const topics = topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs)
   if (!config.kafka) return await openMemoryBroker({ topics })
-  // Loaded on demand: the clients would double the memory of a process without Kafka.
+  // Loaded on demand, because the clients would double the memory of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka/kafka.ts')
   const { brokers, client, prefix, queuePartitions, replicationFactor, tls, sasl } = config.kafka
   const options: KafkaOptions = {

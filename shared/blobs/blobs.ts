@@ -1,7 +1,7 @@
 import type { Readable } from 'node:stream'
 
 /**
- * The blob port: values too large for a record, by key. A directory by default.
+ * The blob port stores values that are too large for a record, by key. The default adapter stores them in a directory.
  *
  * Promises every adapter keeps (test/shared/blobs/blobs.test.ts).
  * 1. After `put` resolves, `get` returns the complete value in every process.
@@ -11,28 +11,26 @@ import type { Readable } from 'node:stream'
  */
 export interface Blobs {
   /**
-   * @param key Letters, digits, `_` and `-` only.
-   * @param value A stream is stored as it arrives; if it fails, then `put` rejects and stores nothing.
+   * @param key Letters, digits, `_` and `-` only
+   * @param value A stream is stored piece by piece. If the stream fails, then `put` rejects and stores nothing
    */
   put(key: string, value: Buffer | AsyncIterable<Buffer>): Promise<void>
-  /** Copies a blob to another key. @throws ServiceError `not_found` */
   copy(from: string, to: string): Promise<void>
   /**
    * Opens a stream over a blob. The caller reads it to its end or destroys it.
    *
-   * @param range Bytes from `start` up to, not including, `end`; default: all.
+   * @param range Bytes from `start` to before `end`; default: all
    * @throws ServiceError `not_found`
    */
   open(key: string, range?: { readonly start: number; readonly end: number }): Promise<Readable>
-  /** Size of a blob in bytes. @throws ServiceError `not_found` */
   size(key: string): Promise<number>
   /** @throws ServiceError `not_found` */
   get(key: string): Promise<Buffer>
   delete(key: string): Promise<void>
   /**
-   * Deletes blobs older than `ageMs`, and remains of crashed `put` calls. Returns the number of deleted files.
+   * Deletes blobs older than `ageMs`, and files that crashed `put` calls left behind. Returns the number of deleted files.
    *
-   * @param choose Selects the blobs to delete, some hundred at a time; default: all.
+   * @param choose Receives some hundred old blobs at a time, and returns the keys to delete; default: all
    */
   sweep(ageMs: number, choose?: (old: readonly OldBlob[]) => Promise<readonly string[]>): Promise<number>
 }

@@ -7,18 +7,18 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Blobs, OldBlob } from './blobs.ts'
 
-/** Not `node:fs/promises`, whose `readFile` takes 25 % more CPU time. */
+/** `readFile` of `node:fs/promises` takes 25 % more CPU time than the version with a callback. */
 const readFile = promisify(readFileWithCallback)
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
-/** Retry-After on a full disk, in ms: a purge, which may free space, runs every minute. */
+/** In ms. A purge, which may free space on the full disk, runs every minute. */
 const FULL_RETRY_MS = 60_000
 const SWEEP_MAX = 256
 
 /**
- * Blobs as files of one directory. Several processes may share it, also over a network file system with atomic rename.
+ * Blobs as files of one directory. Several processes may share the directory, also over a network file system with atomic rename.
  *
- * @param directory Created for its owner only, because it holds user data.
+ * @param directory Created with access for its owner only, because blobs contain user data
  */
 export async function openDiskBlobs(directory: string): Promise<Blobs> {
   makeDirectory(directory)
@@ -33,7 +33,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       await write(partial)
       await rename(partial, path)
     } catch (error) {
-      // Delete the partial draft, or it would keep a full disk full.
+      // On a full disk, the partial draft would occupy space that others need.
       await rm(partial, { force: true }).catch(() => {})
       throw withoutRoom(error)
     }
@@ -48,7 +48,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     },
     async open(key, range) {
       const file = await open(pathOf(key)).catch(throwGone)
-      // Node expects the index of the last byte, not of the byte after it.
+      // In Node, `end` is the index of the last byte.
       return file.createReadStream(range && { start: range.start, end: range.end - 1 })
     },
     async size(key) {
@@ -58,7 +58,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       return await readFile(pathOf(key)).catch(throwGone)
     },
     async delete(key) {
-      // unlink instead of rm(), which would first call stat.
+      // `rm()` would first call stat, and `unlink` does not.
       await unlink(pathOf(key)).catch(passGone)
     },
     async sweep(ageMs, choose = async (old) => old.map(({ key }) => key)) {
@@ -76,7 +76,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
   }
 }
 
-/** Converts the error of a full disk or an exhausted disk quota to a temporary error, so that callers may retry. */
+/** Converts the error of a full disk or an exhausted disk quota to a temporary error, after which callers may retry. */
 function withoutRoom(error: unknown): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error
@@ -84,7 +84,7 @@ function withoutRoom(error: unknown): unknown {
   return new ServiceError('overloaded', message, { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true })
 }
 
-/** Old files of a directory, in chunks, because there may be very many. */
+/** Old files of a directory, in chunks, because the directory may have very many. */
 async function* olderThan(directory: string, ageMs: number): AsyncGenerator<OldBlob[]> {
   let old: OldBlob[] = []
   for await (const { name } of await opendir(directory)) {

@@ -1,9 +1,9 @@
 /**
- * Detects processes of a fleet with different BLOB_DIRs.
+ * Detects that processes of a fleet use different BLOB_DIRs.
  *
- * Each directory has a file with an id, made by its first process. All processes renew one lease in the store under the id of
- * their directory, rather than their own. If a process has another id, then the store refuses the lease, and the process logs
- * that its blobs are missing elsewhere. The lease expires with the last process, so a stopped fleet may move its directory.
+ * The first process in a directory writes a file with a random id. All processes renew one lease in the store, under the id of
+ * their directory. If a process has another id, then the store refuses the lease. The process then logs that other processes cannot
+ * find its blobs. The lease expires after the last process has ended, so a stopped fleet may use another directory.
  */
 import { randomBytes } from 'node:crypto'
 import { readFile, utimes, writeFile } from 'node:fs/promises'
@@ -20,7 +20,7 @@ const LEASE_MS = 60_000
 
 export type StopWatching = () => void
 
-/** Renews the lease until stopped, and logs if other processes have another directory. Never rejects. */
+/** Renews the lease until stopped. If other processes use another directory, then that is logged. Never rejects. */
 export async function watchFleetDirectory(
   directory: string,
   leases: Pick<Leases, 'holdLease'>,
@@ -56,13 +56,13 @@ export async function watchFleetDirectory(
   return atAlignedInterval(RENEW_MS, () => void renew(), { keepsAlive: false })
 }
 
-/** The id of a directory; undefined if no process has used it, or it does not exist. */
+/** The id of a directory; undefined if the directory does not exist or no process has used it. */
 export async function findDirectoryId(directory: string): Promise<string | undefined> {
   const text = await readFile(join(directory, ID_FILE), 'utf8').catch(() => '')
   return ID.test(text) ? text : undefined
 }
 
-/** Reads the id, or creates it. The file's mtime is renewed, because the sweep of blobs deletes old files. @param before Id from an earlier read */
+/** Reads or creates the id. The sweep of blobs deletes old files, so the mtime is renewed. @param before Id from an earlier read */
 async function keepId(directory: string, before: string | undefined): Promise<string> {
   const path = join(directory, ID_FILE)
   const made = before ?? randomBytes(16).toString('hex')
@@ -70,7 +70,7 @@ async function keepId(directory: string, before: string | undefined): Promise<st
     if (error.code !== 'EEXIST') throw error
   })
   const id = await findDirectoryId(directory)
-  // Another process is writing the file.
+  // The file exists but is incomplete, because another process is writing it.
   if (id === undefined) throw new Error(`${path} has no id yet`)
   const now = new Date()
   await utimes(path, now, now)

@@ -1,14 +1,14 @@
 export interface ContentFindings {
-  /** Categories found in the text. Findings are reported; the text is never cut. */
+  /** Categories found in the text. The text itself is never changed. */
   readonly detected: readonly ('jailbreak' | 'profanity')[]
 }
 
 /**
  * The content filter port: checks finished answers for `content_filter_results` (docs/reference/compatibility.md, Chat answers).
  *
- * An upstream that sends its own results takes precedence: its answers are not checked.
+ * If an upstream sends such results itself, then its answers are not checked.
  */
 export interface ContentFilter {
-  /** Checks the whole text of one choice. Bounded in time; never throws. */
+  /** Checks the whole text of one choice. Takes a bounded time and never throws. */
   classify(text: string): ContentFindings
 }

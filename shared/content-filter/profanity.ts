@@ -11,21 +11,20 @@ import {
 import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 import type { ContentFilter } from './content-filter.ts'
 
-/** Maximum checked text, in UTF-16 units: about 3 ms of CPU. */
+/** Maximum length of checked text, in UTF-16 units. Checking it takes about 3 ms of CPU. */
 const TEXT_MAX = 16 * 1024
-/** Letters that obscenity accepts twice in a row before it drops repetitions: ni_gg_er, fe_ll_atio. */
+/** In words, obscenity keeps two of these letters in a row (ni_gg_er, fe_ll_atio) and only one of any other letter. */
 const PAIRS = new Set([...'beolsg'].map((letter) => letter.charCodeAt(0)))
 const CODE_UNITS = 65_536
-/** Prefilter shared by all filters of this process; created by the first one. */
 let scan: ((text: string) => boolean) | undefined
 const DISGUISES = [resolveConfusablesTransformer(), resolveLeetSpeakTransformer(), toAsciiLowerCaseTransformer()]
 
 /**
- * Finds English profanity, also in common disguises, by the word list of the library obscenity. Context is ignored; the other categories need a
- * classifier or an upstream that has one.
+ * Finds English profanity, also in common disguises, by the word list of the library obscenity. Context is ignored. Other
+ * categories need a classifier or an upstream that has one.
  */
 export function openProfanityFilter(): ContentFilter {
-  // Built at the start, before any caller waits: with cold code it takes 15 ms.
+  // Building the scan takes 15 ms with cold code, so it is built before the first call.
   scan ??= openScan(TEXT_MAX)
   const mayMatch = scan
   let matcher: RegExpMatcher | undefined
@@ -39,10 +38,10 @@ export function openProfanityFilter(): ContentFilter {
 }
 
 /**
- * Creates a prefilter that is true for every text in which obscenity's English matcher finds a word, and for few others.
+ * Creates a prefilter. The filter accepts every text in which obscenity's English matcher finds a word, and few other texts.
  *
- * The matcher walks the text twice and then searches it once for each of 119 patterns. That takes 46 µs for 256 characters and 280 µs for
- * 2,000. The prefilter walks once, through a table, and searches once for all patterns: 3 µs and 22 µs.
+ * The matcher walks the text twice and then searches it once for each of 119 patterns. That takes 46 µs for 256 characters and 280
+ * µs for 2,000. The prefilter walks the text once, through a table, and searches once for all patterns: 3 µs and 22 µs.
  *
  * @param textMax Maximum text length, in UTF-16 units
  */
@@ -58,7 +57,7 @@ function openScan(textMax: number): (text: string) => boolean {
   return (text) => any.test(bytes.toString('utf16le', 0, 2 * writePlain(text, plain, units)))
 }
 
-/** Writes the text without disguises and repetitions. @returns Units written */
+/** Writes the text to `units` without disguises and repeated letters. @returns Number of units written */
 function writePlain(text: string, plain: Uint16Array, units: Uint16Array): number {
   let written = 0
   let last = -1
@@ -76,7 +75,7 @@ function writePlain(text: string, plain: Uint16Array, units: Uint16Array): numbe
 function undisguise(point: number): number {
   let plain: number | undefined = point
   for (const { transform } of DISGUISES) plain = plain === undefined ? undefined : transform(plain)
-  // The words are ASCII, so other characters cannot be part of one.
+  // All words of the list are ASCII, so another character cannot be part of one.
   return plain === undefined || plain >= CODE_UNITS ? 0 : plain
 }
 

@@ -5,9 +5,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { openProfanityFilter } from './profanity.ts'
 
-/** Characters checked between two event-loop yields: under a millisecond. */
+/** Number of characters that are checked between two event-loop yields, in under a millisecond. */
 const WINDOW_MAX = 2_048
-/** Overlap of two windows, so that a word of several parts is complete in one of them. */
+/** Two windows overlap by this number of characters, so that one of them contains a word of several parts completely. */
 const OVERLAP = 256
 
 /** Slurs against groups of people. */
@@ -22,8 +22,8 @@ const HARASSMENT = new Set([
 ])
 
 /**
- * The word list as a moderation engine: English words, plain or in common disguises (obscenity), each in one category. There is no context and no
- * degree: a score is 0 or 1. Categories that single words cannot show are always false. Images are not supported.
+ * The word list as a moderation engine. English words, plain or in common disguises (obscenity), each belong to one category.
+ * Context is ignored, and a score is 0 or 1. Categories that single words cannot show are always false. Images are not supported.
  */
 export function openWordList(): ModerationEngine {
   const filter = openProfanityFilter()
@@ -42,7 +42,10 @@ export function openWordList(): ModerationEngine {
     }
     return found
   }
-  /** One generator for all inputs: separate ones would each start a new time slice without yielding. */
+  /**
+   * One generator for all inputs. With one per input, each would begin a new time slice, and many inputs would block the event
+   * loop.
+   */
   const judgeAll = function* (inputs: readonly ModerationInput[]): Generator<undefined, ModerationResult[]> {
     const results: ModerationResult[] = []
     for (const input of inputs) {
@@ -80,7 +83,7 @@ function resultOf(found: ReadonlySet<ModerationCategory>): ModerationResult {
   }
 }
 
-/** Splits a text between words if possible: a piece of `classic` would be a word of the list. */
+/** Splits a text at white space if possible. A split inside `classic` would produce a word of the list. */
 function* windowsOf(text: string): Generator<string> {
   let start = 0
   while (start < text.length) {
@@ -92,7 +95,7 @@ function* windowsOf(text: string): Generator<string> {
   }
 }
 
-/** Last position after white space, at most {@link OVERLAP} before `at`; `at` if there is none. */
+/** Last position after white space among the {@link OVERLAP} characters before `at`; `at` if there is none. */
 function cutBefore(text: string, at: number): number {
   for (let place = at; place > at - OVERLAP; place--) if (/\s/.test(text[place - 1] ?? '')) return place
   return at

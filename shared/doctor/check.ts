@@ -6,26 +6,26 @@ export interface Finding {
   readonly check: string
   readonly status: 'ok' | 'skip' | 'warn' | 'fail'
   readonly message: string
-  /** The remedy; undefined if nothing is wrong. */
+  /** Remedy; undefined if there is no problem. */
   readonly remediation?: string
   /** Additional sentences, such as the guarantees of a sandbox. */
   readonly details?: readonly string[]
 }
 
-/** A read-only check of one dependency. An error that the check throws becomes a finding with status `fail`. */
+/** A read-only check of one dependency. If `run` throws, then the check yields a finding with status `fail`. */
 export interface Check {
   readonly name: string
-  /** The remedy if the check throws. */
+  /** Remedy that is shown if `run` throws. */
   readonly remediation: string
-  /** Maximum duration in ms; default 20,000. */
+  /** Time limit in ms; default: 20,000. */
   readonly msMax?: number
   run(config: Config): Promise<readonly Finding[]>
 }
 
-/** Default time limit of a check, in ms. Enough for most checks, because connection attempts end after 5 s. */
+/** Default time limit of a check, in ms. Connection attempts end after 5 s, so most checks take less. */
 const CHECK_MS_MAX = 20_000
 
-/** Runs a check with its time limit. Never rejects: an error or a timeout becomes a failed finding. */
+/** Runs a check with its time limit. Never rejects: an error or a timeout becomes a finding with status `fail`. */
 export async function runCheck(check: Check, config: Config): Promise<readonly Finding[]> {
   const { name, remediation, msMax = CHECK_MS_MAX } = check
   const stop = new AbortController()
@@ -46,7 +46,7 @@ export function ok(check: string, message: string): Finding {
   return { check, status: 'ok', message }
 }
 
-/** The finding for a dependency that is missing but not needed. The message gives the reason. */
+/** The finding for a dependency that this deployment does not need. @param message The reason */
 export function skipped(check: string, message: string): Finding {
   return { check, status: 'skip', message }
 }
@@ -59,7 +59,7 @@ export function failed(check: string, message: string, remediation: string): Fin
   return { check, status: 'fail', message, remediation }
 }
 
-/** The remedy that an adapter attached to the error, or to one of its causes. */
+/** The remedy that an adapter has attached to the error or to one of its causes. */
 function remediationOf(error: unknown): string | undefined {
   if (!(error instanceof Error)) return undefined
   const { remediation } = error as { remediation?: unknown }
@@ -68,10 +68,10 @@ function remediationOf(error: unknown): string | undefined {
 
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
-  // If several addresses failed, then the outer message is empty and the inner errors have the reason.
+  // If connections to several addresses failed, then the outer message is empty, and the inner errors have the reasons.
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
-  // If the cause has a remedy, then the outer message was written for API callers: omit it.
+  // If the cause has a remedy, then the outer message is meant for API callers and is omitted.
   if (remediationOf(error.cause) !== undefined) return cause
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }

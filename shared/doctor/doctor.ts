@@ -2,8 +2,8 @@ import type { Check } from './check.ts'
 import { blobsCheck, dataCheck, modelsCheck, weightsCheck } from './machine.ts'
 
 /**
- * Checks of this machine's dependencies, ordered so that each check needs only those before it. `sluice doctor` and the service run the same checks,
- * so both report the same sentences. Client libraries are loaded only when these checks are requested.
+ * Checks of this machine's dependencies. A check needs only dependencies that earlier ones have checked. `sluice doctor` and the
+ * service run these checks, so both report the same sentences. Client libraries are loaded only on request.
  */
 export async function checksOfMachine(): Promise<readonly Check[]> {
   const { postgresCheck } = await import('./postgres.ts')

@@ -1,6 +1,8 @@
 import { type Finding, failed, ok, warned } from './check.ts'
 
-/** Wait of the oldest job, in seconds, above which a pool is reported: either without free slots, or with models at capacity. */
+/**
+ * Maximum wait of the oldest job, in seconds. A longer wait is reported if all slots, or all permits of a model, are in use.
+ */
 const LONG_WAIT = 60
 
 export interface PoolFacts {
@@ -8,10 +10,10 @@ export interface PoolFacts {
   readonly workers: number
   readonly slots: number
   readonly free: number
-  /** Calls and durable jobs that are queued, in the broker and in the store. */
+  /** Queued calls and durable jobs, in the broker and in the store. */
   readonly waiting: number
   readonly oldestSeconds: number | undefined
-  /** Models for which every permit of some worker is in use while jobs are queued. */
+  /** Models with queued jobs whose permits are all in use at some worker. */
   readonly fullModels: readonly string[]
   /** Whether a configured model or feature needs a worker of this pool. */
   readonly isNeeded: boolean
@@ -19,19 +21,19 @@ export interface PoolFacts {
 
 export interface FleetFacts {
   readonly broker: { readonly name: string; readonly isReachable: boolean; readonly missing?: readonly string[] }
-  /** State of the store; undefined if this deployment has none. */
+  /** Undefined if this deployment has no store. */
   readonly store: { readonly name: string; readonly isReachable: boolean; readonly isFull: boolean } | undefined
   readonly pools: readonly PoolFacts[]
-  /** Unfinished durable jobs and their maximum (DURABLE_JOBS_MAX); undefined until both are known. */
+  /** Number of unfinished durable jobs, and DURABLE_JOBS_MAX; undefined until both are known. */
   readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
-  /** Models whose upstreams all fail, with the number of workers that report the failure. */
+  /** Models for which all upstreams fail, and the number of workers that report this. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
-  /** Dead letters among the newest records; undefined until they were counted. */
+  /** Dead letters among the newest records; undefined until counted. */
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
 }
 
-/** Present problems of the fleet with their remedies, failures first. If there is no problem, then the result is one `ok` finding. */
+/** Present problems of the fleet with their remedies, failures first; one finding `ok` if there are none. */
 export function fleetFindings(facts: FleetFacts): readonly Finding[] {
   const { broker, store, pools, durable, paused, failing, deadLetters } = facts
   const findings = [
@@ -80,7 +82,7 @@ function storeFull(name: string): Finding {
   return failed('store', message, 'Free space on that disk, or give the database a larger one. No restart is needed.')
 }
 
-/** A project may use as many durable jobs as are still free, so one project alone is refused at half of the maximum. */
+/** A project may use as many durable jobs as are still free. One project alone is therefore refused at half of the maximum. */
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
   const remediation =
@@ -112,8 +114,8 @@ function poolFinding(pool: PoolFacts): Finding[] {
 }
 
 /**
- * If a job waits long although slots and models are free, then the cause is another limit, for example of the job's key. Such a
- * wait is intended and not reported.
+ * If a job waits although slots and permits are free, then another limit delays it, such as that of its key. Such a wait is
+ * intended, so it is not reported.
  */
 function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []

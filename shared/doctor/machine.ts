@@ -10,9 +10,9 @@ import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.
 
 const NODE_MAJOR_MIN = 24
 const GIB = 1024 ** 3
-/** Free space below which a check warns, because a few large bodies would fill the disk. */
+/** Below this free space a check warns, because a few large bodies would fill the disk. */
 const FREE_BYTES_MIN = GIB
-/** Free space below which the disk counts as full, because a single body may be as large. */
+/** Below this free space the disk counts as full, because a single body may be as large. */
 const FULL_BYTES = 32 * 1024 ** 2
 
 export function nodeFinding(): Finding {
@@ -21,7 +21,6 @@ export function nodeFinding(): Finding {
   return failed('node', `${version} is too old`, `Run npm ci, which installs Node ${NODE_MAJOR_MIN}, and use npx.`)
 }
 
-/** Checks the data directory: exists or can be created, is writable, has free space. */
 export const dataCheck: Check = {
   name: 'data',
   remediation: 'Set DATA_DIR to a directory that this user may write.',
@@ -30,7 +29,7 @@ export const dataCheck: Check = {
   },
 }
 
-/** Checks the directory of the blobs, unless it is part of the data directory. */
+/** Checks the directory of the blobs, unless it is inside the data directory. */
 export const blobsCheck: Check = {
   name: 'blobs',
   remediation: 'Set BLOB_DIR to a directory that this user may write.',
@@ -69,7 +68,7 @@ async function nearest(path: string): Promise<string> {
   return isThere ? parent : await nearest(parent)
 }
 
-/** Checks the model catalogue, and that the environment has the API keys it names. */
+/** Checks the model catalogue, and that the environment contains the API keys that the catalogue names. */
 export const modelsCheck: Check = {
   name: 'models',
   remediation: 'docs/operate/models.md describes the file; MODELS_FILE is its path.',

@@ -5,7 +5,7 @@ import { type Check, type Finding, failed, ok, skipped, warned } from './check.t
 
 const VERSION_MIN = 13
 
-/** Checks Postgres if DATABASE_URL is set: reachable, new enough, writable, with the schema of this version. */
+/** Checks Postgres if DATABASE_URL is set: its version, write access and the database schema. */
 export const postgresCheck: Check = {
   name: 'postgres',
   remediation: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',
@@ -50,7 +50,7 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, remediation)
 }
 
-/** Whether this process sees the blobs that other processes write. If no process has registered a directory, then there is no finding. */
+/** Whether this process sees the blobs of other processes. If no process has registered its directory, then there is no finding. */
 async function sharedBlobsFindings({ blobs_id }: PostgresFacts, blobDir: string): Promise<Finding[]> {
   if (blobs_id === undefined) return []
   if ((await findDirectoryId(blobDir)) === blobs_id)

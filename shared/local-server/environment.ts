@@ -21,19 +21,18 @@ import { buildEnvironment, buildModel } from './environment-build.ts'
 import { OPTIONAL_MODELS, WEIGHT_WHEELS } from './weights-manifest.ts'
 
 /*
- * The environment of the local model server: its Python packages and models, in one directory that is prepared once. If the Python
- * version that built the environment is replaced, the directory is removed and prepared again.
+ * The environment of the local model server: its Python packages and models in one directory, which is prepared once. If the Python
+ * that built the environment is replaced by another version, then the directory is removed and prepared again.
  */
 
 const REQUIREMENTS = fileURLToPath(new URL('./python/requirements.txt', import.meta.url))
 
 export interface Environment {
   readonly directory: string
-  /** Python that built the environment. The binary packages of the environment fit no other version. */
+  /** The Python that built the environment. The environment's binary packages work only with this version. */
   readonly python: Python
 }
 
-/** State of the environment below `parent`. Another process may be preparing it. */
 export async function getEnvironmentState(parent: string): Promise<PreparationState<Environment>> {
   const place = await placeIn(parent)
   const state = await getDirectoryState<Python>(place)
@@ -42,10 +41,10 @@ export async function getEnvironmentState(parent: string): Promise<PreparationSt
 }
 
 /**
- * Prepares the environment if it is absent, and returns it. Concurrent calls, also of several processes, share the work. A call may
- * be interrupted at any point: the next call continues after the finished steps.
+ * Prepares the environment if it is absent, and returns it. Concurrent calls share the work, even if they run in several processes.
+ * If a call is interrupted, then the next call continues after the finished steps.
  *
- * @throws ServiceError `model_loading` saying in one line what is missing (Python, pip, the network), or the abort reason
+ * @throws ServiceError `model_loading` with one line about the missing dependency (Python, pip, the network); the abort reason
  */
 export async function prepareEnvironment(parent: string, options: PrepareOptions = {}): Promise<Environment> {
   const place = await placeIn(parent)
@@ -57,12 +56,12 @@ export async function prepareEnvironment(parent: string, options: PrepareOptions
   return { directory: place.directory, python }
 }
 
-/** The state of a model of the server. Models that every environment contains are ready. */
+/** State of one of the server's models. A model that every environment contains is always ready. */
 export async function getModelState(environment: Environment, name: string): Promise<PreparationState<string>> {
   return await getPreparationState(modelIn(environment, name))
 }
 
-/** Prepares an optional model if it is absent, with the guarantees of {@link prepareEnvironment}. */
+/** Prepares an optional model if it is absent. Concurrency, interruption and errors are as for {@link prepareEnvironment}. */
 export async function prepareModel(
   environment: Environment,
   name: string,

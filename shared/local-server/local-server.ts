@@ -17,9 +17,9 @@ import {
 import type { ServerProcess } from './server-process.ts'
 
 /*
- * Manages the local model server: a Python process that serves the OpenAI dialect on a UNIX socket. The server transcribes speech,
- * finds speakers, computes embeddings and decodes audio. The first call starts the process. The process stops after `idleMs`
- * without calls, and the next call after a stop or crash starts another.
+ * Manages the local model server, a Python process that serves the OpenAI API on a UNIX socket. The server transcribes speech,
+ * finds speakers, computes embeddings and decodes audio. The first call starts the process. After `idleMs` without calls the
+ * process is stopped. If the process was stopped or has crashed, then the next call starts another one.
  *
  *   stopped → starting → running → stopped (idle, crash)
  */
@@ -28,13 +28,10 @@ const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
-/**
- * Maximum crashes within CRASH_WINDOW_MS. After that many crashes, the server is not started until the oldest crash is outside
- * the window.
- */
+/** After this number of crashes within CRASH_WINDOW_MS, the server is not started until the oldest crash is outside the window. */
 const CRASHES_MAX = 5
 const CRASH_WINDOW_MS = 5 * 60_000
-/** Maximum time that a call waits for a restart. If the backoff is longer, the call fails with Retry-After. */
+/** Maximum time that a call waits for a restart. If the backoff is longer, then the call fails with Retry-After. */
 const WAIT_MS_MAX = 1_000
 
 export interface LocalServerOptions {
@@ -44,15 +41,15 @@ export interface LocalServerOptions {
   readonly log: Log
   /** Time without a call after which the process is stopped. Default: 10 minutes. */
   readonly idleMs?: number | undefined
-  /** Limit of the private memory of each server process. Default: 2 GiB. The decoder always has 1 GiB. */
+  /** Limit of the private memory of each server process. Default: 2 GiB. For the audio decoder the limit is always 1 GiB. */
   readonly memoryBytesMax?: number | undefined
   /** Maximum length of decoded audio. Default: 4 hours. */
   readonly audioSecondsMax?: number | undefined
 }
 
 /**
- * A connection to the running server, for undici's `request`. Call `connect` before each request: the process may
- * change.
+ * A connection to the running server, for undici's `request`. Call {@link LocalServer.connect} before each request, because another
+ * process may have been started.
  */
 export interface LocalConnection {
   readonly origin: string
@@ -77,7 +74,6 @@ export class LocalServer {
     this.#options = options
   }
 
-  /** State of the environment. Another process may be preparing it. */
   async state(): Promise<PreparationState<Environment>> {
     return await getEnvironmentState(this.#options.directory)
   }
@@ -86,7 +82,7 @@ export class LocalServer {
    * Prepares the Python packages and models, unless they are ready.
    *
    * @param onProgress Called with a fraction from 0 to 1 and the name of the running step
-   * @throws ServiceError `model_loading` saying in one line what is missing, or the abort reason
+   * @throws ServiceError `model_loading` with one line about the missing dependency; the abort reason
    */
   async prepare(onProgress?: OnProgress, signal?: AbortSignal): Promise<void> {
     const { directory, python } = this.#options
@@ -95,12 +91,12 @@ export class LocalServer {
   }
 
   /**
-   * Returns a connection, and starts the server if needed. If the environment or the model is missing, the call starts its
-   * preparation in the background and throws.
+   * Returns a connection, and starts the server if needed. If the environment or the model is missing, then its preparation is
+   * started in the background, and the call fails.
    *
-   * @param model The model that the call needs. Absent: a model that every environment contains.
-   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation runs (the message contains the progress) or failed, or
-   *   if the server does not start or crashed too often. Also throws the abort reason.
+   * @param model The model that the call needs. Absent: a model that every environment contains
+   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation runs or has failed. Also if the server does not start or
+   * crashed too often. Or the abort reason
    */
   async connect(signal: AbortSignal, model?: string): Promise<LocalConnection> {
     signal.throwIfAborted()
@@ -127,7 +123,7 @@ export class LocalServer {
     for (const preparation of this.#models.values()) await preparation.settled()
   }
 
-  /** At most one start at a time, for all waiting calls. If a waiting call is aborted, the start continues. */
+  /** Starts the server once for all waiting calls. If one of these calls is aborted, then the start continues. */
   #start(): Promise<ServerProcess> {
     this.#starting ??= this.#startOnce().finally(() => {
       this.#starting = undefined
@@ -141,7 +137,7 @@ export class LocalServer {
     const { log, memoryBytesMax = MEMORY_BYTES_MAX, audioSecondsMax = AUDIO_SECONDS_MAX } = this.#options
     const startedMs = performance.now()
     const limits = { memoryBytesMax, audioSecondsMax }
-    // Imported late: the HTTP client would cost memory in processes that never start the server.
+    // The import loads the HTTP client, whose memory is saved in processes that never start the server.
     const { ServerProcess } = await import('./server-process.ts')
     const server = await ServerProcess.start(environment, limits, log, this.#closing.signal).catch((error) => {
       if (!this.#closing.signal.aborted) this.#crashesMs.push(performance.now())
@@ -181,9 +177,9 @@ export class LocalServer {
   }
 
   /**
-   * Waits for the backoff after a crash.
+   * Waits until the backoff after the last crash has elapsed.
    *
-   * @throws ServiceError `model_loading` if the backoff exceeds {@link WAIT_MS_MAX}, after repeated crashes
+   * @throws ServiceError `model_loading` if the backoff exceeds {@link WAIT_MS_MAX} or the server crashed too often
    */
   async #keepBudget(): Promise<void> {
     const now = performance.now()
@@ -218,7 +214,7 @@ export class LocalServer {
       if (!server) return
       if (server.isBusy) this.#lastCallMs = performance.now()
       if (performance.now() - this.#lastCallMs < idleMs) return
-      // Later calls start another process.
+      // A call that arrives during the stop starts another process.
       this.#running = undefined
       clearInterval(this.#idleTimer)
       log.info({ pid: server.pid }, 'local model server stopped (idle)')

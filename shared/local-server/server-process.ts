@@ -14,34 +14,33 @@ import type { Environment } from './environment.ts'
 
 const LINE_CHARACTERS_MAX = 2_000
 
-/** Maximum logged lines per minute: a library that warns about every audio frame must not fill the disk. */
+/** Maximum logged lines per minute. Otherwise a library that warns about every audio frame could fill the disk. */
 const LINES_A_MINUTE = 60
 const MINUTE_MS = 60_000
 
-/** Origin of the request URLs. The host is ignored: all requests go to the UNIX socket. */
+/** Origin of the request URLs. All requests go to the UNIX socket, so the host has no meaning. */
 const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))
-/** Maximum time until the server is healthy. The first start on a busy machine reads 100 MB of libraries. */
+/** Maximum time until the server is healthy. On a busy machine, the first start takes long because it reads 100 MB of libraries. */
 const START_MS = 60_000
 const POLL_MS = 50
 const STOP_MS = 5_000
-/** Maximum concurrent connections. The server accepts 128. */
 const CONNECTIONS = 96
 /**
- * Maximum time until the response headers. Without streaming, the headers follow the complete transcription, which takes long for
- * hours of audio; callers set shorter limits.
+ * Maximum time until the response headers. Without streaming, the headers are sent after the complete transcription, which may take
+ * hours. Callers set shorter limits.
  */
 const HEADERS_MS = 2 * 3600_000
-/** Maximum pause between two chunks of a response. A stream reports progress with every segment. */
+/** Maximum pause between two chunks of a response. A stream sends an event with every transcribed segment. */
 const BODY_MS = 300_000
 
 /**
- * The complete environment variables of the server. The server reads hostile files, so our own variables, which may contain keys, are
- * not inherited.
+ * All environment variables of the server. The server parses hostile files, so it must not inherit the variables of this process,
+ * which may contain keys.
  *
- * By default glibc keeps freed memory per thread: 1.3 GB for two threads with long texts. If large blocks are returned to the system
- * at once, the process needs 0.5 GB.
+ * By default glibc keeps freed memory per thread, which was 1.3 GB for two threads with long texts. These settings return large
+ * blocks to the system at once, which reduced it to 0.5 GB.
  */
 const VARIABLES = {
   LANG: 'C.UTF-8',
@@ -59,9 +58,8 @@ export class ServerProcess {
   readonly #child: ChildProcessByStdio<Writable, null, Readable>
   readonly #runDir: string
   readonly #socketPath: string
-  /** HTTP connections to the UNIX socket. The host of a URL is ignored. */
+  /** HTTP connections to the UNIX socket. */
   readonly pool: Pool
-  /** Prefix of the request URLs. */
   readonly origin = ORIGIN
   readonly exited: Promise<number | string>
 
@@ -79,14 +77,14 @@ export class ServerProcess {
       ([code, killedBy]) => code ?? killedBy,
       (error: Error) => error.message,
     )
-    // If the process ends, stdin emits EPIPE. `exited` already reports the end.
+    // If the process ends, then stdin emits EPIPE. `exited` already reports the end, so the error is ignored.
     child.stdin.on('error', () => {})
   }
 
   /**
-   * Starts the server and waits until it is healthy.
+   * Starts the server and waits until it is healthy. If this fails, then no process remains.
    *
-   * @throws ServiceError `model_loading` if the server is not healthy within a minute; or the abort reason. No process remains then.
+   * @throws ServiceError `model_loading` if the server is not healthy within a minute; the abort reason
    */
   static async start(environment: Environment, limits: Limits, log: Log, signal: AbortSignal): Promise<ServerProcess> {
     const runDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
@@ -121,7 +119,7 @@ export class ServerProcess {
     return this.pool.stats.size > 0
   }
 
-  /** Sends SIGTERM, then SIGKILL after STOP_MS, and waits for the end. Running calls fail. */
+  /** Sends SIGTERM, and SIGKILL after STOP_MS. Resolves when the process has ended. Running calls fail. */
   async stop(): Promise<void> {
     this.#child.kill('SIGTERM')
     const timer = setTimeout(() => this.#child.kill('SIGKILL'), STOP_MS)
@@ -137,7 +135,7 @@ export class ServerProcess {
   }
 
   async #poll(signal: AbortSignal): Promise<void> {
-    // Uses a separate client, because after a failed connection the pool's count of requests in flight is wrong.
+    // After a failed connection, undici's pool counts requests in flight wrongly, so this check has a client of its own.
     const client = new Client(ORIGIN, { socketPath: this.#socketPath })
     try {
       while (!(await isHealthy(client, signal))) await sleep(POLL_MS, undefined, { signal })
@@ -153,13 +151,13 @@ async function isHealthy(client: Client, signal: AbortSignal): Promise<boolean> 
     await body.dump()
     return statusCode === 200
   } catch {
-    // Either the server does not listen yet, or the signal aborted the wait.
+    // The server does not listen yet, unless the signal has aborted the wait.
     signal.throwIfAborted()
     return false
   }
 }
 
-/** Logs the server's stderr. JSON lines are its own; all other lines come from libraries. */
+/** Logs the server's stderr. The server writes JSON lines; all other lines come from libraries. */
 function logOutput(stderr: Readable, log: Log): void {
   let windowMs = Date.now()
   let lines = 0
@@ -178,7 +176,7 @@ function logLine(line: string, log: Log): void {
   const fields = parse(line)
   if (!fields) return log.warn({ line }, 'local model server output')
   const { msg, ...rest } = fields
-  // `is_complete: false` means that the server could not apply all restrictions of its sandbox to itself.
+  // `is_complete: false` means that the operating system lacks some of the restrictions that the server applies to itself.
   if (rest.is_complete === false) log.warn(rest, String(msg))
   else log.info(rest, String(msg))
 }

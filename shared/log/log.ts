@@ -3,31 +3,31 @@ import { type Logger, pino } from 'pino'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Log form of an error. pino's default copies message, stack, causes and all other properties. Any of these may quote user data:
- * a prompt, a row that a database refused, invalid JSON, a server's address.
+ * Log form of an error. pino's default form copies the message, the stack, the causes and all other properties. Each of these may
+ * quote user data: a prompt, a row that a database refused, invalid JSON, a server's address.
  *
- * So the properties are chosen here, and messages are logged only if they cannot contain data of a call.
- * 1. A ServiceError about the caller's request (below 500) has its code only: its message quotes the request.
- * 2. The cause of an `internal_error` has its class and stack frames only: a bug's message quotes values.
- * 3. JavaScript's own errors never have their message, for the same reason.
- * 4. Every other error, of a broker, a store or a disk, has its message.
+ * The properties are therefore chosen here. Messages are logged only if they cannot contain data of a call:
+ * 1. A ServiceError with a status below 500 is logged with its code only, because its message quotes the caller's request.
+ * 2. The cause of an `internal_error` is logged with its class and stack frames only, because a bug's message may quote values.
+ * 3. JavaScript's own errors are logged without their message for the same reason.
+ * 4. All other errors, of a broker, a store or a disk, are logged with their message.
  */
 
 const MESSAGE_MAX = 1_000
 const FRAMES_MAX = 20
 const CAUSES_MAX = 5
 
-/** An error in the log. An error may add `facts`, such as the HTTP status of an upstream. */
+/** An error in the log. Some errors add fields from their `facts`, such as the HTTP status of an upstream. */
 interface ErrorFields {
   type: string
   code?: string | number
   message?: string
-  /** Stack frames, without the message that V8 puts above them. */
+  /** Stack frames, without the message that V8 writes before them. */
   stack?: string
   cause?: object
 }
 
-/** Errors whose message V8 or zod builds from values: `Unexpected token 'M', "My secret" is not valid JSON`. */
+/** Errors whose message V8 or zod composes from values, such as `Unexpected token 'M', "My secret" is not valid JSON`. */
 const QUOTING = [SyntaxError, TypeError, RangeError, URIError, EvalError]
 const isQuoting = (error: Error) => error.name.endsWith('ZodError') || QUOTING.some((type) => error instanceof type)
 
@@ -57,7 +57,7 @@ function isCode(code: unknown): code is string | number {
   return typeof code === 'number' || (typeof code === 'string' && /^[\w.-]{1,64}$/.test(code))
 }
 
-/** The stack after the message, which may itself contain lines that look like frames. */
+/** The stack without the message, because the message may contain lines that look like frames. */
 function framesOf({ stack = '', message }: Error): string {
   const lines = stack.slice(Math.max(0, stack.indexOf(message)) + message.length).split('\n')
   return lines
@@ -67,8 +67,8 @@ function framesOf({ stack = '', message }: Error): string {
 }
 
 /**
- * The log as text for a terminal; programs get JSON (`log.ts`). Both formats have equal content, except that the text omits
- * fields that every line repeats.
+ * The log as text for a terminal. Otherwise the log is JSON. Both have the same content, except that the text omits fields that
+ * every line repeats.
  */
 
 const ERROR = 50
@@ -95,7 +95,7 @@ const SERIALIZERS = { err: errorFields }
 export function openLog(level: string, service: string): Log {
   const options = { level, base: { service }, timestamp: pino.stdTimeFunctions.isoTime, serializers: SERIALIZERS }
   if (!process.stdout.isTTY) return pino(options, new BatchedLines(pino.destination({ fd: 1, sync: true })))
-  // Clears the terminal line first, because a progress bar may be in it. The bar is drawn again below the log line.
+  // A progress bar may be in the terminal line, so the line is cleared first. The bar is drawn again below the log line.
   return pino(options, { write: (json) => process.stdout.write(`\r\x1b[K${logText(json)}`) })
 }
 
@@ -104,8 +104,8 @@ interface LineSink {
 }
 
 /**
- * Buffers log lines and writes them once per event-loop iteration: a busy process writes many lines, and each write is a system call. Buffered lines
- * are written before the process exits; only a killed process loses those of its last iteration.
+ * Buffers log lines and writes them once per event-loop iteration, because each write is a system call. Buffered lines are written
+ * before the process exits. A process that is killed loses the lines of its last iteration.
  */
 export class BatchedLines implements LineSink {
   readonly #sink: LineSink
@@ -117,7 +117,6 @@ export class BatchedLines implements LineSink {
     process.once('exit', this.#flush)
   }
 
-  /** Buffers one line, including its newline. */
   write(line: string): void {
     if (this.#waiting === '') setImmediate(this.#flush)
     this.#waiting += line
@@ -134,8 +133,8 @@ export class BatchedLines implements LineSink {
 /**
  * Formats one JSON log line, such as `14:39:43 service ready role=ingress`.
  *
- * An error shows its message, and its stack from level `error` on. Control characters are removed, so that logged text cannot send commands to the
- * terminal.
+ * The text of an error contains its message and, from level `error` on, its stack. Control characters are removed, so that logged
+ * text cannot send commands to the terminal.
  */
 export function logText(json: string): string {
   const { level, time, service: _, msg, err, ...fields } = JSON.parse(json)
@@ -153,7 +152,7 @@ function whyText({ message, code, type, cause }: Record<string, unknown>): strin
   return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
 }
 
-/** A value that is a single word is unchanged. Any other value is written as JSON, so that its end is visible. */
+/** A value that is a single word is written as it is. Any other value is written as JSON, so that its end is visible. */
 function valueText(value: unknown): string {
   if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
   return isWord(value) ? value : JSON.stringify(value)

@@ -8,7 +8,6 @@ import { ConfigError } from '#shared/config/config.ts'
 import { problemTexts } from '#shared/config/problem.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 
-/** Maximum number of similar model names in the error about an unknown name. */
 const NEAREST_MAX = 5
 const FILE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -17,9 +16,11 @@ export interface Models {
   find(name: string): ModelConfig | undefined
 }
 
-/** The model catalogue of the service. {@link become} changes it while the process runs, so callers must not cache its results. */
+/**
+ * The model catalogue of the service. {@link become} replaces its models while the process runs, so callers must not cache results.
+ */
 export class ModelCatalogue implements Models {
-  /** Models that the workers of this process run: all, unless MODELS lists some. */
+  /** Models that the workers of this process run; all models, unless the setting MODELS lists some. */
   readonly served: Models
   readonly #byName = new Map<string, ModelConfig>()
   readonly #listeners = new Set<() => void>()
@@ -28,8 +29,8 @@ export class ModelCatalogue implements Models {
 
   /**
    * @param served Names of the models that the workers of this process run; undefined: all
-   * @param codePrice Price of code runs.
-   * @throws ConfigError if an id or alias repeats, or a fallback does not exist
+   * @param codePrice Price of code runs
+   * @throws ConfigError if an id or alias is not unique, or a fallback does not exist
    */
   constructor(models: readonly ModelConfig[], served?: readonly string[], codePrice?: Price) {
     this.#models = models
@@ -74,7 +75,7 @@ export class ModelCatalogue implements Models {
     }
   }
 
-  /** Replaces the models by those of another catalogue and calls the listeners. Unchanged models keep their object identity. */
+  /** Replaces the models by those of another catalogue, then calls the listeners. Unchanged models stay the same objects. */
   become(next: ModelCatalogue): void {
     const before = new Map(this.#models.map((model) => [model.id, model]))
     this.#models = next.models.map((model) => {
@@ -92,14 +93,13 @@ export class ModelCatalogue implements Models {
     return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
 
-  /** Calls the listener after each change. @returns A function that removes the listener */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
 }
 
-/** A live view of the listed models. Names that no longer exist are ignored. */
+/** View of the listed models of a catalogue, also after changes. Names that do not exist are ignored. */
 function servedOf(catalogue: Models, names: readonly string[]): Models {
   const isServed = (model: ModelConfig) => [model.id, ...model.aliases].some((name) => names.includes(name))
   return {
@@ -117,7 +117,7 @@ function servedOf(catalogue: Models, names: readonly string[]): Models {
  * Reads models.yaml.
  *
  * @param served Names of the models that the workers of this process run; undefined: all
- * @throws ConfigError with the file and every problem in it, or the unknown names in MODELS
+ * @throws ConfigError with the file and every problem in it, or with the names in MODELS that do not exist
  */
 export function loadModels(path: string, served?: readonly string[]): ModelCatalogue {
   const { models, code } = readModels(path)
@@ -148,7 +148,7 @@ export function readModels(path: string): ModelsFile {
   return parsed.data
 }
 
-/** Reads regular files only, because reading a pipe or a device could block forever. */
+/** Reads only regular files, because reading a pipe or a device could block forever. */
 function textOf(path: string): string {
   const found = statSync(path)
   if (!found.isFile()) throw new Error('expected a regular file')
@@ -159,6 +159,6 @@ function textOf(path: string): string {
 function unreadable(error: unknown): string {
   const { code, message } = error as NodeJS.ErrnoException
   if (code === 'ENOENT') return 'there is no such file. Start in the directory that has models.yaml, or name it'
-  // After its first line, the parser's message quotes the file, which may hold secrets.
+  // Only the first line is shown. The other lines of the parser's message quote the file, which may contain secrets.
   return (message.split('\n')[0] ?? message).replace(/:$/, '')
 }

@@ -1,4 +1,4 @@
-/** Worker thread that parses a changed models file: a large or malicious one would block the event loop for a minute. */
+/** Worker thread that parses a changed models file. A large or malicious file would block the event loop for up to a minute. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { ConfigError } from '#shared/config/config.ts'
 import { readModels } from './models.ts'

@@ -9,11 +9,11 @@ import { ModelCatalogue, readModels } from './models.ts'
 
 const POLL_INTERVAL_MS = 1_000
 /**
- * Maximum bytes of a file that is parsed on the event loop. Parsing takes only some milliseconds, even with the maximum number of
- * YAML aliases.
+ * A file of at most this size is parsed on the event loop. Parsing it takes only some milliseconds, even if it has as many YAML
+ * aliases as possible.
  */
 const SMALL_BYTES_MAX = 8 * 1024
-/** Time and memory limits for parsing a larger file in a worker thread. */
+/** Time and memory limits of the worker thread that parses a larger file. */
 const READ_MS_MAX = 60_000
 const READ_MB_MAX = 512
 
@@ -21,17 +21,18 @@ export interface WatchOptions {
   readonly path: string
   readonly log: Log
   readonly metrics: Pick<Metrics, 'gauge'>
-  /** True if the process has a terminal: SIGHUP then ends the process as usual, otherwise SIGHUP reloads the file. */
+  /** True if the process has a terminal. SIGHUP then ends the process as usual; otherwise SIGHUP reloads the file. */
   readonly hasTerminal: boolean
 }
 
 /**
- * Reloads models.yaml when it has changed, and on SIGHUP. An invalid file changes nothing: the log and a metric report it until it is fixed.
+ * Reloads models.yaml when it has changed, and on SIGHUP. An invalid file changes nothing. The log and a metric report it until it
+ * is fixed.
  *
- * The file is polled. Watching it would miss changes: a ConfigMap of Kubernetes changes a symbolic link some folders above, and network file systems
- * send no events.
+ * The file is polled, because file system events would miss changes. A ConfigMap of Kubernetes changes a symbolic link some folders
+ * above, and network file systems send no events.
  *
- * @returns A function that stops the watch
+ * @returns Function that stops the watch
  */
 export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, hasTerminal }: WatchOptions): () => void {
   let isWrong = false
@@ -55,7 +56,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
       log.error({ path, problems }, 'models file invalid; models unchanged')
     }
   }
-  // Requests during a reload cause one more reload.
+  // All requests that arrive during a reload together cause one more reload.
   const readAll = async () => {
     isReading = true
     do {
@@ -102,7 +103,7 @@ async function readInThread(path: string): Promise<ModelsFile> {
   }
 }
 
-/** Fingerprint of a file: also changes if another file replaces it. */
+/** Fingerprint of a file, which also changes if another file takes its place. */
 async function stampOf(path: string): Promise<string> {
   const found = await stat(path).catch(() => undefined)
   return found ? `${found.dev} ${found.ino} ${found.size} ${found.mtimeMs}` : 'none'

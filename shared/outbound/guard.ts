@@ -1,13 +1,14 @@
 /**
- * Guard against server-side request forgery (SSRF): decides which addresses chosen by a user Sluice may call.
+ * Guard against server-side request forgery (SSRF): decides which addresses that a user has chosen Sluice may call.
  *
- * A URL alone does not show where its name leads, so the guard has two steps.
+ * The text of a URL does not show to which address its name resolves, so the guard has two steps.
  *
  * 1. {@link checkUrl} checks the text of the URL when a request is accepted, and again before each call.
  * 2. {@link resolveAllowed} resolves the name once. Sluice connects only to the returned addresses (`outbound.ts`).
  *
- * WHATWG's parser normalizes every notation of an IPv4 address (decimal, octal, hex, short, full-width digits) before the check. A NAT64 prefix that
- * a deployment chose inside public space cannot be detected. Such a network must not route it to private addresses (RFC 6052 §3.1).
+ * WHATWG's parser first normalizes every notation of an IPv4 address (decimal, octal, hex, short, full-width digits). The guard
+ * cannot detect a NAT64 prefix inside public address space. A network with such a prefix must not route it to private addresses
+ * (RFC 6052 §3.1).
  */
 import type { LookupAddress } from 'node:dns'
 import { lookup } from 'node:dns/promises'
@@ -15,30 +16,30 @@ import { BlockList, isIP } from 'node:net'
 import { ServiceError } from '#shared/lib/error.ts'
 
 export interface OutboundPolicy {
-  /** For development: permits http, loopback and private networks, but never metadata services. */
+  /** For development: permits http, loopback and private networks. Metadata services are never permitted. */
   readonly allowPrivate: boolean
 }
 
-/** Resolves a name to all of its addresses. @throws Error if there are none */
+/** Resolves a name to all of its addresses. @throws Error if the name has no address */
 export type Resolve = (host: string) => Promise<readonly LookupAddress[]>
 
 const URL_CHARS_MAX = 2_048
 /**
- * Minimum port besides 80 and 443. Lower ports belong to other protocols, many of which could interpret an HTTP request as
- * commands.
+ * Minimum port, except 80 and 443. Lower ports belong to other protocols, and servers of such protocols may interpret an HTTP
+ * request as commands.
  */
 const PORT_MIN = 1_024
 const WEB_PORTS = new Set(['', '80', '443'])
-/** Hint that is added to an error if another setting would permit the URL. */
+/** Added to an error if this setting would permit the URL. */
 const IN_DEVELOPMENT = ' For development, set WEBHOOK_ALLOW_PRIVATE=true where the service runs.'
-/** Names that never mean a public host (RFC 6761, 6762, 8375, and ICANN's resolution). */
+/** Names that never belong to a public host (RFC 6761, 6762, 8375, and a resolution of ICANN). */
 const PRIVATE_NAME = /(^|\.)(localhost|local|internal|home\.arpa)$/
 
 /**
  * Checks a URL without DNS.
- * 1. The scheme is https, without credentials.
+ * 1. The scheme is https, and the URL has no credentials.
  * 2. The port is 80, 443 or at least 1024.
- * 3. The host is not a private name or a non-public address.
+ * 3. The host is neither a private name nor an address that is not public.
  *
  * @throws ServiceError `invalid_value`
  */
@@ -62,7 +63,7 @@ export function checkUrl(text: string, policy: OutboundPolicy, param: string | n
 }
 
 /**
- * Checks the URL of a webhook at submission, without DNS; the address is checked before each call.
+ * Checks the URL of a webhook when it is submitted. DNS is not used, because the address is checked before each call.
  *
  * @throws ServiceError `invalid_value`, param `webhook.url`
  */
@@ -70,16 +71,16 @@ export function checkWebhookUrl(url: string, policy: OutboundPolicy): void {
   checkUrl(url, policy, 'webhook.url')
 }
 
-/** Host of a URL in the form of resolvers and sockets: an IPv6 address has no brackets. */
+/** Host of a URL as resolvers and sockets expect it: an IPv6 address without brackets. */
 export function hostOf(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, '')
 }
 
 /**
- * Resolves a host once and returns the permitted addresses. A literal address resolves to itself.
+ * Resolves a host once and returns the addresses that are permitted. A literal address resolves to itself.
  *
- * @throws ServiceError `invalid_value` if none is permitted. The message equals that for an unknown name, so that callers cannot
- * probe which names exist in the internal network.
+ * @throws ServiceError `invalid_value` if no address is permitted. An unknown name has the same message, so that callers cannot
+ * find out which names exist in the internal network
  */
 export async function resolveAllowed(
   host: string,
@@ -104,10 +105,10 @@ export function mayBePublic(url: URL): boolean {
 }
 
 /**
- * Checks a host before its URL is sent to a server that resolves the name again. Every address must be public, because that server may use any of
- * them. Later DNS changes are not detected.
+ * Checks the host of a URL that is sent to another server, which resolves the name again. That server may use any of the addresses,
+ * so all of them must be public. Later changes in DNS are not detected.
  *
- * @param mayBeUnknown True to accept a name that does not resolve here, because it may exist only in the network of that server.
+ * @param mayBeUnknown True to accept a name that does not resolve here, because it may exist only in the network of that server
  * @throws ServiceError `invalid_value`, with the same message for an unknown name
  */
 export async function requirePublicHost(
@@ -129,7 +130,7 @@ function isHostAllowed(host: string, policy: OutboundPolicy): boolean {
   if (isIP(host)) return isReachAllowed(host, policy)
   const name = host.replace(/\.+$/, '')
   if (name === '') return false
-  // The resolver completes a name without dots with the domains of the internal network.
+  // A resolver may append a domain of the internal network to a name without dots.
   return policy.allowPrivate || (name.includes('.') && !PRIVATE_NAME.test(name))
 }
 
@@ -139,14 +140,14 @@ function isReachAllowed(address: string, policy: OutboundPolicy): boolean {
 }
 
 /**
- * Class of an IP address for outbound requests.
+ * Class of an IP address as a target of requests.
  * 1. `public`: on the internet.
  * 2. `private`: this machine or its networks.
  * 3. `forbidden`: never a valid target, such as the metadata service of a cloud.
  */
 type Reach = 'public' | 'private' | 'forbidden'
 
-/** IANA's special-purpose registry of IPv4, plus metadata addresses outside of it. All other addresses are public. */
+/** Addresses of IANA's special-purpose registry of IPv4, and metadata services outside of it. All other addresses are public. */
 const FORBIDDEN_4 = subnets('ipv4', [
   '0.0.0.0/8', // this network: connects to this machine
   '169.254.0.0/16', // link-local: 169.254.169.254 is the metadata service
@@ -170,8 +171,9 @@ const PRIVATE_4 = subnets('ipv4', [
 ])
 
 /**
- * IPv6 is an allowlist: only addresses that IANA allocates are public, except those that embed other addresses. All else is not public: mapped
- * (::ffff:0:0/96), compatible (::/96), NAT64 (64:ff9b::/96, 64:ff9b:1::/48), link-local, site-local and multicast.
+ * IPv6 addresses are public only if they are in this range, which IANA allocates, and contain no other address. Not public are
+ * therefore: mapped (::ffff:0:0/96), compatible (::/96), NAT64 (64:ff9b::/96, 64:ff9b:1::/48), link-local, site-local and multicast
+ * addresses.
  */
 const PUBLIC_6 = subnets('ipv6', ['2000::/3'])
 const TRANSLATED_6 = subnets('ipv6', [
@@ -186,7 +188,7 @@ const METADATA_6 = subnets('ipv6', [
   'fd20:ce::/32', // Google
 ])
 
-/** Class of an address. Text that is not a plain IP address is `forbidden`, and so is an address with a zone (`fe80::1%eth0`). */
+/** Class of an address. Text that is not an IP address is `forbidden`, and so is an address with a zone (`fe80::1%eth0`). */
 export function reachOf(address: string): Reach {
   const family = address.includes('%') ? 0 : isIP(address)
   if (family === 4) return reachOf4(address)

@@ -2,44 +2,44 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /*
- * Finds URLs in the parts of a request that Sluice passes on without an internal form. Examples are MCP tools, images inside unknown content, and
- * fields newer than this version. An upstream may fetch these URLs, so the outbound guard checks them too.
+ * Finds URLs in the parts of a request that the internal request cannot represent and Sluice passes on unchanged. Examples are MCP
+ * tools, images inside unknown content, and fields newer than this version. An upstream may fetch these URLs, so the outbound guard
+ * checks them.
  *
- * The name of a field decides whether it is fetched: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`. Texts, schemas and
- * quotations of pages that a model cited are skipped.
+ * The name of a field shows whether its URL is fetched: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`.
+ * Texts, schemas, and quotations of pages that a model cited are skipped.
  */
 
 export interface NativeUrl {
   readonly url: string
-  /** True for an image or file of the prompt. An operator may prohibit remote images and files entirely. */
+  /** True for an image or file of the prompt. An operator may prohibit all remote images and files. */
   readonly isMedia: boolean
 }
 
 const FETCHED = /(^|_)(ur[il]|UR[IL]|endpoint)s?$|[a-z](Ur[il]|UR[IL]|Endpoint)s?$/
 const MEDIA = /^(image|file|audio|video)_?ur[il]s?$/i
-/** Fields whose URLs are never fetched. */
+/** Fields with these names contain no URL that an upstream fetches, so they are skipped. */
 const PASSED_OVER: ReadonlySet<string> = new Set([
   ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'arguments', 'text'],
   ...['tabs', 'state_changes', 'parameters', 'input_schema', 'output_schema', 'schema', 'metadata'],
   ...['client_metadata', 'definition'],
 ])
-/** Fields with tool output. Page URLs in them are quotations, but an image or file is fetched as in a message. */
+/** Fields with tool output. The URL of a page in them is a quotation, but the URL of an image or file is fetched. */
 const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
-/** Types of objects whose `url` is the address of a quoted page, which is not fetched. */
+/** Objects of these types have the address of a quoted page as their `url`. That page is not fetched. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
-/** Number of values that are checked between two event-loop yields. */
 const VALUES_PER_PIECE = 1_000
-/** Maximum distinct URLs per request. The number of distinct hosts has a lower limit: a worker resolves at most 32. */
+/** Maximum distinct URLs per request. A worker resolves at most 32 distinct hosts, so the limit for hosts is lower. */
 const URLS_MAX = 2_048
-/** Maximum characters of a URL: no server fetches a longer one, and parsing takes long. */
+/** Maximum characters of a URL. No server fetches a longer one, and parsing it would take long. */
 const URL_CHARS_MAX = 8_192
-/** Matches the scheme of a URL. A colon before a port does not end a scheme. */
+/** The scheme of a URL. In `host:80`, the digit after the colon shows that `host` is no scheme. */
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
 /**
- * All distinct URLs of a request outside of the parts with an internal form. To be run by `runYielding`.
+ * All distinct URLs in the parts of a request that are passed on unchanged. To be run by `runYielding`.
  *
- * @throws ServiceError `invalid_value` for too many URLs, or one that is too long
+ * @throws ServiceError `invalid_value` for too many URLs, or a URL that is too long
  */
 export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, NativeUrl[]> {
   const walk = new Walk()
@@ -111,7 +111,7 @@ class Walk {
     const isMedia = place.isMedia || MEDIA.test(name)
     if (place.isOutput && !isMedia) return
     if (text.length > URL_CHARS_MAX) throw refuse(`Expected URLs of at most ${URL_CHARS_MAX} characters.`)
-    // A server may interpret a host without a scheme as a URL.
+    // A server may add a scheme to a host without one, and fetch the result.
     const url = SCHEME.test(text) ? text : `https://${text}`
     const known = this.#found.get(url)
     if (known && (known.isMedia || !isMedia)) return

@@ -11,12 +11,11 @@ import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } f
 export interface OutboundCall {
   readonly headers: Readonly<Record<string, string>>
   readonly policy: OutboundPolicy
-  /** Time limit in ms for the whole call: DNS, connection, request and answer. */
+  /** Time limit in ms for the whole call, from DNS to the end of the answer. */
   readonly timeoutMs: number
-  /** Maximum bytes of the answer's body, also after decompression. Above this size, the connection is closed. */
+  /** Maximum bytes of the answer's body, received and decompressed. Beyond this size, the connection is closed. */
   readonly bytesMax: number
   readonly signal: AbortSignal
-  /** DNS resolver; default: that of the system. */
   readonly resolve?: Resolve
 }
 
@@ -33,23 +32,24 @@ export interface OutboundPage extends OutboundAnswer {
   readonly body: Buffer
 }
 
-/** Status and headers of an answer whose body was discarded. */
 export interface OutboundAnswer {
   readonly status: number
   readonly headers: IncomingHttpHeaders
 }
 
 /**
- * Posts to a user-chosen URL if the guard permits it.
+ * Posts to a URL that a user has chosen, if the guard permits it.
  *
- * DNS rebinding: the name is resolved once, and the socket connects to the checked addresses. A second DNS answer cannot redirect the call. TLS still
- * verifies the name. Each call has its own connection, and proxies of the environment are ignored.
+ * DNS rebinding: the name is resolved once, and the socket connects to the addresses that were checked. A second DNS answer
+ * therefore cannot redirect the call. TLS still verifies the name. Each call has its own connection, and proxies of the environment
+ * are ignored.
  *
- * Interim answers (1xx) are skipped, as RFC 9110 §15.2 requires even for unsolicited ones. undici closes the connection at a `100 Continue`, so this
- * client uses `node:http`. A redirect is returned like any other answer: to follow it, the caller calls again with its target, which is then checked.
+ * Interim answers (1xx) are skipped, as RFC 9110 §15.2 requires. undici closes the connection at an unrequested `100 Continue`, so
+ * this client uses `node:http`. A redirect is returned as an answer. To follow it, the caller calls again with its target, which is
+ * then checked.
  *
- * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that may be shown to the user;
- * the abort reason
+ * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that may be
+ * shown to the user; the abort reason
  */
 export async function postOutbound(text: string, options: OutboundRequest): Promise<OutboundAnswer> {
   return await callOutbound(text, { ...options, method: 'POST' }, async (answer) => {
@@ -59,7 +59,7 @@ export async function postOutbound(text: string, options: OutboundRequest): Prom
 }
 
 /**
- * Reads a page if the guard permits its URL. As for {@link postOutbound}, a redirect is returned as an answer.
+ * Reads a page if the guard permits its URL. A redirect is returned as an answer.
  *
  * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`; the abort reason
  */
@@ -72,11 +72,12 @@ export async function getOutbound(text: string, options: OutboundCall): Promise<
 }
 
 /**
- * A guarded replacement for `fetch`, for client libraries: the body of the answer streams. `timeoutMs` includes the body, which fails with
- * `request_too_large` after `bytesMax`. A redirect is returned as an answer. A compressed answer is refused, because the request asked for
- * `identity`.
+ * A replacement for `fetch`, for client libraries, whose URLs the guard checks. The body of the answer is a stream. `timeoutMs`
+ * covers the body too, and the stream fails with `request_too_large` after `bytesMax`. A redirect is returned as an answer. A
+ * compressed answer is refused, because the request asks for `identity`.
  *
- * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`; the abort reason. Reading the body throws the same errors.
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`; the abort reason. Reading the body throws the same
+ * errors
  */
 export async function streamOutbound(text: string, options: OutboundCall & OutboundMethod): Promise<Response> {
   const { promise, resolve, reject } = Promise.withResolvers<Response>()
@@ -88,12 +89,12 @@ export async function streamOutbound(text: string, options: OutboundCall & Outbo
     resolve(responseOf(answer.statusCode ?? 0, answer.headers, readable))
     await ReadableStream.from(upTo(options.bytesMax, answer)).pipeTo(writable, { signal })
   })
-  // The answer may be returned before its body fails. The reader then receives the error, and this rejection has no effect.
+  // If the body fails after the answer was returned, then its reader receives the error, and this rejection has no effect.
   call.catch(reject)
   return await promise
 }
 
-/** Builds a Response, without a body if the Fetch standard permits none for the status. */
+/** Builds a Response. For a status without a body in the Fetch standard, the body is null. */
 function responseOf(status: number, headers: IncomingHttpHeaders, body: ReadableStream): Response {
   const isEmpty = status === 204 || status === 205 || status === 304
   const lines = Object.entries(headers).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]))
@@ -143,7 +144,7 @@ async function answerOf(
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const closed = new ServiceError('upstream_error', 'The host closed the connection without an answer.')
   request.once('response', resolve).on('error', reject)
-  // An unsolicited protocol switch ends the request with neither a response nor an error.
+  // If the server switches protocols without being asked, then the request closes with neither a response nor an error.
   request.once('close', () => reject(closed))
   request.end(body)
   return await promise
@@ -157,7 +158,7 @@ function lookupAmong(addresses: readonly LookupAddress[]): LookupFunction {
   }
 }
 
-/** Reads and discards a body. The outcome is decided by the head, so errors are ignored. */
+/** Reads and discards a body. Status and headers decide the outcome, so errors are ignored. */
 async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<void> {
   let bytes = 0
   try {
@@ -166,11 +167,11 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
       if (bytes > bytesMax) return
     }
   } catch {
-    // The connection closed early, or the time limit elapsed; the discarded body is not needed.
+    // The connection closed early, or the time limit elapsed. The discarded body is not needed.
   }
 }
 
-/** Reads and decompresses a body. @throws ServiceError `request_too_large`; `upstream_error` if the body does not match its Content-Encoding */
+/** Reads and decompresses a body. @throws ServiceError `request_too_large`; `upstream_error` if decompression fails */
 async function readBody(
   body: AsyncIterable<Buffer>,
   encoding: string | string[] | undefined,
@@ -194,7 +195,7 @@ async function readBody(
   })
 }
 
-/** Decoders by content coding (RFC 9110 §8.4.1). Decoders run in the thread pool. */
+/** Decoders by content coding (RFC 9110 §8.4.1), which run in the thread pool. */
 const UNPACK: Readonly<Record<string, (packed: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
   gzip: promisify<Buffer, object, Buffer>(gunzip),
   'x-gzip': promisify<Buffer, object, Buffer>(gunzip),
@@ -206,7 +207,7 @@ function tooLarge(bytesMax: number): ServiceError {
   return new ServiceError('request_too_large', `The answer of the host has more than ${bytesMax} bytes.`)
 }
 
-/** Stops waiting for a promise that does not support signals, such as a DNS lookup without an answer. */
+/** Ends the wait for a promise that does not support signals, such as a DNS lookup without an answer. */
 async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise: aborted, reject } = Promise.withResolvers<never>()
   const onAbort = () => reject(signal.reason)

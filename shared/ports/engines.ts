@@ -24,13 +24,12 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 export interface EngineOptions {
   readonly config: Config
-  /** See `Ports.upstreams`. */
   readonly upstreams: UpstreamFleet
   readonly connect: Parameters<typeof openLocalEmbeddings>[1]
 }
 
 /**
- * Opens the engine of a model by its configuration, in this process or behind HTTP. The caller closes each engine.
+ * Opens the engine of a model by its configuration. The engine runs in this process or behind HTTP. The caller closes it.
  *
  * `openChatEngine` throws ServiceError `model_not_supported` if the model does not generate text.
  */
@@ -39,14 +38,13 @@ export interface EngineOpeners {
   openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
   openRerankEngine(model: ModelConfig): RerankEngine
   openModerationEngine(model: ModelConfig): ModerationEngine
-  /** The moderation engine that needs no model. */
+  /** A moderation engine that needs no model. */
   openWordList(): ModerationEngine
   openSpeechEngine(model: ModelConfig): SpeechEngine
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
   openAudioTools(): AudioTools
 }
 
-/** The production implementation of {@link EngineOpeners}. */
 export function engineOpeners({ config, upstreams, connect }: EngineOptions): EngineOpeners {
   return {
     openChatEngine: (model) => openChat(model, config, upstreams),

@@ -13,12 +13,12 @@ import { openMcpSearch } from '#shared/search/web/mcp/mcp.ts'
 import { WebPages } from '#shared/search/web/pages.ts'
 import { openWebSearch } from '#shared/search/web/web.ts'
 
-/** Pages of this project, which exist in every installation. */
+/** Pages of this project, which are part of every installation. */
 const OWN: Corpus = { directory: resolve(import.meta.dirname, '../..'), paths: ['README.md', 'docs'] }
 
 /**
- * Opens the search backends of the settings: each configured web search, and the folder RESEARCH_CORPUS. If neither is set, then the backend searches
- * the pages of this project. The caller closes the backends.
+ * Opens the search backends of the settings: each configured web search, and the folder RESEARCH_CORPUS. If neither is set, then
+ * one backend searches the pages of this project. The caller closes the backends.
  */
 export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
   const web = openWeb(config)

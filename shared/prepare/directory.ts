@@ -11,11 +11,11 @@ import {
 } from './prepare.ts'
 
 /*
- * A directory that is built once per machine: built in a work directory next to its final path, then renamed. The name contains a hash of its
- * contents, so another version gets another directory.
+ * A directory that is built once per machine. A work directory next to the final path is filled and then renamed. The name
+ * contains a hash of the contents, so another version has another directory.
  */
 
-/** File that is written last into a complete directory, with facts for its users as JSON. */
+/** This file is written last, so it marks a complete directory. The JSON in the file contains facts for users of the directory. */
 const READY = 'ready.json'
 
 export interface PreparedPlace {
@@ -24,10 +24,10 @@ export interface PreparedPlace {
   readonly workDir: string
 }
 
-/** Fills `built` and returns facts for the users of the directory (JSON). `built` may hold complete steps of an interrupted build. */
+/** Fills `built`, which may contain the finished steps of an interrupted build. Returns facts for users of the directory (JSON). */
 export type BuildDirectory<Facts> = (built: string, workDir: string, onProgress: OnProgress) => Promise<Facts>
 
-/** Paths below `parent` for a directory with these contents. */
+/** Paths, below `parent`, of a directory with these contents. */
 export function placeFor(parent: string, name: string, contents: readonly (string | Uint8Array)[]): PreparedPlace {
   const hash = createHash('sha256')
   for (const content of contents) hash.update(content)
@@ -36,12 +36,11 @@ export function placeFor(parent: string, name: string, contents: readonly (strin
   return { tag, directory: join(parent, full), workDir: join(parent, `.${full}`) }
 }
 
-/** Preparation state of a directory, with the facts of its builder if ready. */
+/** Preparation state of a directory. If it is ready, then the state includes the facts that its builder returned. */
 export async function getDirectoryState<Facts>(place: PreparedPlace): Promise<PreparationState<Facts>> {
   return await getPreparationState(prepared<Facts>(place))
 }
 
-/** Ensures that a directory exists, and returns its facts. @throws Errors of {@link prepareOnce} and of `build` */
 export async function prepareDirectory<Facts>(
   place: PreparedPlace,
   build: BuildDirectory<Facts>,
@@ -57,7 +56,7 @@ export async function prepareDirectory<Facts>(
   return await prepareOnce(prepared<Facts>(place), make, options)
 }
 
-/** Deletes a directory. Another process may do so at the same time. */
+/** Deletes a directory. Several processes may call this at once. */
 export async function discardDirectory(directory: string): Promise<void> {
   const grave = `${directory}.${process.pid}.old`
   await rename(directory, grave).catch(() => {})

@@ -3,11 +3,13 @@ import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
 /*
- * A lock file per preparation. The file states that a preparation runs and its progress, or why the last one failed. The owner rewrites it every
- * second; after 15 s of silence the owner counts as dead and another process may take over.
+ * A lock file per preparation. The file contains the progress of the running preparation, or the reason why the last one failed.
+ * The owner rewrites the file every second. After 15 s without a write, the owner counts as dead, and another process may take the
+ * lock.
  *
- * One race remains: two processes find the same dead owner, and the slower one removes the new file of the faster one. Then both work, and one finds
- * its files moved away. So a process that fails first checks whether the result exists after all.
+ * One race remains. Two processes find the same dead owner, and the slower one removes the new file of the faster one. Both then
+ * prepare, and one of them fails because its files were moved. A process that fails therefore checks first whether the result
+ * exists.
  */
 
 const NOTE = 'state.json'
@@ -18,7 +20,6 @@ type Note =
   | { state: 'preparing'; fraction: number; message: string }
   | { state: 'failed'; reason: string; atMs: number }
 
-/** State of a preparation in `workDir`; undefined if none runs and none failed. */
 export async function readNote(workDir: string): Promise<Note | undefined> {
   try {
     const file = join(workDir, NOTE)
@@ -26,12 +27,12 @@ export async function readNote(workDir: string): Promise<Note | undefined> {
     const isSilent = Date.now() - (await stat(file)).mtimeMs > SILENCE_MS
     return note.state === 'preparing' && isSilent ? undefined : note
   } catch {
-    // The file is missing or is being written for the first time. A caller that needs certainty tries to take the lock.
+    // The file is missing, or another process is just creating it. To be certain, a caller must try to take the lock.
     return undefined
   }
 }
 
-/** The exclusive right to prepare, held by one process until `release` or `fail`. */
+/** The exclusive right to prepare. One process has the lock until it calls `release` or `fail`. */
 export class PreparationLock {
   readonly #workDir: string
   readonly #beat: NodeJS.Timeout
@@ -44,7 +45,7 @@ export class PreparationLock {
     this.#beat.unref()
   }
 
-  /** Takes the lock. @returns Undefined if a live process holds it or is taking it */
+  /** Takes the lock. @returns Undefined if a live process has the lock or is taking it */
   static async take(workDir: string): Promise<PreparationLock | undefined> {
     const file = join(workDir, NOTE)
     if (!(await clearDeadNote(file))) return undefined
@@ -52,26 +53,26 @@ export class PreparationLock {
     try {
       await writeFile(file, JSON.stringify(first), { flag: 'wx', mode: 0o600 })
     } catch (error) {
-      // ENOENT: another process has finished and removed the directory.
+      // ENOENT means that another process has finished and removed the directory.
       if (isCode(error, 'EEXIST') || isCode(error, 'ENOENT')) return undefined
       throw error
     }
     return new PreparationLock(workDir)
   }
 
-  /** Sets the progress; written with the next heartbeat. */
+  /** Sets the progress, which the next heartbeat writes. */
   note(fraction: number, message: string): void {
     this.#note = { state: 'preparing', fraction, message }
   }
 
-  /** Releases the lock after success or an interruption; another process may start at once. */
+  /** Releases the lock after success or an interruption. Another process may then prepare at once. */
   async release(): Promise<void> {
     clearInterval(this.#beat)
     await this.#writing
     await rm(join(this.#workDir, NOTE), { force: true })
   }
 
-  /** Records a failure. The reason stays until the next attempt. */
+  /** Records a failure. The lock file contains the reason until the next attempt. */
   async fail(reason: string): Promise<void> {
     clearInterval(this.#beat)
     this.#note = { state: 'failed', reason, atMs: Date.now() }
@@ -85,14 +86,14 @@ export class PreparationLock {
   }
 }
 
-/** Removes a lock file whose owner is dead or that records a failure. @returns True if the lock is free afterwards */
+/** Removes a lock file that records a failure or whose owner is dead. @returns True if the lock is now free */
 async function clearDeadNote(file: string): Promise<boolean> {
   const found = await stat(file).catch(() => undefined)
   if (!found) return true
   const text = await readFile(file, 'utf8').catch(() => '')
   const isSilent = Date.now() - found.mtimeMs > SILENCE_MS
   if (!isSilent && !text.startsWith('{"state":"failed"')) return false
-  // If several processes rename the same file, then only one succeeds. Deleting it could hit the file of the next owner.
+  // If several processes rename the file, then only one succeeds. A deletion could instead remove the new file of the next owner.
   const grave = `${file}.${randomUUID()}`
   const isOurs = await rename(file, grave).then(
     () => true,
@@ -106,7 +107,10 @@ function isCode(error: unknown, code: string): boolean {
   return error instanceof Error && 'code' in error && error.code === code
 }
 
-/** Writes a draft and renames it, so that a reader sees the old text or the new one. Errors are ignored here: the work itself reports a full disk. */
+/**
+ * Writes a draft and renames it, so that a reader never sees a part of the text. Errors are ignored, because the preparation itself
+ * fails on a full disk.
+ */
 async function replaceFile(file: string, text: string): Promise<void> {
   const draft = `${file}.${randomUUID()}`
   await writeFile(draft, text, { mode: 0o600 })

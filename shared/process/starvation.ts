@@ -1,7 +1,7 @@
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 
 const SAMPLE_INTERVAL_MS = 5_000
-/** Time with queued jobs, free slots and no received record after which a worker counts as starved. */
+/** A worker counts as starved if for this time it has received no record although jobs are queued and it has free slots. */
 const STARVED_MS = 15_000
 
 interface JobTaker {
@@ -10,9 +10,8 @@ interface JobTaker {
 }
 
 /**
- * Detects a worker that receives nothing although jobs are queued and it has free slots. The consumer seems to run, but the
- * broker sends it nothing, for example because the consumer group does not admit the worker. No other part of the process detects
- * this.
+ * Detects a worker that receives no records although jobs are queued and it has free slots. The consumer seems to run, but the
+ * broker sends it nothing, for example because the consumer group does not admit the worker. No other check detects this.
  */
 export class Starvation {
   readonly #taker: JobTaker
@@ -24,7 +23,7 @@ export class Starvation {
   #sinceMs: number | undefined
   #isChecking = false
 
-  /** Checks at an interval until closed. @param lag Number of queued records; undefined if unknown. */
+  /** Checks at an interval until closed. @param lag Returns the number of queued records; undefined if unknown */
   constructor(
     taker: JobTaker,
     slots: number,

@@ -3,15 +3,15 @@ import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** How long a starting process retries an unreachable Kafka or Postgres. Longer than either takes to start. */
+/** Time for which a starting process retries an unreachable Kafka or Postgres. Both take less time to start. */
 const START_WAIT_MS = 120_000
 /**
- * How long a starting process retries an error that looks permanent, such as a wrong password. Not zero, because the user of a
- * new database may be created a moment later.
+ * Time for which a starting process retries an error that looks permanent, such as a wrong password. In a new deployment, the
+ * database user may be created a moment later.
  */
 const REFUSED_WAIT_MS = 5_000
 const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
-/** Remedy that is shown unless the cause of the failure has a more specific one. */
+/** Shown unless the cause of the failure contains a more specific remedy. */
 const START_POSTGRES = 'Start Postgres, or correct the host and port in DATABASE_URL.'
 const FIX = {
   Kafka: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
@@ -19,7 +19,7 @@ const FIX = {
   'the key store': START_POSTGRES,
 } as const
 
-/** Details that an adapter may attach as the cause of its ServiceError. */
+/** Details that an adapter may set as the cause of its ServiceError. */
 interface Reason {
   readonly message?: string
   readonly remediation?: string
@@ -28,9 +28,9 @@ interface Reason {
 }
 
 /**
- * Opens a dependency, with retries while it is unreachable. Logs the wait once.
+ * Opens a dependency, and retries while it is unreachable. The wait is logged once.
  *
- * @throws Error of the last attempt, or any other error at once
+ * @throws Error of the last attempt; any error other than unreachability at once
  */
 export async function openWhenAvailable<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
   const startedAt = performance.now()

@@ -3,7 +3,7 @@ import type { Price } from '#schemas/price.ts'
 import type { UsageEntry } from '#shared/store/usage.ts'
 import type { Metered } from './meter.ts'
 
-/** A price of 1 dollar per million, in billionths of a dollar per unit. */
+/** A price of one dollar per million units is this number of billionths of a dollar per unit. */
 const NANOS_PER_MILLIONTH = 1_000
 const NANOS_PER_USD = 1_000_000_000
 
@@ -17,12 +17,12 @@ export interface EndedCall {
   readonly endedAtMs: number
 }
 
-/** The ledger row of a call. @param price Price of its model; undefined: none */
+/** The ledger row of a call. @param price Price of the call's model; undefined if it has none */
 export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, end, endedAtMs } = call
-  // A batch itself is not counted as a call, but each request in it is.
+  // A batch itself does not count as a call, because each of its requests does.
   const calls = pool === 'batches' ? 0 : 1
-  // The tokens of a research job were used by its child jobs, which have their own rows.
+  // The child jobs of a research job used its tokens, and they have ledger rows of their own.
   const isComposed = pool === 'research'
   const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
   return {
@@ -36,7 +36,7 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
 }
 
 const DAY_MS = 86_400_000
-/** Cache of the last computed day, because nearly all calls are of one day. */
+/** The last computed day is cached, because nearly all calls are of one day. */
 let last = { nth: 0, day: '1970-01-01' }
 
 /** The UTC day of a time, such as 2030-01-31. */
@@ -46,15 +46,15 @@ export function dayOf(unixMs: number): string {
   return last.day
 }
 
-/** Cost of a call in billionths of a dollar; undefined if its model has no price. */
+/** Cost of a call in billionths of a dollar; undefined if the call's model has no price. */
 export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
   const hasPrice = price && Object.values(price).some((amount) => amount > 0)
   return hasPrice ? costNanos(metered, price, isCompleted) : undefined
 }
 
 /**
- * Cost in whole billionths of a dollar, so that sums are exact. Tokens and time are charged regardless of the outcome, the price per call only on
- * completion.
+ * Cost in whole billionths of a dollar, so that sums are exact. Tokens and time are charged even if the call failed. The price per
+ * call is charged only if the call completed.
  */
 function costNanos(metered: Metered, price: Price, isCompleted: boolean): number {
   const { input_tokens, output_tokens, audio_ms, run_ms } = metered

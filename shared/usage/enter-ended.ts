@@ -5,7 +5,7 @@ import { Metered, NOTHING } from './meter.ts'
 
 const JOBS_MAX = 200
 
-/** Adds ended durable jobs to the usage ledger, at present prices. @returns True if there may be more */
+/** Adds ended durable jobs to the usage ledger, at the present prices. @returns True if more ended jobs may follow */
 export async function enterEnded(ledger: UsageLedger, models: ModelCatalogue): Promise<boolean> {
   const ended = await ledger.listEnded(JOBS_MAX)
   if (ended.length === 0) return false

@@ -4,18 +4,16 @@ import { callCost } from './cost.ts'
 import { NOTHING } from './meter.ts'
 
 /*
- * Estimates the maximum usage of a call before it runs. The estimate reserves budget and tokens per minute until the real amount is known. Input is
- * estimated from characters; output from the limit of the caller or the model.
+ * Estimates the maximum usage of a call before it runs. The estimate reserves budget and tokens until the real usage is known.
+ * Input is estimated from its characters, output from the limit of the caller or of the model.
  */
 
 const CHARS_PER_TOKEN = 4
-/** Output tokens if neither the caller nor the model sets a limit. */
 const OUTPUT_TOKENS = 4_096
-/** Tokens of an image, sound or file in base64: far fewer than its characters. */
+/** Estimated tokens of an image, sound or file in base64, which has far more characters than tokens. */
 const MEDIA_TOKENS = 1_500
 /** Bytes of one minute of compressed speech, at 32 kbit/s. */
 const AUDIO_BYTES_PER_MINUTE = 240_000
-/** Number of JSON values that are counted between two event-loop yields. */
 const PIECE_VALUES = 5_000
 
 export interface Estimate {
@@ -38,7 +36,6 @@ interface Bounds {
   readonly audio?: { readonly bytes?: number }
 }
 
-/** Estimates a call. To be run by `runYielding`. */
 export function* estimateOf({ pool, body }: EstimatedCall, price: Price | undefined): Generator<undefined, Estimate> {
   const { max_tokens = OUTPUT_TOKENS, n = 1, timeout_seconds = 0, audio, max_cost_usd = 0 } = (body ?? {}) as Bounds
   const isText = pool === 'inference' || pool === 'research'

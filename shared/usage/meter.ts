@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** Characters per token, for calls that end before the engine reports tokens. */
+/** Used for calls that end before the engine reports their tokens. */
 const CHARS_PER_TOKEN = 4
 const NANOS_PER_USD = 1_000_000_000
 
@@ -33,8 +33,8 @@ interface CountedEvent {
 }
 
 /**
- * Computes the usage of one attempt from its events. At its end, the engine reports the usage. If the attempt ends earlier, then
- * the usage is estimated (docs/internals/protocol.md, Disconnects: usage so far is recorded).
+ * Computes the usage of one attempt from its events. The engine reports the usage at the end. If the attempt ends earlier, then the
+ * usage until then is estimated and recorded (docs/internals/protocol.md, Disconnects).
  */
 export class Meter {
   #metered = NOTHING
@@ -54,7 +54,9 @@ export class Meter {
     }
   }
 
-  /** Tokens so far, including those of a composed job's children: for limits and metrics, not for the ledger. */
+  /**
+   * Tokens so far, for limits and metrics. The ledger uses other numbers, because these include the child jobs of a composed job.
+   */
   get tokens(): { input: number; output: number } {
     const { input_tokens: input, output_tokens: output } = this.#metered
     if (this.#isCounted || this.#chars === 0) return { input, output }

@@ -1,6 +1,5 @@
 import { dayOf } from './cost.ts'
 
-/** A calendar month in UTC. */
 export interface Month {
   readonly name: string
   /** First and last day, such as 2030-01-01 and 2030-01-31. */

@@ -1,10 +1,13 @@
 import type { Log } from '#shared/log/log.ts'
 import type { UsageEntry, UsageLedger } from '#shared/store/usage.ts'
 
-/** Maximum time before usage is written, in ms: a killed process loses no more than this. */
+/** Maximum time in ms until usage is written. A process that is killed loses at most the usage of this time. */
 const WRITE_MS = 1_000
 const ENTRIES_MAX = 500
-/** Maximum queued entries. Each key and model has one entry per day, so only an outage with very many keys reaches this. */
+/**
+ * Maximum queued entries. Calls of one key, model and day share an entry, so only an outage with very many keys reaches this
+ * number.
+ */
 const WAITING_MAX = 50_000
 
 interface SentBatch {
@@ -14,18 +17,19 @@ interface SentBatch {
 }
 
 /**
- * Usage of the calls of this process, summed in memory and written to the ledger once per second. While the ledger is unreachable, the sums wait. If
- * an answer is lost, then the same batch is sent again under the same number and counted once.
+ * Usage of the calls of this process, summed in memory and written to the ledger once per second. The sums are kept while the
+ * ledger is unreachable. If the answer to a write is lost, then the batch is sent again under the same number, and the ledger
+ * counts it once.
  */
 export class UsageBatches {
   readonly ledger: UsageLedger
-  /** True while the ledger is unreachable, so that added entries wait. */
+  /** True while the ledger is unreachable and entries therefore stay queued. */
   isFailing = false
   readonly #boot: string
   readonly #log: Log
   readonly #waiting = new Map<string, UsageEntry>()
   #sent: SentBatch | undefined
-  /** Settles when the currently queued entries are in the ledger. */
+  /** Settles when all entries that are queued now are in the ledger. */
   #entered = Promise.withResolvers<void>()
   #number = 0
   #timer: NodeJS.Timeout | undefined
@@ -39,7 +43,7 @@ export class UsageBatches {
     this.#log = log
   }
 
-  /** Resolves when the entry is in the ledger; never if the process ends earlier. */
+  /** Resolves when the entry is in the ledger. If the process ends earlier, then the promise never resolves. */
   add(entry: UsageEntry): Promise<void> {
     const id = JSON.stringify([entry.project, entry.keyId, entry.model, entry.day])
     const before = this.#waiting.get(id)
@@ -49,7 +53,7 @@ export class UsageBatches {
     return this.#entered.promise
   }
 
-  /** Writes queued entries until all are written or `signal` aborts. */
+  /** Writes queued entries until none is left or `signal` aborts. */
   async #flush(signal: AbortSignal): Promise<void> {
     while (!signal.aborted && (this.#writing || this.#sent || this.#waiting.size > 0)) {
       await (this.#writing ?? this.#write())
@@ -57,7 +61,7 @@ export class UsageBatches {
     }
   }
 
-  /** Writes queued entries, for at most one second, and stops. */
+  /** Writes queued entries for at most one second, then stops. */
   async close(): Promise<void> {
     await this.#flush(AbortSignal.timeout(WRITE_MS))
     this.#isClosed = true
@@ -101,13 +105,13 @@ export class UsageBatches {
   #take(): SentBatch {
     const taken = [...this.#waiting].slice(0, ENTRIES_MAX)
     for (const [id] of taken) this.#waiting.delete(id)
-    // If entries remain after this batch, then their promise settles only with the batch that contains the last of them.
+    // If entries remain queued after this batch, then the promise settles with the batch that contains the last of them.
     const entered = this.#waiting.size === 0 ? this.#entered : undefined
     if (entered) this.#entered = Promise.withResolvers<void>()
     return { number: ++this.#number, entries: taken.map(([, entry]) => entry), entered }
   }
 
-  /** Logged once per outage, which may last for hours. */
+  /** Only the first failure of an outage is logged, because an outage may last for hours. */
   #fail(error: unknown): void {
     if (!this.isFailing) this.#log.warn({ err: error }, 'usage ledger unavailable; retrying')
     this.isFailing = true
