@@ -56,8 +56,7 @@ export interface KeyChange {
  * 3. Keys are never deleted, only revoked, which is final. Projects are never deleted.
  * 4. Each change adds one audit entry, which is stored forever. `by` is its author (`audit.ts`); default: the service.
  * 5. If this version does not know a field of a key or project, then the key, or all keys of the project, are invalid. The field
- *    could
- *    be a limit, which this version would not enforce. The stored record stays unchanged.
+ *    could be a limit, which this version would not enforce. The stored record stays unchanged.
  * 6. While the store is unreachable or unreadable, every call rejects. Calls succeed again when the store is back.
  */
 export interface KeyStore extends WebhookSecretSource {
