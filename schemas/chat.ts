@@ -13,13 +13,19 @@ const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
 const StopString = z.string().min(1).max(1_000)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
-/** A tool name. Upstream servers often allow fewer characters; the worker then shortens the name (shared/engines/adapt.ts). */
+/**
+ * A tool name. Many upstream servers allow fewer characters than this pattern. The worker shortens the name for such a server
+ * (shared/engines/adapt.ts).
+ */
 const ToolName = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
-/** An enum value of the API. The list is open, because new models add values. */
+/** A value of an open enum. Unknown values are accepted, because new models add values. */
 const Word = z.string().min(1).max(64)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** Key in `extra` that marks a generated tool call. The decoder generates one for each result of a deprecated function call. */
+/**
+ * Key in `extra` that marks a tool call that the client did not send. The deprecated function calls have no ids, so the decoder generates a tool
+ * call for each of their results.
+ */
 export const IMPLIED_CALL = 'implied_call'
 
 /** An object of a type that has no schema. The object is passed on unchanged. */
@@ -75,7 +81,7 @@ const CustomCall = z.looseObject({
   custom: z.looseObject({ name: z.string().min(1), input: z.string() }),
 })
 const ToolCall = z.union([CustomCall, FunctionCall])
-/** Maximum tool calls of one message. Limited, because a message is validated in one step, without event-loop yields. */
+/** Maximum tool calls per message. A message is validated in one step, without event-loop yields, so more calls would block the event loop. */
 const TOOL_CALLS_MAX = 10_000
 
 const name = z.string().nullish()
@@ -164,7 +170,10 @@ const ResponseFormat = z.union([
   unknownType('text', 'json_object', 'json_schema'),
 ])
 
-/** Request body (docs/reference/compatibility.md, Chat requests). The decoder checks rules that depend on the model or on two fields. */
+/**
+ * Request body (docs/reference/compatibility.md, Chat requests). The decoder, not this schema, checks rules that depend on the model or relate
+ * two fields.
+ */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1).describe('Model id or alias'),
   messages: z.array(ChatMessage).min(1).max(100_000).describe('Messages of the conversation, oldest first'),
@@ -244,7 +253,6 @@ export interface ChatUsage extends Extensible {
 interface ChatFunctionCall {
   id: string
   type: 'function'
-  /** `arguments` is JSON text. */
   function: { name: string; arguments: string }
 }
 
@@ -301,7 +309,7 @@ interface ChatCallDelta {
   custom?: { name?: string; input: string }
 }
 
-/** Fields that a chunk adds to a choice (docs/internals/protocol.md, Chat streams). */
+/** Fields of a choice that one chunk appends to the message (docs/internals/protocol.md, Chat streams). */
 export interface ChatDelta extends Extensible {
   role?: 'assistant'
   content?: string | null

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ChatRequest } from './chat.ts'
 
-/** Maximum alternatives per token. The limit of OpenAI is 5, of other servers 20. */
+/** Maximum alternatives per token. OpenAI allows at most 5, and other servers allow 20. */
 const LOGPROBS_MAX = 20
 
 const { model, stream, stream_options, temperature, top_p, stop, presence_penalty, frequency_penalty } =
@@ -9,8 +9,9 @@ const { model, stream, stream_options, temperature, top_p, stop, presence_penalt
 const { n, logit_bias, seed, user, metadata } = ChatRequest.shape
 
 /**
- * Body of `POST /v1/completions` (docs/reference/compatibility.md, Completions). The decoder checks `prompt`, which has four forms.
- * Objects are loose: the decoder passes unknown fields to an upstream server with the same API.
+ * Body of `POST /v1/completions` (docs/reference/compatibility.md, Completions). The decoder, not this schema, checks `prompt`, which is a
+ * string, a list of strings, a list of tokens, or a list of token lists. Objects are loose: the decoder passes unknown fields to an upstream
+ * server with the same API.
  */
 export const CompletionsRequest = z.looseObject({
   ...{ model, stream, stream_options, temperature, top_p, stop, presence_penalty, frequency_penalty },
@@ -38,12 +39,15 @@ export const CompletionsRequest = z.looseObject({
 })
 export type CompletionsRequest = z.infer<typeof CompletionsRequest>
 
-/** Log probabilities of the tokens of a choice: lists of equal length. */
+/** Log probabilities of the tokens of a choice. All four lists have one entry per token. */
 export interface CompletionLogprobs {
   tokens: string[]
   /** Null for the first token of a prompt. */
   token_logprobs: (number | null)[]
-  /** Most likely tokens per position. Null for the first token of a prompt, and if not requested. */
+  /**
+   * Most likely tokens per position. An entry is null for the first token of a prompt. The list is null if the client did not request
+   * alternatives.
+   */
   top_logprobs: (Record<string, number> | null)[] | null
   /** Offset of each token in the choice, in code points. */
   text_offset: number[]

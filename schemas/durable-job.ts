@@ -92,7 +92,7 @@ export const DurableEventType = z.enum([
 ])
 export type DurableEventType = z.infer<typeof DurableEventType>
 
-/** One event of a durable job. `seq` counts from 1 over all attempts, without gaps. */
+/** One event of a durable job. `seq` starts at 1 and continues across attempts, without gaps. */
 export const DurableEvent = z.strictObject({
   job_id: z.string(),
   seq: z.int().min(1),
@@ -103,7 +103,7 @@ export const DurableEvent = z.strictObject({
 })
 export type DurableEvent = z.infer<typeof DurableEvent>
 
-/** Maximum stored attempts per webhook message. */
+/** Maximum number of delivery attempts that are stored per webhook message. */
 export const DELIVERY_TRIES_MAX = 20
 
 export const DeliveryTry = z.strictObject({

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 
 export const INPUTS_MAX = 2_048
-/** Maximum tokens of all inputs of a request. */
+/** Maximum number of tokens in all inputs of one request together. */
 export const TOKENS_MAX = 300_000
 
 /** Format of vectors: numbers, or base64 of little-endian float32 values. */
@@ -9,8 +9,8 @@ export const EncodingFormat = z.enum(['float', 'base64'])
 export type EncodingFormat = z.infer<typeof EncodingFormat>
 
 /**
- * Body of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests). The decoder checks `input`, because a union of its four forms
- * could not name the invalid item. Unknown fields are ignored.
+ * Body of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests). The decoder checks `input`, so that the error names the
+ * invalid item. A union schema of the four forms of `input` could not name the item. Unknown fields are ignored.
  */
 export const EmbeddingsBody = z.looseObject({
   model: z.string().describe('Model id or alias'),
@@ -32,7 +32,7 @@ export const EmbedRequest = z.strictObject({
 })
 export type EmbedRequest = z.infer<typeof EmbedRequest>
 
-/** Events of an embeddings job: vectors in input order, in pieces, then the usage. */
+/** Events of an embeddings job. Each `vectors` event has some consecutive vectors, in input order. The last event is the usage. */
 export const EmbedEvent = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('vectors'),

@@ -3,10 +3,9 @@ import { z } from 'zod'
 /**
  * All error codes (docs/reference/errors.md), with HTTP status and retry policy.
  *
- * `status` is the HTTP status in the OpenAI format. The Anthropic format differs only for overload: 529 instead of 503. `retry` states
- * whether the service may retry the job by itself, which is not advice for the client. `triesMax` is the maximum number of attempts, if
- * lower than for other codes. An attempt with `isTry: false` does not count against the retry budget, because the job only waited for
- * its rate limit.
+ * `status` is the HTTP status in the OpenAI format. The Anthropic format differs only for overload: 529 instead of 503. `retry` states whether
+ * the service may retry the job by itself, which is not advice for the client. `triesMax` is the maximum number of attempts for codes that allow
+ * fewer attempts than the default. An attempt with `isTry: false` only waited for its rate limit, so it does not count against the retry budget.
  */
 export const ERRORS = {
   invalid_request: { status: 400, retry: false },
@@ -69,7 +68,7 @@ export const ERRORS = {
 /** An error code: a key of {@link ERRORS}. */
 export type ErrorCode = keyof typeof ERRORS
 
-/** An error inside the service: in job events and job records. Field names are wire names. */
+/** An error in job events and job records. Field names are wire names. */
 export const ErrorBody = z.strictObject({
   code: z
     .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])

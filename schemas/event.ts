@@ -6,9 +6,8 @@ import { PoolName } from './job.ts'
 /**
  * Event of one attempt of an attached job, sent by the worker to the reply shard of the ingress.
  *
- * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}). The record key is the boot id of the
- * ingress, so that another ingress on the same shard drops the record without parsing. `seq` counts from 1 in each attempt, without
- * gaps.
+ * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}). The record key is the boot id of that ingress.
+ * Another ingress on the same shard compares the key and drops the record without parsing it. `seq` counts from 1 in each attempt, without gaps.
  */
 export const JobEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('started'), job_id: z.string(), attempt: z.int(), seq: z.int() }),
@@ -45,7 +44,10 @@ export const ReplyRecord = z.strictObject({
 })
 export type ReplyRecord = z.infer<typeof ReplyRecord>
 
-/** Value of a record of the topic `control`, which every process reads from the end. */
+/**
+ * Value of a record of the topic `control`. Every process starts to read this topic at its end, so it receives only records that follow its
+ * start.
+ */
 export const ControlRecord = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('heartbeat'),
@@ -162,6 +164,6 @@ export const EventsRecord = z.strictObject({
 })
 export type EventsRecord = z.infer<typeof EventsRecord>
 
-/** An ended job with its stored result, which is null unless the job completed. */
+/** A job in a terminal state with its stored result. The result is null unless the job completed. */
 export const DurableEnd = z.strictObject({ job: DurableJob, result: z.unknown() })
 export type DurableEnd = z.infer<typeof DurableEnd>

@@ -7,17 +7,17 @@ import { RESULTS_MAX } from './search.ts'
 /**
  * The internal form of text generation: one request schema and one event stream for three public APIs.
  *
- * The ingress decodes a request into a {@link GenerateRequest}, and encodes {@link GenerateEvent}s into the API of the client. Workers
- * and engines use only this form. The public APIs gain fields every month, so the internal form cannot name all of them. Two mechanisms
- * carry unnamed fields, in both directions, between a client and an upstream of the same dialect:
+ * The ingress decodes a request into a {@link GenerateRequest}, and encodes {@link GenerateEvent}s into the API of the client. Workers and
+ * engines use only this form. The public APIs gain fields every month, so the internal form cannot name all of them. Two mechanisms carry
+ * unnamed fields, in both directions, between a client and an upstream of the same dialect:
  *
  * 1. `extra` contains unknown fields of a known object (a message, a part, a tool, the request).
- * 2. `native` contains a whole object of an unknown type. {@link NativePart} is a content block or an item. `native` of a {@link Tool}
- *    is a tool. The event `native` is an output item, a content block, or fields of the response.
+ * 2. `native` contains a whole object of an unknown type. {@link NativePart} is a content block or an item. `native` of a {@link Tool} is a
+ *    tool. The event `native` is an output item, a content block, or fields of the response.
  *
- * An engine of the same dialect sends these fields unchanged. An engine of another dialect uses the substitute of the decoder (a
- * function or a text), or omits them. Example: `apply_patch` of type `custom` reaches an upstream with `api: responses` unchanged, and
- * any other upstream as a function with one string, `input`.
+ * An engine of the same dialect sends these fields unchanged. For an engine of another dialect, the decoder may have prepared a substitute,
+ * which is a function or a text. The engine sends the substitute if there is one, and otherwise omits the fields. Example: `apply_patch` of type
+ * `custom` reaches an upstream with `api: responses` unchanged. Any other upstream receives a function with one string parameter, `input`.
  */
 
 /** Public API that a client called, or that an upstream provides: chat completions, Messages or Responses. */
@@ -113,7 +113,7 @@ export const Turn = z.discriminatedUnion('role', [
 ])
 export type Turn = z.infer<typeof Turn>
 
-/** A function the model may call. `parameters` is a JSON Schema of type object. */
+/** A function that the model may call. `parameters` is a JSON Schema of type object. */
 export const Tool = z.strictObject({
   name: z.string(),
   description: z.string().optional(),
@@ -142,7 +142,7 @@ export type Tool = z.infer<typeof Tool>
 export const HostedTool = z.enum(['code_interpreter', 'web_search', 'file_search'])
 export type HostedTool = z.infer<typeof HostedTool>
 
-/** A generate request of any API. Absent fields mean the default of the engine. */
+/** A generate request of any API. If a field is absent, then the engine uses its default. */
 export const GenerateRequest = z.strictObject({
   dialect: Dialect.describe('API of the request'),
   model: z.string(),
@@ -259,7 +259,10 @@ export type Logprob = z.infer<typeof Logprob>
 
 const Choice = z.int().min(0).default(0).describe('Index of the choice')
 
-/** Finish reason in the OpenAI format. `stop_sequence` and `context_full` refine `stop` and `length` for the Anthropic format. */
+/**
+ * Finish reason in the OpenAI format. In the finish event, `stop_sequence` and `context_full` distinguish cases of `stop` and `length` for the
+ * Anthropic format.
+ */
 export const FinishReason = z.enum(['stop', 'length', 'tool_calls', 'content_filter'])
 export type FinishReason = z.infer<typeof FinishReason>
 
@@ -282,7 +285,7 @@ const NativeUsage = z.strictObject({
 export type NativeUsage = z.infer<typeof NativeUsage>
 
 /**
- * One event of a generated response. Texts with equal type, choice and call are concatenated in order.
+ * One event of a generated response. The answer is the concatenation, in order, of the texts with equal type, choice and call.
  *
  * An engine yields one `start`, then deltas, one `finish` per choice, and one `usage` as the last event.
  */

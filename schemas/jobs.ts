@@ -7,7 +7,6 @@ const WEEK_SECONDS = 7 * 24 * 3_600
 /** State transitions that a webhook can report (docs/guides/webhooks.md). */
 export const WebhookEvent = z.enum(['job.started', 'job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
 
-/** Webhook that reports state transitions of a job (docs/guides/webhooks.md). */
 export const Webhook = z.object({
   url: z
     .string()
@@ -23,7 +22,7 @@ export const Webhook = z.object({
 })
 export type Webhook = z.infer<typeof Webhook>
 
-/** Job options, independent of how the job is submitted (docs/guides/jobs.md, Submit). */
+/** Job options that every way to submit a job accepts (docs/guides/jobs.md, Submit). */
 export const JobFields = z.object({
   metadata: Metadata.nullish().describe('At most 16 pairs of text'),
   webhook: Webhook.nullish().describe('Webhook that reports state transitions of the job'),

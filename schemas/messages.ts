@@ -115,7 +115,7 @@ export type AssistantBlock = z.infer<typeof AssistantBlock>
 
 const Texts = z.union([z.string(), z.array(TextBlock)])
 
-/** Maximum blocks of one message. Limited, because a message is validated in one step, without event-loop yields. */
+/** Maximum blocks per message. A message is validated in one step, without event-loop yields, so more blocks would block the event loop. */
 const BLOCKS_MAX = 10_000
 
 /** One message (docs/reference/compatibility.md, Turns and blocks). */
@@ -200,7 +200,10 @@ const promptFields = {
   service_tier: z.string().nullish(),
 }
 
-/** Request body (docs/reference/compatibility.md, Messages requests). The decoder checks rules that depend on the model or on two fields. */
+/**
+ * Request body (docs/reference/compatibility.md, Messages requests). The decoder, not this schema, checks rules that depend on the model or
+ * relate two fields.
+ */
 export const MessagesRequest = z.looseObject({
   ...promptFields,
   max_tokens: z.int().min(1).describe('Maximum output tokens'),
@@ -221,7 +224,7 @@ export type StopReason =
   | 'refusal'
   | 'model_context_window_exceeded'
 
-/** Usage of a message. `input_tokens` excludes tokens read from or written to the prompt cache. An upstream may add details. */
+/** Usage of a message. `input_tokens` excludes tokens that are read from or written to the prompt cache. An upstream may add further fields. */
 export interface MessagesUsage {
   input_tokens: number
   output_tokens: number
@@ -231,8 +234,8 @@ export interface MessagesUsage {
 }
 
 /**
- * One content block of a response. `citations` and `caller` belong to newer versions (docs/reference/compatibility.md, Messages versions). The last
- * variant is a block of an upstream of this dialect, or of a hosted search.
+ * One content block of a response. Newer versions of the API add `citations` and `caller` (docs/reference/compatibility.md, Messages versions).
+ * The last variant is any other block, sent by an upstream of this dialect or by a hosted search.
  */
 export type OutputBlock =
   | { type: 'text'; text: string; citations?: readonly unknown[] | null }
@@ -241,14 +244,14 @@ export type OutputBlock =
   | { type: 'tool_use'; id: string; name: string; input: Record<string, unknown>; caller?: { type: 'direct' } }
   | { type: string; [field: string]: unknown }
 
-/** `stop_details` of a refusal, in newer versions. */
+/** Field `stop_details` of a refusal, which only newer versions of the API return. */
 export interface RefusalDetails {
   type: 'refusal'
   category: null
   explanation: null
 }
 
-/** Response (docs/reference/compatibility.md, Messages answers). The last three fields belong to newer versions. */
+/** Response (docs/reference/compatibility.md, Messages answers). Only newer versions of the API return the last three fields. */
 export interface Message {
   id: string
   type: 'message'

@@ -142,7 +142,7 @@ const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embedding
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 
-/** Work of a model: its task if it has one, otherwise the usual work of its pool. */
+/** The work that a model does. A model without a task does the usual work of its pool. */
 export type ModelWork = ModelPool | ModelTask
 
 export const ModelConfig = z
@@ -276,12 +276,12 @@ export const ModelConfig = z
   })
 export type ModelConfig = z.infer<typeof ModelConfig>
 
-/** The work of a model, or undefined if its pool has no models. */
+/** Returns undefined if the pool has no models. */
 export function workOf({ pool, task }: Pick<ModelConfig, 'pool' | 'task'>): ModelWork | undefined {
   return task ?? (hasModels(pool) ? pool : undefined)
 }
 
-/** Maximum models per file. Limited, because a reload compares all models in one step, which takes some milliseconds. */
+/** Maximum models per file. A reload compares all models in one step, which blocks the event loop for some milliseconds at this maximum. */
 const MODELS_MAX = 2_000
 
 export const ModelsFile = z.strictObject({
@@ -322,17 +322,17 @@ export const ListModels = z.object({
 })
 export type ListModels = z.infer<typeof ListModels>
 
-/** Support of a feature, in the Anthropic format. */
+/** Whether a feature is supported, in the Anthropic format. */
 export interface Support {
   supported: boolean
 }
 
-/** A model in the Anthropic format of `/v1/models`: `ModelInfo` of the SDK. */
+/** A model in the Anthropic format of `/v1/models`. The SDK of Anthropic calls this type `ModelInfo`. */
 export interface ModelInfo {
   id: string
   type: 'model'
   display_name: string
-  /** RFC 3339. */
+  /** Time in the format of RFC 3339. */
   created_at: string
   lifecycle: 'active'
   line: null

@@ -8,7 +8,7 @@ export const CHARS_MAX = 1_000_000
 /** Id of the built-in word list. A configured model with the same id takes precedence. */
 export const WORD_LIST = 'word-list'
 /**
- * Aliases of the default model. If a configured model has one of these ids, then the id refers to that model. A configured model with the
+ * Aliases of the default model. An id in this list refers to a configured model with the same id, if there is one. A configured model with the
  * first id is the default model.
  */
 export const DEFAULT_NAMES = [
@@ -46,8 +46,8 @@ export const ModerationPart = z.discriminatedUnion('type', [
 export type ModerationPart = z.infer<typeof ModerationPart>
 
 /**
- * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder checks `input`, because a union of its forms could not name the
- * invalid item. Unknown fields are ignored.
+ * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder checks `input`, so that the error names the invalid item. A union
+ * schema of the forms of `input` could not name the item. Unknown fields are ignored.
  */
 export const ModerationsBody = z.looseObject({
   input: z.unknown(),
@@ -58,7 +58,7 @@ export const ModerationsBody = z.looseObject({
 })
 export type ModerationsBody = z.infer<typeof ModerationsBody>
 
-/** One input with one result: a text, or parts that are classified together. */
+/** One input, which receives one result. An input is a text, or a list of parts that are classified together. */
 export const ModerationInput = z.union([z.string(), z.array(ModerationPart).min(1).max(PARTS_MAX)])
 export type ModerationInput = z.infer<typeof ModerationInput>
 
@@ -82,7 +82,7 @@ export const ModerationResult = z.object({
 })
 export type ModerationResult = z.infer<typeof ModerationResult>
 
-/** Event of a moderation job: a piece of the results, in input order. */
+/** Event of a moderation job: the results of some consecutive inputs. */
 export const ModerateEvent = z.strictObject({
   type: z.literal('moderated'),
   first: z.int().min(0).describe('Index of the input of the first result'),

@@ -34,7 +34,7 @@ function run(schema: z.core.$ZodType, value: unknown, context: z.core.ParseConte
   return result
 }
 
-/** A `z.record` that validates every own key. For maps with keys chosen by the client. */
+/** A `z.record` that also validates the key `__proto__`. Every map with keys chosen by the client must use this function. */
 export function recordOf<Key extends z.core.$ZodRecordKey, Value extends z.ZodType>(
   keyType: Key,
   valueType: Value,
@@ -42,5 +42,5 @@ export function recordOf<Key extends z.core.$ZodRecordKey, Value extends z.ZodTy
   return new OwnRecord({ type: 'record', keyType, valueType }) as unknown as z.ZodRecord<Key, Value>
 }
 
-/** Metadata of the client. `boundMetadata` limits the number of pairs. */
+/** Metadata of the client. The function `boundMetadata` limits the number of pairs. */
 export const Metadata = recordOf(z.string().max(64), z.string().max(512))

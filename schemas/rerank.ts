@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { INPUTS_MAX } from './embeddings.ts'
 
 /**
- * Body of `POST /v1/rerank` (docs/guides/embeddings.md, Reranking): the common fields of Cohere, Jina and vLLM. The decoder checks `documents`
- * one at a time. Unknown fields are ignored.
+ * Body of `POST /v1/rerank` (docs/guides/embeddings.md, Reranking): the fields that the APIs of Cohere, Jina and vLLM have in common. The
+ * decoder checks `documents` one at a time. Unknown fields are ignored.
  */
 export const RerankBody = z.looseObject({
   model: z.string().describe('Model id or alias'),
@@ -14,7 +14,7 @@ export const RerankBody = z.looseObject({
 })
 export type RerankBody = z.infer<typeof RerankBody>
 
-/** Maximum documents per request. The query counts as one input. */
+/** Maximum documents per request. The query takes one of the {@link INPUTS_MAX} inputs. */
 export const DOCUMENTS_MAX = INPUTS_MAX - 1
 
 export const RerankRequest = z.strictObject({

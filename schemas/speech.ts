@@ -1,8 +1,8 @@
 import { z } from 'zod'
 
-/** Maximum characters of the input, and of the instructions. */
+/** Maximum characters of the input text, and separately of the instructions. */
 export const SPEECH_CHARS_MAX = 4_096
-/** Maximum bytes of audio per call: eight minutes without compression. */
+/** Maximum bytes of audio per call. Eight minutes of uncompressed audio have this size. */
 export const SPEECH_BYTES_MAX = 24 * 1024 * 1024
 
 /** Audio formats of the OpenAI API. */

@@ -2,7 +2,7 @@ import { z } from 'zod'
 
 export const USAGE_DAYS_MAX = 366
 
-/** Query of `GET /v1/usage` (docs/operate/usage.md). Days are UTC days; both ends are included. */
+/** Query of `GET /v1/usage` (docs/operate/usage.md). Days are UTC days. The first and the last day are included. */
 export const ReadUsage = z.object({
   from: z.iso.date().optional().describe('First UTC day. Default: the first day of the month of `to`'),
   to: z.iso.date().optional().describe('Last UTC day, included. Default: today'),

@@ -22,7 +22,7 @@ export const ListAdminJobs = z.object({
   after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
 })
 
-/** Body of `POST /v1/admin/jobs/cancel` and `…/redrive`. */
+/** Body of `POST /v1/admin/jobs/cancel` and `POST /v1/admin/jobs/redrive`. */
 export const BulkJobs = z.object({
   ...JobFilters,
   since: Seconds.optional().describe('Only jobs created at or after this time, in Unix seconds'),

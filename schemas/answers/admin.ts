@@ -25,7 +25,6 @@ export const DeadLetterAnswer = z.object({
 
 export const DeadLetterListAnswer = listOf(DeadLetterAnswer)
 
-/** Dead letters that were requeued, or that would be requeued in a dry run. */
 export const DeadLettersRedrivenAnswer = z.object({
   object: z.literal('list'),
   data: z.array(DeadLetterAnswer),

@@ -3,7 +3,6 @@ import { listOf, Seconds } from './shapes.ts'
 
 const Count = z.int().min(0)
 
-/** An uploaded file, or an output file of a batch. */
 export const FileAnswer = z.object({
   id: z.string(),
   object: z.literal('file'),

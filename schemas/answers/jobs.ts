@@ -130,7 +130,6 @@ export const WebhookSecretListAnswer = z.object({
   ),
 })
 
-/** A job in the admin API: without input and result. */
 export const OperatorJobAnswer = z.object({
   ...jobFields,
   project: z.string(),
@@ -150,7 +149,6 @@ export const OperatorJobAnswer = z.object({
 
 export const OperatorJobListAnswer = listOf(OperatorJobAnswer)
 
-/** Outcome of a bulk cancel or redrive, per job. */
 export const BulkJobsAnswer = z.object({
   object: z.literal('list'),
   data: z.array(

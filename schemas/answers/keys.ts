@@ -52,7 +52,6 @@ export const OwnKeyAnswer = KeyAnswer.pick({
   limits: LimitsAnswer.describe('Effective limits: the lowest of key, project and settings. Absent: no limit'),
 })
 
-/** A new key. No later response contains the secret. */
 export const KeyCreatedAnswer = KeyAnswer.extend({ secret: z.string().describe('Returned only once') })
 
 export const KeyRotatedAnswer = KeyCreatedAnswer.extend({

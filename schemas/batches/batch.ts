@@ -6,7 +6,7 @@ import { recordOf } from '#schemas/record.ts'
 export const BatchDialect = z.enum(['requests', 'messages'])
 export type BatchDialect = z.infer<typeof BatchDialect>
 
-/** Fields that a batch and its parts have in common. */
+/** Fields that a batch job and its part jobs have in common. */
 const Common = {
   dialect: BatchDialect,
   endpoint: z.string().describe('Path of the endpoint that all requests call'),
@@ -88,12 +88,11 @@ export const BatchResult = z.strictObject({
 })
 export type BatchResult = z.infer<typeof BatchResult>
 
-/** The only event of a part job, and of a batch job. */
 export const BatchPartEvent = z.strictObject({ type: z.literal('part'), result: BatchPartResult })
 export type BatchPartEvent = z.infer<typeof BatchPartEvent>
 export const BatchEvent = z.strictObject({ type: z.literal('batch'), result: BatchResult })
 export type BatchEvent = z.infer<typeof BatchEvent>
 
-/** Errors of the requests that were rejected before a job was created, by `custom_id`. */
+/** Errors of the requests of a batch that were rejected before a job was created. The key is the `custom_id` of the request. */
 export const Refusals = recordOf(z.string(), ErrorBody)
 export type Refusals = z.infer<typeof Refusals>

@@ -18,8 +18,8 @@ export const ResearchMessage = z.looseObject({
 export type ResearchMessage = z.infer<typeof ResearchMessage>
 
 /**
- * Body of `POST /v1/deep-research` (docs/reference/compatibility.md, Deep research): a chat request with bounds for the research. Unknown fields are
- * ignored. `null` means absent.
+ * Body of `POST /v1/deep-research` (docs/reference/compatibility.md, Deep research): a chat request with limits for the research. Unknown fields
+ * are ignored. `null` means absent.
  */
 export const ResearchBody = z.looseObject({
   model: z.string().min(1).describe('Research model id or alias'),

@@ -3,7 +3,7 @@ import { z } from 'zod'
 /**
  * The internal form of deep research: a question with its limits, and the events of a run.
  *
- * The report is Markdown. Each claim ends with citation markers such as `[1]`. Each marker has an annotation that refers to the quoted
+ * The report is Markdown. Each claim ends with citation markers such as `[1]`. Each marker has an annotation with the position of the quoted
  * sentence in the stored text of the source.
  */
 
@@ -11,9 +11,9 @@ import { z } from 'zod'
 export const ResearchEffort = z.enum(['low', 'medium', 'high'])
 export type ResearchEffort = z.infer<typeof ResearchEffort>
 
-/** Maximum characters of the question: the last user message. */
+/** Maximum characters of the question, which is the last user message. */
 export const QUESTION_CHARS_MAX = 8_000
-/** Maximum earlier messages sent with the question, and maximum characters of each. */
+/** Maximum number of earlier messages that are sent with the question, and maximum characters of each. */
 export const CONTEXT_TURNS_MAX = 20
 export const CONTEXT_CHARS_MAX = 4_000
 export const SOURCES_MAX = 50
@@ -33,7 +33,7 @@ export const ResearchDomains = z.strictObject({
 })
 export type ResearchDomains = z.infer<typeof ResearchDomains>
 
-/** Limits of the request. Absent: the limit of the effort. */
+/** Limits of the request. If a limit is absent, then the limit of the requested effort applies. */
 export const ResearchLimits = z.strictObject({
   max_sources: z.int().min(1).max(SOURCES_MAX).optional().describe('Maximum sources to read'),
   max_searches: z.int().min(1).max(100).optional(),
@@ -89,7 +89,7 @@ export const ResearchAnnotation = z.strictObject({
 })
 export type ResearchAnnotation = z.infer<typeof ResearchAnnotation>
 
-/** A source, in the format of chat search results. */
+/** A source, in the format in which chat completions report search results. */
 export const ResearchSource = z.strictObject({
   title: z.string(),
   url: z.string(),
@@ -102,7 +102,7 @@ export type ResearchSource = z.infer<typeof ResearchSource>
 export const ResearchStop = z.enum(['answered', 'no_evidence', 'budget', 'deadline', 'cancelled'])
 export type ResearchStop = z.infer<typeof ResearchStop>
 
-/** Usage of a run. Tokens are the sum over all models, or 0 without a model. */
+/** Usage of a run. Tokens are the sum over all models, or 0 if the run used no model. */
 export const ResearchUsage = z.strictObject({
   input_tokens: z.int().min(0),
   output_tokens: z.int().min(0),
@@ -126,7 +126,7 @@ export const ResearchQuality = z.strictObject({
 })
 export type ResearchQuality = z.infer<typeof ResearchQuality>
 
-/** Events of a run, in order: progress, report text, annotations, sources and usage, then `end`. */
+/** Events of a run. Progress comes first, followed by the report text, the annotations, the sources and the usage. The last event is `end`. */
 export const ResearchEvent = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('progress'),

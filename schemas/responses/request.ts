@@ -6,14 +6,17 @@ import { ConversationParam } from './conversation.ts'
 /**
  * Body of `POST /v1/responses` (docs/guides/responses.md, Requests).
  *
- * Objects are loose and enums are open, because agents send new fields, tools and items before Sluice supports them. The decoder passes
- * unknown fields, tools and items to an upstream with the Responses API. Each item is checked against the schema of its type. `null`
- * means absent.
+ * Objects are loose and enums are open, because agents send new fields, tools and items before Sluice supports them. The decoder passes unknown
+ * fields, tools and items to an upstream with the Responses API. The decoder validates each item with the schema of its type. `null` means
+ * absent.
  */
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
-/** A tool name. Upstream servers often allow fewer characters; the worker then shortens the name (shared/engines/adapt.ts). */
+/**
+ * A tool name. Many upstream servers allow fewer characters than this pattern. The worker shortens the name for such a server
+ * (shared/engines/adapt.ts).
+ */
 const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const JsonObject = recordOf(z.string(), z.unknown())
@@ -41,7 +44,7 @@ const InputAudio = z.looseObject({
 const OutputText = z.looseObject({ type: z.literal('output_text'), text: z.string() })
 const Refusal = z.looseObject({ type: z.literal('refusal'), refusal: z.string() })
 
-/** Parts of messages and of function outputs, by type. */
+/** Schemas of the parts of messages and of function outputs. The key is the type of the part. */
 export const PARTS = {
   input_text: InputText,
   input_image: InputImage,
@@ -52,13 +55,13 @@ export const PARTS = {
 } as const
 export type InputPart = z.infer<(typeof PARTS)[keyof typeof PARTS]>
 
-/** Maximum parts of one item. Limited, because an item is validated in one step, which blocks the event loop for a microsecond per part. */
+/** Maximum parts per item. An item is validated in one step, which blocks the event loop for about a microsecond per part. */
 const PARTS_MAX = 10_000
 const AnyPart = z.looseObject({ type: z.string() })
 const Content = z.union([z.string(), z.array(AnyPart).max(PARTS_MAX)])
 const Text = z.looseObject({ text: z.string() })
 
-/** Schemas of items, by type. Messages may omit the type. */
+/** Schemas of items. The key is the type of the item. An item without a type is a message. */
 export const ITEMS = {
   message: z.looseObject({ role: z.enum(['user', 'assistant', 'system', 'developer']), content: Content }),
   function_call: z.looseObject({ call_id: z.string().min(1), name: z.string().min(1), arguments: z.string() }),
@@ -108,7 +111,7 @@ export const ITEMS = {
 export type ItemType = keyof typeof ITEMS
 export type ItemOf<Type extends ItemType> = z.infer<(typeof ITEMS)[Type]>
 
-/** An item of any type. The schema of its type is applied later, in the decoder. */
+/** An item of any type. The decoder later validates the item with the schema of its type. */
 export const AnyItem = z.looseObject({ type: z.string().nullish() })
 export type AnyItem = z.infer<typeof AnyItem>
 
@@ -148,7 +151,7 @@ export const CodeInterpreterTool = z.looseObject({
 
 const Domains = z.array(z.string().min(1).max(253)).max(100)
 
-/** Hosted tool: web search. The fields for location and context size are ignored. */
+/** Hosted tool: web search. The fields for location and context size are accepted and ignored. */
 export const WebSearchTool = z.looseObject({
   type: z.string(),
   filters: z.looseObject({ allowed_domains: Domains.nullish(), blocked_domains: Domains.nullish() }).nullish(),
@@ -218,7 +221,7 @@ const promptFields = {
     .describe('auto: drop the oldest items of an input that is too long. Default: disabled'),
 }
 
-/** Body of `POST /v1/responses`. The decoder checks items, and rules that depend on the model or on two fields. */
+/** Body of `POST /v1/responses`. The decoder, not this schema, checks items, and rules that depend on the model or relate two fields. */
 export const ResponsesRequest = z.looseObject({
   ...promptFields,
   background: z.boolean().nullish().describe('Run as a durable job and return at once. Default: false'),

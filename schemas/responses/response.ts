@@ -17,7 +17,7 @@ export const ResponsesForm = z.strictObject({
 })
 export type ResponsesForm = z.infer<typeof ResponsesForm>
 
-/** `incomplete` means that a limit or a content filter ended the response. */
+/** Status `incomplete` means that a limit or a content filter ended the response early. */
 export type ResponseStatus = 'queued' | 'in_progress' | 'completed' | 'failed' | 'cancelled' | 'incomplete'
 
 type ItemStatus = 'in_progress' | 'completed' | 'incomplete'
@@ -34,7 +34,7 @@ export interface MessageItem {
   content: OutputContent[]
 }
 
-/** Reasoning of the model: full text, or the requested summary. */
+/** Reasoning of the model. `content` is the full text. `summary` is the summary that the client requested. */
 export interface ReasoningItem {
   id: string
   type: 'reasoning'
@@ -64,7 +64,7 @@ export interface CustomCallItem {
   input: string
 }
 
-/** An unchanged upstream item of a type without an internal form. */
+/** An upstream item of a type that the internal form does not represent. The item is passed on unchanged. */
 export interface NativeItem {
   id: string
   type: 'native'
@@ -116,7 +116,9 @@ export interface ResponsesUsage {
   total_tokens: number
 }
 
-/** Error of a failed response. `type` is the error code (docs/reference/errors.md); `code` is the closest code of the Responses API. */
+/**
+ * Error of a failed response. `type` is the error code of Sluice (docs/reference/errors.md). `code` is the closest code of the Responses API.
+ */
 export interface ResponsesError {
   code: 'server_error' | 'rate_limit_exceeded' | 'invalid_prompt'
   message: string

@@ -2,11 +2,11 @@ import { z } from 'zod'
 import { TranscriptFormat, VoiceActivity } from './transcription.ts'
 
 /**
- * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields), from a form or from
- * JSON.
+ * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields). The client sends them as a
+ * form or as JSON.
  *
- * Unknown fields are ignored. `null` means absent. If a value violates a bound with the message `decimal`, then the error code begins
- * with `decimal_`.
+ * Unknown fields are ignored. `null` means absent. If a value violates a bound with the message `decimal`, then the error code begins with
+ * `decimal_`.
  */
 
 const DECIMAL = 'decimal'
@@ -15,7 +15,7 @@ const KEYWORDS_MAX = 100
 
 /** Maximum known speakers (docs/guides/transcription.md). */
 export const SPEAKERS_MAX = 4
-/** Maximum characters of the prompt. Engines read about the last thousand only. */
+/** Maximum characters of the prompt. Engines read only about the last thousand characters. */
 export const PROMPT_CHARS_MAX = 16 * 1024
 /** Maximum characters of the data URL of a voice sample. Ten seconds of 24-bit stereo WAV at 48 kHz are 3.7 MiB in base64. */
 export const REFERENCE_CHARS_MAX = 4 * 1024 * 1024
@@ -27,7 +27,7 @@ const ServerVad = z.object({
   prefix_padding_ms: VoiceActivity.shape.prefix_padding_ms.unwrap().nullish(),
 })
 
-/** The decoder checks rules that depend on two fields. */
+/** The decoder, not this schema, checks rules that relate two fields. */
 export const TranscriptionBody = z.object({
   model: z.string().min(1).describe('Model id or alias'),
   language: z.string().nullish().describe('Language of the audio, as ISO 639-1 code. Default: detected'),

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** Supported containers, detected from the content. mpga is an alias of mp3, and m4a of mp4. */
+/** Supported containers, detected from the content of the file. `mpga` is an alias of `mp3`, and `m4a` of `mp4`. */
 export const AudioFormat = z.enum(['flac', 'mp3', 'mp4', 'mpeg', 'ogg', 'wav', 'webm'])
 export type AudioFormat = z.infer<typeof AudioFormat>
 
@@ -45,7 +45,7 @@ export type TranscribeRequest = z.infer<typeof TranscribeRequest>
 export const Word = z.strictObject({ word: z.string(), start: z.number(), end: z.number() })
 export type Word = z.infer<typeof Word>
 
-/** A segment with the fields of all formats. Times are in seconds. */
+/** A segment with the fields of all response formats. Times are in seconds. */
 export const TranscriptSegment = z.strictObject({
   id: z.int().min(0),
   seek: z.int().default(0),
@@ -70,8 +70,8 @@ export const TokenLogprob = z.strictObject({
 export type TokenLogprob = z.infer<typeof TokenLogprob>
 
 /**
- * Events of a transcription, in order: one `start`; `text` and `segment` events, where the texts of a segment precede the segment;
- * `usage`; `finish`. The transcript is the concatenation of all texts. A missing `finish` means that the transcription failed.
+ * Events of a transcription. One `start` comes first, followed by `text` and `segment` events, then `usage` and `finish`. The texts of a segment
+ * precede the event of the segment. The transcript is the concatenation of all texts. A missing `finish` means that the transcription failed.
  */
 export const TranscribeEvent = z.discriminatedUnion('type', [
   z.strictObject({
