@@ -1,16 +1,19 @@
 import { type BatchEvent, type BatchPartEvent, BatchPartRequest, BatchRequest } from '#schemas/batches/batch.ts'
 import type { Kind } from './kind.ts'
 
-/** Maximum child jobs in flight per parent: requests of a part, or parts of a batch. */
+/** Maximum unfinished child jobs per parent. The children of a batch are its parts, and the children of a part are its requests. */
 const CHILDREN_AT_ONCE = 500
 
 /**
- * Time in which a batch writes its partial result, after its completion window or a cancel. The job's deadline is the end of the window
- * plus this time.
+ * Time in which a batch writes its partial result after its completion window has ended or a client has cancelled it. The job's deadline is the
+ * end of the window plus this time.
  */
 export const BATCH_WRAP_UP_MS = 300_000
 
-/** A batch of API calls (docs/internals/design.md, Composed jobs). The handler splits the input into parts and joins their results. */
+/**
+ * A batch of API calls (docs/internals/design.md, Composed jobs). The handler splits the input into parts and concatenates the results of the
+ * parts.
+ */
 export const batch: Kind<BatchRequest, BatchEvent> = {
   name: 'batch',
   pool: 'batches',
@@ -28,7 +31,7 @@ export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   pool: 'batches',
   request: BatchPartRequest,
   childrenAtOnce: CHILDREN_AT_ONCE,
-  // The batch writes the partial result, so its parts need no time for this.
+  // The batch, not the part, writes a partial result. A part therefore needs no time before its deadline.
   wrapUpMs: 0,
   merge: () => undefined,
   isOutput: () => true,

@@ -8,17 +8,20 @@ export const STEP_BYTES_MAX = 1024 * 1024
 
 export interface StepResult<T> {
   readonly value: T
-  /** External usage by unit, such as `{ searches: 1 }`. Added to {@link Composition.spent} also when the result is read from the record. */
+  /**
+   * External usage by unit, such as `{ searches: 1 }`. {@link Composition.spent} also includes the cost of a step whose result was read from the
+   * record.
+   */
   readonly cost?: Cost
 }
 
-/** Amounts by unit, such as searches, pages, tokens, usd. Costs are combined by adding the amounts of equal units. */
+/** Amounts by unit, such as searches, pages, tokens or US dollars. The sum of two costs adds the amounts of equal units. */
 export type Cost = Readonly<Record<string, number>>
 
 export interface ChildJob {
-  /** Unique within the parent. A repeated submission with this key returns the first child. */
+  /** Key of the child, unique within the parent. A second submission with the same key returns the first child. */
   readonly key: string
-  /** Path of the API call that the child job runs, such as `/v1/chat/completions`. The result has the format of this call's response. */
+  /** Path of the API call that the child job runs, such as `/v1/chat/completions`. The child's result has the response format of this path. */
   readonly endpoint: string
   readonly kind: string
   readonly pool: PoolName
@@ -26,9 +29,9 @@ export interface ChildJob {
   readonly body: unknown
   readonly encode?: Partial<EncodeContext> | undefined
   readonly metadata?: Readonly<Record<string, string>>
-  /** Milliseconds from now; at most the parent's remaining time. */
+  /** Deadline, in milliseconds from now. The parent's remaining time is the maximum. */
   readonly deadlineInMs?: number
-  /** Maximum cost in billionths of a US dollar, reserved in budgets until the real cost is recorded; default: 0. */
+  /** Maximum cost, in billionths of a US dollar. The budgets reserve this amount until the real cost is recorded. Default: 0. */
   readonly reservedNanos?: number | undefined
 }
 
@@ -37,10 +40,10 @@ export type ChildEnd =
   | { readonly id: string; readonly state: 'failed' | 'cancelled' | 'expired'; readonly error: ErrorBody }
 
 /**
- * External work of a composed job's handler: recorded steps and child jobs.
+ * Operations of a composed job's handler that have effects outside of the handler: recorded steps and child jobs.
  *
- * The handler runs from its beginning in every attempt. Every external effect must go through {@link step} or {@link submit}. A
- * second run then receives the recorded results of the first one, at no external cost.
+ * The handler runs from its beginning in every attempt. Every external effect must go through {@link step} or {@link submit}. A second run then
+ * receives the recorded results of the first one, at no external cost.
  */
 export interface Composition {
   /**
@@ -51,9 +54,9 @@ export interface Composition {
    */
   step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
   /**
-   * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a
-   * later attempt publishes the same key, then subscribers do not receive the events again. Streams thus continue across attempts. A
-   * handler that calls this method publishes all of its output this way and yields none.
+   * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a later
+   * attempt publishes the same key, then subscribers do not receive the events again. A stream therefore continues across attempts. A handler
+   * that calls this method must publish all of its output this way and yield none.
    *
    * @param key Unique within the job. Every attempt must publish the same events under the same key
    */
@@ -72,22 +75,33 @@ export interface Composition {
    */
   submit(child: ChildJob): Promise<string>
   /**
-   * Returns the terminal states and results of children, in the order of `ids`. If a child is not in a terminal state, then the parent is parked in the store.
-   * Parking frees the slot, and this promise never resolves. The handler runs again when all children have ended, at
-   * {@link wrapUpAtMs}, or after a cancel. In the last two cases, an unfinished child is returned as `undefined`.
+   * Returns the terminal states and results of children, in the order of `ids`.
+   *
+   * If a child is not in a terminal state, then the parent is parked. The parent is stored, the slot is freed, and this promise never resolves.
+   * The handler runs again when all children have ended, at {@link wrapUpAtMs}, or after a cancel. After {@link wrapUpAtMs} or a cancel,
+   * `undefined` is returned for an unfinished child.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
-  /** Like {@link waitFor}, without reading the results. For many children whose results are read one by one. */
+  /**
+   * Like {@link waitFor}, but does not load the results. A handler with many children then reads their results one at a time with {@link endOf}.
+   */
   wait(ids: readonly string[]): Promise<void>
-  /** Terminal state and result of a child, or of a child of the child `parent`. Undefined if it has not ended or does not exist. */
+  /**
+   * Returns the terminal state and result of a child. Undefined if the child has not ended or does not exist.
+   *
+   * @param parent If given, then `id` is a child of this child job. Default: a child of the job itself
+   */
   endOf(id: string, parent?: string): Promise<ChildEnd | undefined>
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
-  /** Unix milliseconds at which the handler must start to write its result, some time before the deadline. 0 after a cancel. */
+  /**
+   * Unix milliseconds at which the handler must start to write its result. This time is before the deadline. After a cancel the value is 0, so
+   * the handler starts at once.
+   */
   readonly wrapUpAtMs: number
   /**
-   * Aborts when the job was cancelled but may still write a partial result, within seconds. Stays aborted in later attempts. The handler
-   * must stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
+   * Aborts when the job was cancelled but may still write a partial result, within seconds. The signal is also aborted in all later attempts.
+   * The handler must then stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
    */
   readonly cancelled: AbortSignal
 }

@@ -4,14 +4,14 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * Number of characters of the API call's id in a generated call id. Limited, because OpenAI rejects call ids of more than 40 characters
- * when a client sends them back.
+ * A generated call id contains at most this many characters of the API call's id. OpenAI rejects a call id of more than 40 characters when a
+ * client sends it back.
  */
 const CALL_ID_CHARS_MAX = 24
 
 /**
- * An id for a tool call whose engine sent none. Made of `prefix`, the last characters of the id of the API call, and an ordinal. Unique
- * within the answer.
+ * Makes an id for a tool call to which the engine gave none. The id consists of `prefix`, the last characters of the API call's id, and an
+ * ordinal. The id is unique within the answer.
  */
 export function makeCallId(prefix: 'call_' | 'toolu_', callId: string, choice: number, call: number): string {
   const ordinal = choice === 0 ? `${call}` : `${choice}_${call}`
@@ -30,9 +30,7 @@ export function findEvent<T extends GenerateEvent['type']>(
   return events.find((event): event is Extract<GenerateEvent, { type: T }> => event.type === type)
 }
 
-/**
- * A JSON value that is already serialised. Large values are serialised with event-loop yields, so `JSON.stringify` must not run on them.
- */
+/** A JSON value that is already serialized. The wrapper prevents that `JSON.stringify` blocks the event loop with a large value. */
 export class JsonText {
   readonly text: string
 
@@ -41,7 +39,7 @@ export class JsonText {
   }
 }
 
-/** Prepares an answer for sending: a large value is serialised with event-loop yields. */
+/** Serializes a large answer with event-loop yields. Other answers are returned unchanged. */
 export async function writeYielding(value: unknown): Promise<unknown> {
   const isWritten = typeof value === 'string' || value instanceof JsonText || isSmall(value)
   return isWritten ? value : new JsonText(await runYielding(jsonTextIn(value)))

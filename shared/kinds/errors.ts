@@ -2,8 +2,8 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Wire forms of a {@link ServiceError} in the OpenAI and Anthropic formats (docs/internals/protocol.md, Errors): body, status and
- * headers. Only this file decides which parts of an error a caller receives.
+ * Wire forms of a {@link ServiceError} in the OpenAI and Anthropic formats (docs/internals/protocol.md, Errors): body, status and headers. Only
+ * this file decides which fields of an error a caller receives.
  */
 
 /** The inner object of an error in the OpenAI format. All four keys are always present. */
@@ -14,7 +14,7 @@ export interface OpenaiError {
   code: string | null
 }
 
-/** An error in the messages format. `request_id` repeats the header of that name. */
+/** An error in the format of the Messages API. `request_id` repeats the response header of that name. */
 export interface MessagesError {
   type: 'error'
   error: { type: string; message: string; details?: { error_code: string } }
@@ -24,11 +24,11 @@ export interface MessagesError {
 /** Codes without an OpenAI equivalent. In the OpenAI format, the field `code` of such an error is null. */
 const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
 
-/** Codes that OpenAI reports under another code. Only the field `type` distinguishes their errors. */
+/** Codes that OpenAI reports under another code. Clients can distinguish such errors only by the field `type`. */
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
 /**
- * Body in the OpenAI format. Also sent as the last frame of a stream that fails after its head (docs/internals/protocol.md, Failures
+ * Body in the OpenAI format. If a stream fails after its head was sent, then this body is its last frame (docs/internals/protocol.md, Failures
  * after the head).
  */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
@@ -47,8 +47,8 @@ function openaiType(error: ServiceError): string {
 }
 
 /**
- * Body in the messages format. If the error is about a field, then the message starts with its path in Anthropic's notation: `max_tokens:
- * Field required`, `messages.0.role: …`.
+ * Body in the format of the Messages API. If the error is about a field, then the message starts with the path of the field in Anthropic's
+ * notation. Examples: `max_tokens: Field required`, `messages.0.role: …`.
  */
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
   const { param, message } = error
@@ -60,14 +60,14 @@ export function messagesErrorBody(error: ServiceError, requestId: string): Messa
 }
 
 /**
- * Whether a request was rejected because of the parameter `thread`. Tool runners of the Anthropic SDKs add this parameter; after this
- * error they continue without it.
+ * Whether a request was rejected because of the parameter `thread`. Tool runners of the Anthropic SDKs add this parameter. After this error they
+ * continue without the parameter.
  */
 function isThreadRefusal(error: ServiceError): boolean {
   return error.code === 'unsupported_parameter' && error.param === 'thread'
 }
 
-/** Status in the messages format. Equal to the OpenAI format, except 529 for overload. */
+/** HTTP status in the format of the Messages API. The status equals that of the OpenAI format, except that overload is 529 instead of 503. */
 export function messagesStatus(error: ServiceError): number {
   return error.status === 503 ? 529 : error.status
 }
@@ -89,8 +89,9 @@ function messagesType(status: number): string {
 }
 
 /**
- * `x-should-retry` per error code, if the default rule of the SDKs (retry 408, 409, 429 and 5xx) is wrong or needs confirmation. Errors
- * that the service already retried, and timeouts that used up the caller's time, must not be retried.
+ * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. A code is listed
+ * if that rule would be wrong, or if the rule needs confirmation. Errors that the service has already retried, and timeouts that used up the
+ * caller's time, must not be retried.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,
@@ -109,15 +110,15 @@ const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   upstream_refused: false,
 }
 
-/** Retry-After of an overload error that sets none. */
+/** Retry-After of an overload error that specifies none, in seconds. */
 const RETRY_AFTER_SECONDS_DEFAULT = 2
-/** The longest Retry-After that every SDK honours: openai-node ignores longer ones. */
+/** The longest Retry-After that every SDK obeys. The SDK openai-node ignores longer values. */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
 
 /**
  * Headers of an error: `retry-after` (at least 1 s), `x-should-retry`, `www-authenticate`.
  *
- * @param isFinal The error is stored, so a retry returns the same error.
+ * @param isFinal Whether the error is stored, so that a retry would return the same error.
  * @param retryMsMax Maximum Retry-After, in milliseconds.
  */
 export function errorHeaders(
@@ -137,8 +138,8 @@ export function errorHeaders(
 }
 
 /**
- * Whether to retry a request about an unfinished job. A Retry-After is set for reading the result, which is worth a retry, but not for
- * deleting the job.
+ * Whether the client should retry a request that failed. The error `job_not_finished` has a Retry-After if the client wanted to read the result,
+ * which will exist later. The error has none if the client wanted to delete the job.
  */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]

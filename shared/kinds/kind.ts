@@ -5,56 +5,56 @@ import type { Answer } from './answer.ts'
 import type { Composition } from './composition.ts'
 
 /**
- * A kind of job, described once for both sides of the queue. The ingress creates such jobs and encodes their results. The worker
- * runs them ({@link Handler}).
+ * A kind of job, described once for both sides of the queue. The ingress creates jobs of this kind and encodes their results. The worker runs
+ * the jobs ({@link Handler}).
  */
 export interface Kind<Request = unknown, Event = unknown> {
   readonly name: string
   readonly pool: PoolName
   readonly request: z.ZodType<Request>
   readonly childrenAtOnce?: number
-  /** Time before its deadline, in ms, at which a composed job starts to write its result. Default: a fraction of its total time. */
+  /** Time in which a composed job writes its result, in milliseconds before its deadline. Default: a fraction of its total time. */
   readonly wrapUpMs?: number
-  /** Bytes of a complete answer above which it is refused; default: 8 MiB. */
+  /** Maximum bytes of a complete answer. A larger answer is rejected. Default: 8 MiB. */
   readonly answerBytesMax?: number
-  /** Merges an event into the previous one; undefined: keep both. */
+  /** Merges an event into the previous event. Undefined if both must stay separate. */
   merge(previous: Event, next: Event): Event | undefined
-  /** True if the event contains output. After such an event, a second run would send the caller the output twice. */
+  /** Whether the event contains output. A job is not retried after output, because the caller would receive that output twice. */
   isOutput(event: Event): boolean
-  /** Encoder of results for an API endpoint. The result of a durable job is stored in this format. */
+  /** Returns the encoder of results for an API endpoint. The result of a durable job is stored in the format of the endpoint. */
   answer(endpoint?: string): Answer<Event>
 }
 
-/** Progress of a job, for display to users (docs/internals/protocol.md, The job object). */
+/** Progress of a job, to show to users (docs/internals/protocol.md, The job object). */
 export interface Progress {
   /** Current activity, in one or two words. */
   readonly phase: string
-  /** 0 to 100; null if unknown. */
+  /** Progress from 0 to 100, or null if unknown. */
   readonly percent: number | null
   readonly message: string
-  /** Amounts by name, if there is something to count. */
+  /** Amounts by name. Absent if there is nothing to count. */
   readonly counts?: Readonly<Record<string, number>>
 }
 
 export interface AttemptContext {
-  /** Aborts on cancel, drain and deadline. The handler must stop within a second. */
+  /** Aborts on a cancel, a drain or the deadline. The handler must stop within a second. */
   readonly signal: AbortSignal
-  /** `job_id:attempt`, to make external effects idempotent. */
+  /** The text `job_id:attempt`, with which the handler makes external effects idempotent. */
   readonly idempotencyKey: string
   readonly tenant: string
   readonly traceparent: string | undefined
-  /** Receives progress; undefined if the caller receives the output itself. */
+  /** Receives progress. Undefined if the caller receives the output of the job instead. */
   readonly onProgress: ((progress: Progress) => void) | undefined
-  /** Recorded steps and child jobs; undefined for an attached job. */
+  /** Recorded steps and child jobs. Undefined for an attached job. */
   readonly composition?: Composition | undefined
 }
 
 export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
-  /** Parses and checks the body. @throws If the body is not valid for this version */
+  /** Parses and validates the body. @throws Error if the body is not valid for this version */
   parse(body: unknown): Request | Promise<Request>
   /** If true, then a body from an ingress in the same process is passed to `run` without {@link parse}. Default: false. */
   readonly acceptsUnparsed?: boolean
-  /** Yields events until the job is done. @throws ServiceError */
+  /** Yields events until the job is done. @throws ServiceError if the job fails */
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }
 
@@ -62,7 +62,7 @@ export interface Handler<Request = unknown, Event = unknown> extends Kind<Reques
  * Makes a handler from a kind.
  *
  * @param parse Default: validates the whole body and ignores fields of newer versions
- * @param acceptsUnparsed See {@link Handler.acceptsUnparsed}
+ * @param acceptsUnparsed Whether `run` accepts a body that {@link Handler.parse} did not validate
  */
 export function handle<Request, Event>(
   kind: Kind<Request, Event>,

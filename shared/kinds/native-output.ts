@@ -3,7 +3,7 @@ import { objectIn } from '#shared/json/object.ts'
 
 export type NativeEvent = Extract<GenerateEvent, { type: 'native' }>
 
-/** Makes the event that carries output without an internal form to a caller of the same dialect. */
+/** Makes an event with output that the internal form does not represent. Only a caller of the same dialect receives such output. */
 export function nativeEvent(
   dialect: Dialect,
   scope: NativeEvent['scope'],
@@ -13,7 +13,7 @@ export function nativeEvent(
   return { type: 'native', choice, dialect, scope, text: JSON.stringify(value) }
 }
 
-/** Joins the pieces of native events of one choice into objects. Events of other dialects are ignored. */
+/** Concatenates the pieces of the native events of one choice and parses them as objects. Events of other dialects are ignored. */
 export class NativeReader {
   readonly #dialect: Dialect
   #pieces: string[] = []
@@ -23,7 +23,7 @@ export class NativeReader {
     this.#dialect = dialect
   }
 
-  /** The object that ends with this event; undefined if more pieces follow, or if the object belongs to another dialect. */
+  /** Returns the object that this event completes. Undefined if more pieces follow, or if the object belongs to another dialect. */
   read(event: NativeEvent): Record<string, unknown> | undefined {
     if (event.dialect !== this.#dialect) return undefined
     this.#pieces.push(event.text)

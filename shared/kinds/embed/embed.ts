@@ -8,7 +8,7 @@ import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { shortNumbers, vectorFromBase64 } from '#shared/lib/vector.ts'
 
-/** Maximum base64 characters of merged vectors. Far below the limit of one event, 512 KiB of JSON. */
+/** Maximum base64 characters of merged vectors. One event may have at most 512 KiB of JSON, so this maximum leaves a wide margin. */
 const PIECE_CHARS_MAX = 64 * 1024
 
 export const embed: Kind<EmbedRequest, EmbedEvent> = {
@@ -21,7 +21,7 @@ export const embed: Kind<EmbedRequest, EmbedEvent> = {
   answer: () => embeddingsAnswer,
 }
 
-/** Merges consecutive vectors up to {@link PIECE_CHARS_MAX}; undefined: keep the events separate. */
+/** Merges consecutive vectors. Undefined if the result would exceed {@link PIECE_CHARS_MAX}. */
 export function mergeEmbedEvents(a: EmbedEvent, b: EmbedEvent): EmbedEvent | undefined {
   if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
   if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined
@@ -34,11 +34,10 @@ function charsOf(texts: readonly string[]): number {
   return chars
 }
 
-/** The answer of `POST /v1/embeddings`. */
 const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }
 
 /**
- * The answer of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests) from all events of a job.
+ * Encodes the answer of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests) from all events of a job.
  *
  * @throws ServiceError `upstream_error` if vectors or usage are missing
  */
@@ -51,14 +50,13 @@ export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeC
   return { object: 'list', data, model: context.model, usage }
 }
 
-/** Maximum time between event-loop yields while an answer is serialised. */
 const YIELD_INTERVAL_MS = 5
 
 /**
- * {@link encodeEmbeddings} as JSON text. Serialising the numbers of the largest answer takes half a second, so this yields to the event
- * loop.
+ * Encodes the same answer as {@link encodeEmbeddings}, as JSON text. Serializing the numbers of the largest answer takes half a second, so this
+ * function yields to the event loop.
  *
- * @throws ServiceError as {@link encodeEmbeddings}
+ * @throws ServiceError `upstream_error` if vectors or usage are missing
  */
 export async function writeEmbeddings(events: readonly EmbedEvent[], context: EncodeContext): Promise<JsonText> {
   const { vectors, usage } = gather(events)
@@ -76,7 +74,7 @@ export async function writeEmbeddings(events: readonly EmbedEvent[], context: En
   return new JsonText(`{"object":"list","data":[${data.join(',')}],${rest}}`)
 }
 
-/** The vectors of all events, in base64, and the usage. @throws ServiceError `upstream_error` if some are missing */
+/** Returns the vectors of all events, in base64, and the usage. @throws ServiceError `upstream_error` if vectors or usage are missing */
 export function gather(events: readonly EmbedEvent[]): {
   vectors: string[]
   usage: { readonly total_tokens: number }
@@ -107,7 +105,6 @@ function numbersOf(text: string): number[] {
   return shortNumbers(vector)
 }
 
-/** Error for an answer in which vectors or usage are missing. */
 export function incomplete(): ServiceError {
   return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
 }

@@ -4,7 +4,7 @@ import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { OUTPUT_BYTES_MAX, PLOTS_BYTES_MAX } from '#shared/sandbox/limits.ts'
 
-/** Maximum characters of merged text. Even if JSON escapes make the text six times as long, it fits into a record. */
+/** Maximum characters of merged text. A JSON escape makes a character six times as long, and six times this maximum still fits into a record. */
 export const TEXT_PIECE_CHARS = 64 * 1024
 const MARGIN_BYTES = 2 * 1024 * 1024
 
@@ -12,22 +12,21 @@ export const execute: Kind<CodeRequest, CodeEvent> = {
   name: 'execute',
   pool: 'code',
   request: CodeRequest,
-  // The text of both output streams, plus the plots as base64.
+  // The output may consist of stdout and stderr, each with the maximum size, and of plots in base64.
   answerBytesMax: 2 * OUTPUT_BYTES_MAX + Math.ceil(PLOTS_BYTES_MAX / 3) * 4 + MARGIN_BYTES,
   merge: mergeCodeEvents,
-  // After such an event, a second run would send output twice. The end event is the last one, so no run follows it.
+  // If an attempt fails after an event with output, then a retry would send that output twice. No retry can follow the `end` event.
   isOutput: ({ type }) => type !== 'end',
   answer: () => codeAnswer,
 }
 
-/** Merges short texts of one output stream, so that a program that prints small pieces quickly produces few records. */
+/** Merges short texts of the same output stream. Without merging, a program that prints many small pieces would produce many records. */
 export function mergeCodeEvents(a: CodeEvent, b: CodeEvent): CodeEvent | undefined {
   if (a.type !== 'output' || b.type !== 'output' || a.stream !== b.stream) return undefined
   if (a.piece.length + b.piece.length > TEXT_PIECE_CHARS) return undefined
   return { ...a, piece: a.piece + b.piece }
 }
 
-/** The answer of `POST /v1/tools/code`. `whole` throws `sandbox_lost` if the run has no end event. */
 const codeAnswer: Answer<CodeEvent> = {
   whole(events) {
     const gather = new CodeGather()
@@ -38,8 +37,8 @@ const codeAnswer: Answer<CodeEvent> = {
 }
 
 /**
- * Streams one run: output as it arrives (`code.output.delta`), each plot when it is complete (`code.plot`), then the whole result
- * (`code.completed`).
+ * Streams one run. Text is sent as it arrives (`code.output.delta`), each plot when its last piece has arrived (`code.plot`), and the whole
+ * result at the end (`code.completed`).
  */
 class CodeStream implements AnswerStream<CodeEvent> {
   readonly #gather = new CodeGather()
@@ -63,7 +62,7 @@ class CodeGather {
   #plot: string[] = []
   #end: Extract<CodeEvent, { type: 'end' }> | undefined
 
-  /** Adds the next event. Returns the plot that the event completes, if any. */
+  /** Adds the next event. Returns a plot if the event contains the last piece of one. */
   push(event: CodeEvent): CodePlot | undefined {
     if (event.type === 'output') this.#text[event.stream] += event.piece
     else if (event.type === 'end') this.#end = event
@@ -71,9 +70,8 @@ class CodeGather {
     return undefined
   }
 
-  /** The answer (docs/guides/code.md, The result). @throws ServiceError `sandbox_lost` if the run has no end event */
+  /** Returns the whole result (docs/guides/code.md, The result). @throws ServiceError `sandbox_lost` if the run has no end event */
   result(): CodeResult {
-    // Without an end event the output may be truncated, so it must not be returned as a result.
     if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
     const { success, exit_code, execution_time, violations } = this.#end
     const how = { exit_code, execution_time, security_checked: true, violations } as const

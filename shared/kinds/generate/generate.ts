@@ -9,11 +9,13 @@ import { completionsAnswer } from './completions/stream.ts'
 import { messagesAnswer } from './messages/stream.ts'
 import { inputTokensOf, responsesAnswer } from './responses/stream.ts'
 
-/** Maximum text of a merged event, in UTF-16 units. Limited, so that records and frames stay small. */
+/** Maximum text of a merged event, in UTF-16 units. Without this limit, records and frames could become too large. */
 const MERGED_TEXT_MAX = 16 * 1024
-/** Maximum text of one event, in UTF-16 units. Even if every unit needs a six-byte escape, the text fits into a record. */
+/**
+ * Maximum text of one event, in UTF-16 units. In JSON, a unit takes at most six bytes, and a text of this size then still fits into a record.
+ */
 const EVENT_TEXT_MAX = 64 * 1024
-/** Maximum tokens with log probabilities per merged event: with twenty alternatives, each takes 2 KiB of JSON. */
+/** Maximum tokens with log probabilities per merged event. A token with twenty alternatives takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
 
 const ANSWERS: Readonly<Record<string, Answer<GenerateEvent>>> = {
@@ -27,7 +29,7 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // After such an event, a second run would send output twice. The start event contains no output.
+  // If an attempt fails after an event with output, then a retry would send that output twice. The `start` event contains no output.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }
@@ -52,8 +54,8 @@ export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
 }
 
 /**
- * Merges two events if both are the same kind of text of the same choice; undefined otherwise. Merging changes only the number of
- * frames that a client receives.
+ * Merges two events of the same type and the same choice. Undefined if they cannot be merged. A merge changes only the number of frames that a
+ * client receives.
  */
 export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): GenerateEvent | undefined {
   if (a.type === 'text' && b.type === 'text') {
@@ -76,15 +78,15 @@ export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): Generat
   return undefined
 }
 
-/** True if an event exceeds the size of a record, such as an upstream's complete answer in one event. */
+/** True if an event does not fit into a record. An upstream may send a complete answer in one event. */
 export function isTooLarge(event: GenerateEvent): boolean {
   if (event.type === 'text' && event.logprobs && event.logprobs.length > MERGED_LOGPROBS_MAX) return true
   return 'text' in event && event.text.length > EVENT_TEXT_MAX
 }
 
 /**
- * Splits an event into pieces that fit into records. If the text has log probabilities, then the first pieces carry the text, up
- * to its maximum length.
+ * Splits an event into pieces that fit into records. If there are log probabilities, then they are divided among all pieces, and the first
+ * pieces carry the text, up to its maximum length.
  */
 export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
   if (!('text' in event)) return yield event
@@ -105,8 +107,8 @@ export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
 type TextEvent = Extract<GenerateEvent, { text: string }>
 
 /**
- * One piece of a split event. The signature of a thought belongs to its last piece. Only the last piece of native output is marked as
- * complete.
+ * Makes one piece of a split event. Only the last piece carries the signature of a thought, and only the last piece of native output is marked
+ * as complete.
  */
 function pieceOf(
   rest: Omit<TextEvent, 'text'>,
@@ -120,7 +122,7 @@ function pieceOf(
   return { ...others, ...proof, ...more, text, ...(logprobs.length > 0 && { logprobs }) } as GenerateEvent
 }
 
-/** End of the piece that begins at `start`. A piece never ends within a surrogate pair. */
+/** Returns the end of the piece that begins at `start`. A piece never ends within a surrogate pair. */
 function endOfPiece(text: string, start: number): number {
   const end = Math.min(text.length, start + EVENT_TEXT_MAX)
   return end < text.length && isLowSurrogate(text.charCodeAt(end)) ? end + 1 : end

@@ -6,13 +6,12 @@ export const moderate: Kind<ModerateRequest, ModerateEvent> = {
   name: 'moderate',
   pool: 'inference',
   request: ModerateRequest,
-  // Never merged, because the worker already puts as many results into an event as fit into a record.
+  // The worker already puts as many results into an event as fit into a record, so nothing is left to merge.
   merge: () => undefined,
   isOutput: () => true,
   answer: () => moderationsAnswer,
 }
 
-/** The answer of `POST /v1/moderations` (docs/guides/moderations.md). */
 const moderationsAnswer: Answer<ModerateEvent> = {
   whole: (events, { call_id, model }) => ({
     id: `modr-${call_id}`,

@@ -14,7 +14,6 @@ export const rerank: Kind<RerankRequest, RerankEvent> = {
   answer: () => rerankAnswer,
 }
 
-/** The answer of `POST /v1/rerank`: documents by descending relevance. */
 const rerankAnswer: Answer<RerankEvent> = { whole: encodeRanking }
 
 /** @throws ServiceError `upstream_error` if results or usage are missing */
@@ -38,8 +37,8 @@ function encodeRanking(events: readonly RerankEvent[], { call_id, model, rerank 
 }
 
 /**
- * Rewrites an embedding error for a rerank call. Embedding errors name an input by its index (`shared/engines/engine.ts`). In a rerank
- * call the inputs are the documents, followed by the query.
+ * Rewrites an embedding error for a rerank call. Embedding errors name an input by its index (`shared/engines/engine.ts`). In a rerank call the
+ * inputs are the documents, followed by the query.
  *
  * @param count Number of documents in the call
  */

@@ -14,21 +14,19 @@ import { ChatStream } from '#shared/kinds/generate/chat/stream.ts'
 import { encodeChat } from '#shared/kinds/generate/chat/whole.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 
-/** Maximum text of a merged event, in UTF-16 units. Limited, so that records and frames stay small. */
+/** Maximum text of a merged event, in UTF-16 units. Without this limit, records and frames could become too large. */
 const MERGED_TEXT_MAX = 16 * 1024
 
-/** Deep research: a question, answered by a report with citations. */
 export const research: Kind<ResearchRequest, ResearchEvent> = {
   name: 'research',
   pool: 'research',
   request: ResearchRequest,
   merge: mergeResearchEvents,
-  // A second run repeats progress events with the same sequence numbers, and a stream drops repeated numbers.
+  // Progress does not prevent a retry. A second run repeats progress events with the same sequence numbers, and a stream drops repeated numbers.
   isOutput: ({ type }) => type !== 'progress',
   answer: () => researchAnswer,
 }
 
-/** Merges short pieces of the report; undefined: keep them separate. */
 function mergeResearchEvents(a: ResearchEvent, b: ResearchEvent): ResearchEvent | undefined {
   if (a.type !== 'text' || b.type !== 'text' || a.text.length + b.text.length > MERGED_TEXT_MAX) return undefined
   return { type: 'text', text: a.text + b.text }
@@ -45,7 +43,7 @@ type TokenField = 'input_tokens' | 'output_tokens'
 export interface ResearchCompletion extends ChatCompletion, ResearchExtras {}
 
 /**
- * The whole answer: a chat completion with annotations and {@link ResearchExtras}.
+ * Encodes the whole answer: a chat completion with annotations and {@link ResearchExtras}.
  *
  * @throws ServiceError `upstream_error` if the events have no end
  */
@@ -57,7 +55,7 @@ function encodeResearch(events: readonly ResearchEvent[], context: EncodeContext
   return { ...completion, ...extrasOf(events) }
 }
 
-/** Converts an event into events of text generation. The report is the text of choice 0. */
+/** Converts an event of a research run into events of text generation. The report is the text of choice 0. */
 function chatEvents(event: ResearchEvent): GenerateEvent[] {
   switch (event.type) {
     case 'text':
@@ -104,14 +102,13 @@ const researchAnswer: Answer<ResearchEvent> = {
 /**
  * Encodes one run as chat completion chunks, so that plain chat clients can read the report.
  *
- * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, because clients that
- * merge deltas cannot merge lists. Events of the end are sent only after the run has ended successfully.
+ * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, because clients that merge
+ * deltas cannot merge lists. Events of the end are sent only after the run has ended successfully.
  */
 class ResearchStream implements AnswerStream<ResearchEvent> {
   readonly #chat: ChatStream
   readonly #head: object
   readonly #tail: object
-  /** All events except progress and the report's text. */
   readonly #extras: ResearchEvent[] = []
   #sequence = 0
 
@@ -144,7 +141,7 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
       case 'end':
         this.#extras.push(event)
         return [this.#chunk({ choices: [], ...extrasOf(this.#extras) }), ...this.#chatFrames(event)]
-      // Workers of newer versions may send unknown event types.
+      // A worker of a newer version may send event types that this version does not know.
       default:
         return []
     }
@@ -159,7 +156,7 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
     return chatEvents(event).flatMap((each) => this.#chat.push(each))
   }
 
-  /** Encodes progress. A resumed run restarts its sequence numbers, so progress that the client already received is dropped. */
+  /** Encodes progress. A resumed run repeats its sequence numbers from 1, so progress that the client already received is dropped. */
   #progress({ type: _, ...progress }: Extract<ResearchEvent, { type: 'progress' }>): Frame[] {
     if (progress.sequence <= this.#sequence) return []
     this.#sequence = progress.sequence

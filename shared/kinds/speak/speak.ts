@@ -12,7 +12,7 @@ export const speak: Kind<SpeakRequest, SpeakEvent> = {
   pool: 'inference',
   request: SpeakRequest,
   answerBytesMax: ANSWER_BYTES_MAX,
-  // Base64 texts of two events cannot be concatenated.
+  // Events are not merged, because two base64 texts cannot be concatenated.
   merge: () => undefined,
   isOutput: ({ type }) => type === 'audio',
   answer: () => speechAnswer,
@@ -27,7 +27,10 @@ const TYPES: Readonly<Record<SpeechFormat, string>> = {
   pcm: 'audio/pcm',
 }
 
-/** The answer of `POST /v1/audio/speech` (docs/guides/speech.md): audio bytes, a stream of pieces, or JSON for a stored job. */
+/**
+ * Answer of `POST /v1/audio/speech` (docs/guides/speech.md). A caller receives audio bytes or a stream of pieces. A stored job has a JSON
+ * result.
+ */
 const speechAnswer: Answer<SpeakEvent> = {
   whole(events, context) {
     const pieces = events.flatMap((event) => (event.type === 'audio' ? [Buffer.from(event.audio, 'base64')] : []))
@@ -59,7 +62,7 @@ function typeOf({ speech }: EncodeContext): string {
   return TYPES[speech?.format ?? 'mp3']
 }
 
-/** @throws ServiceError `upstream_error` if the job has no usage event, that is, did not finish */
+/** @throws ServiceError `upstream_error` if there is no usage event, which means that the job did not finish */
 function usageOf(events: readonly SpeakEvent[]): object {
   const used = events.find((event) => event.type === 'usage')
   if (!used) throw unfinished()

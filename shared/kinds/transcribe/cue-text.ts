@@ -1,27 +1,34 @@
 /*
- * Line breaking for subtitles. The text is split into tokens. Each token has a width and a score: how good its end is as the end of a
- * line. Widths are in columns: a Latin, Greek or Cyrillic letter takes one, a Chinese, Japanese or Korean character two.
+ * Line breaking for subtitles. The text is split into tokens. Each token has a width and a score. A high score means that a line may well end
+ * after the token. Widths are in columns: a Latin, Greek or Cyrillic letter takes one, a Chinese, Japanese or Korean character two.
  */
 
 export const LINE_COLUMNS_MAX = 42
 const LINES_MAX = 2
 
-/** The smallest unit that stays in one line: a word with its punctuation, or a word of a script without spaces. */
+/**
+ * The smallest unit that is never divided between two lines. A token is a word with its punctuation. In a script without spaces, a dictionary
+ * word counts as a word.
+ */
 export interface Token {
   readonly text: string
-  /** Whether a space precedes the token, except at the start of a line. */
+  /** Whether a space precedes the token. A line never starts with that space. */
   readonly isSpaced: boolean
   readonly columns: number
-  /** Offset in the original text. */
   readonly at: number
-  /** Score of the token's end as the end of a line or cue. */
   readonly endScore: number
 }
 
-/** Scores of token ends. A line or cue ends at the token with the highest score that fits. */
+/**
+ * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` is for a word that belongs to the next
+ * one.
+ */
 const SCORES = { sentence: 100, clause: 60, beforeConjunction: 35, plain: 0, afterBound: -50, insideNumber: -300 }
 
-/** Per language: words that begin a phrase, and words that belong to the next word. */
+/**
+ * Words per language. `begins` has words that begin a phrase. `binds` has words that belong to the next word, so a line should not end after
+ * them.
+ */
 const PHRASES: Readonly<Record<string, { readonly begins: ReadonlySet<string>; readonly binds: ReadonlySet<string> }>> =
   {
     english: phrases(
@@ -50,7 +57,7 @@ function phrases(begins: string, binds: string) {
   return { begins: new Set(begins.split(' ')), binds: new Set(binds.split(' ')) }
 }
 
-/** `WIDE` matches characters two columns wide. `UNSPACED` matches scripts without spaces between words. */
+/** `WIDE` matches characters that are two columns wide. `UNSPACED` matches characters of scripts without spaces between words. */
 const WIDE =
   /[\u1100-\u115F\u2E80-\u303E\u3041-\uA4CF\uAC00-\uD7A3\uF900-\uFAFF\uFE30-\uFE4F\uFF00-\uFF60\uFFE0-\uFFE6\u{1F300}-\u{1FAFF}\u{20000}-\u{3FFFD}]/u
 const UNSPACED = /[\u0E00-\u0EFF\u1000-\u109F\u1780-\u17FF\u3041-\u30FF\u3400-\u4DBF\u4E00-\u9FFF\uF900-\uFAFF]/
@@ -66,7 +73,7 @@ export function columnsOf(text: string): number {
   return columns
 }
 
-/** Splits a text into tokens; none is wider than a line. */
+/** Splits a text into tokens. No token is wider than a line. */
 export function tokensOf(text: string, language: string): Token[] {
   const { begins, binds } =
     PHRASES[languageName(language)] ?? (PHRASES.english as NonNullable<(typeof PHRASES)[string]>)
@@ -100,7 +107,7 @@ interface Piece {
   readonly at: number
 }
 
-/** Words of a script without spaces, each with the punctuation after it. */
+/** Splits a text of a script without spaces into words. Punctuation stays with the preceding word. */
 function piecesOf(word: string): Piece[] {
   const pieces: { piece: string; at: number }[] = []
   for (const { segment, index, isWordLike } of words.segment(word)) {
@@ -143,10 +150,10 @@ function endScoreOf(
   return begins.has(next.toLowerCase()) ? SCORES.beforeConjunction : SCORES.plain
 }
 
-/** Score of a token that ends with a digit or a punctuation mark; undefined for any other token. */
+/** Returns the score of a token that ends with a digit or a punctuation mark. Undefined for any other token. */
 function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): number | undefined {
   if (isInsideNumber(text, next)) return SCORES.insideNumber
-  // The period belongs to a title or an initial before a name, and does not end a sentence.
+  // The period is part of a title or of an initial before a name, so it does not end a sentence.
   if (text.endsWith('.') && (binds.has(text.slice(0, -1).toLowerCase()) || /^\p{Lu}\.$/u.test(text))) {
     return SCORES.afterBound
   }
@@ -154,14 +161,14 @@ function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): nu
   return /[,;:，、；：—–][)"'”’»]*$/.test(text) ? SCORES.clause : undefined
 }
 
-/** Whether the space between the two texts is inside a number: "10 000", "5 %", "3 million", "No. 7", "7 p.m.", "$ 5". */
+/** Whether `text` and `next` belong to one number. Examples: "10 000", "5 %", "3 million", "No. 7", "7 p.m.", "$ 5". */
 function isInsideNumber(text: string, next: string): boolean {
   if (/\d$/.test(text))
     return /^(\d|%|‰|°|€|\$|£|(thousand|million|billion|percent|a\.?m|p\.?m|Uhr|Millionen|millions?|mil)\b)/i.test(next)
   return /^(no|nr|p|vol|[$€£#§])\.?$/i.test(text) && /^\d/.test(next)
 }
 
-/** Width of the tokens from `from` up to `to` in one line. */
+/** Returns the width of one line with the tokens from `from` up to, but not including, `to`. */
 export function columnsBetween(tokens: readonly Token[], from: number, to: number): number {
   let columns = 0
   for (let at = from; at < to; at++) {
@@ -171,19 +178,18 @@ export function columnsBetween(tokens: readonly Token[], from: number, to: numbe
   return columns
 }
 
-/** Whether the tokens from `from` up to `to` fit into two lines. */
 export function canBreak(tokens: readonly Token[], from: number, to: number): boolean {
   return breakOf(tokens, from, to) !== undefined
 }
 
-/** The tokens from `from` up to `to` as lines; undefined if they do not fit into two. */
+/** Returns the tokens from `from` up to, but not including, `to` as one or two lines. Undefined if they do not fit into two. */
 export function linesOf(tokens: readonly Token[], from: number, to: number): string[] | undefined {
   if (columnsBetween(tokens, from, to) <= LINE_COLUMNS_MAX) return [textOf(tokens, from, to)]
   const at = breakOf(tokens, from, to)
   return at === undefined ? undefined : [textOf(tokens, from, at), textOf(tokens, at, to)]
 }
 
-/** Index of the first token of the second line. */
+/** Returns the index of the first token of the second line. Undefined if two lines are too short. */
 function breakOf(tokens: readonly Token[], from: number, to: number): number | undefined {
   const all = columnsBetween(tokens, from, to)
   if (all > LINES_MAX * LINE_COLUMNS_MAX + 1) return undefined
@@ -212,9 +218,7 @@ function textOf(tokens: readonly Token[], from: number, to: number): string {
   return text
 }
 
-/** Language codes and names (docs/reference/compatibility.md, Languages). */
-
-/** Languages of the speech models: code and lower-case English name. */
+/** Languages of the speech models. Each entry is a code and a lower-case English name. */
 const NAMES: ReadonlyMap<string, string> = new Map(
   `
     af afrikaans, am amharic, ar arabic, as assamese, az azerbaijani, ba bashkir, be belarusian,
@@ -236,7 +240,7 @@ const NAMES: ReadonlyMap<string, string> = new Map(
     .map((pair) => [pair.slice(0, pair.indexOf(' ')), pair.slice(pair.indexOf(' ') + 1)] as const),
 )
 
-/** The remaining codes of ISO-639-1. */
+/** The codes of ISO 639-1 that are not in {@link NAMES}. */
 const OTHERS: ReadonlySet<string> = new Set(
   `
     aa ab ae ak an av ay bh bi bm ce ch co cr cu cv dv dz ee eo ff fj fy ga gd gn gv ho hz ia ie ig ii ik io
@@ -247,13 +251,13 @@ const OTHERS: ReadonlySet<string> = new Set(
     .split(/\s+/),
 )
 
-/** ISO-639-1 codes for which speech models use another code: code → code of the models. */
+/** Speech models use another code than ISO 639-1 for these languages. The key is the ISO code, and the value is the code of the models. */
 const SYNONYMS: ReadonlyMap<string, string> = new Map([
   ['jv', 'jw'],
   ['nb', 'no'],
 ])
 
-/** The code that speech models use for a language; undefined if ISO-639-1 has no such language. */
+/** Returns the code that speech models use for a language. Undefined if ISO 639-1 has no such language. */
 export function findLanguage(code: string): string | undefined {
   const lower = code.toLowerCase()
   const usual = SYNONYMS.get(lower) ?? lower
@@ -262,7 +266,9 @@ export function findLanguage(code: string): string | undefined {
 
 const englishNames = new Intl.DisplayNames(['en'], { type: 'language', fallback: 'none' })
 
-/** Lower-case English name of a language. Any other text, such as a name that an engine sent, is returned in lower case. */
+/**
+ * Returns the lower-case English name of a language. Any text that is not a code, such as a name that an engine sent, is returned in lower case.
+ */
 export function languageName(code: string): string {
   const usual = findLanguage(code)
   if (usual === undefined) return code.toLowerCase()

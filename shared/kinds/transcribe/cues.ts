@@ -5,31 +5,29 @@ import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokens
 /*
  * Subtitles (docs/reference/compatibility.md, Transcripts). Each segment of the transcript becomes one or more cues:
  *
- * 1. A cue has at most two lines of 42 columns. If the times of words are known, then it lasts at most seven seconds.
- *
- * 2. A cue ends at the possible place with the highest score. The end of a sentence is best, then the end of a clause or a pause, then the
- *    place before a conjunction. A cue rarely ends after an article and never inside a number. Cues of one segment have similar lengths.
- *
+ * 1. A cue has at most two lines of 42 columns. If the times of words are known, then a cue lasts at most seven seconds.
+ * 2. A cue ends at the possible place with the highest score. The end of a sentence is best, then the end of a clause or a pause, then the place
+ *    before a conjunction. A cue rarely ends after an article and never inside a number. Cues of one segment have similar lengths.
  * 3. A cue begins with its first word. The end of a cue is extended until the text can be read, but not into the next cue.
  *
- * Without word times the time of a segment is divided in proportion to the text.
+ * If the times of words are unknown, then the duration of a segment is divided in proportion to the widths of the words.
  */
 
 const CUE_SECONDS_MAX = 7
 const CUE_SECONDS_MIN = 0.8
 const COLUMNS_PER_SECOND_MAX = 20
-/** Maximum time for which a cue is shown after its last word. */
+/** Maximum time for which a cue is shown after its last word, in seconds. */
 const LINGER_SECONDS_MAX = 2
 const PAUSE_SECONDS = 0.35
 const PAUSE_SCORE = 50
-/** Silence within a segment after which a new cue begins. */
+/** Silence within a segment after which a new cue begins, in seconds. */
 const SILENCE_SECONDS = 2
-/** Score cost of each column by which the length of a cue deviates from that of an even division. */
+/** Cost, in points of the score, for each column by which a cue is longer or shorter than an even division of the text. */
 const UNEVEN_COST = 1.2
 const CUE_COLUMNS = 76
-/** Maximum characters between two words: spaces and punctuation. A match farther away would be a repetition of the word. */
+/** Maximum characters of spaces and punctuation between two words. A match farther away would be a later repetition of the word. */
 const GAP_CHARS_MAX = 4
-/** Maximum characters of a segment that is divided, about an hour of speech. Dividing a longer one would block the event loop. */
+/** Maximum characters of a segment that is divided into cues, about an hour of speech. Dividing a longer segment would block the event loop. */
 const DIVIDED_CHARS_MAX = 64 * 1024
 
 interface Cue {
@@ -39,14 +37,14 @@ interface Cue {
 }
 
 /**
- * SubRip: numbered cues, decimal commas, a blank line after each cue. Empty if there is no speech. Long transcripts are encoded with
- * event-loop yields.
+ * Encodes SubRip subtitles: numbered cues, decimal commas, a blank line after each cue. The result is empty if there is no speech. Long
+ * transcripts are encoded with event-loop yields.
  */
 export function encodeSrt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
   return runNowOrYielding(written(segments, language, (cue, index) => `${index + 1}\n${cueIn(cue, ',')}`))
 }
 
-/** WebVTT: a header, cues without numbers, decimal points. Long transcripts are encoded with event-loop yields. */
+/** Encodes WebVTT subtitles: a header, cues without numbers, decimal points. Long transcripts are encoded with event-loop yields. */
 export function encodeVtt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
   return runNowOrYielding(written(segments, language, (cue) => cueIn(cue, '.'), 'WEBVTT\n\n'))
 }
@@ -74,7 +72,7 @@ function cueIn({ start, end, lines }: Cue, point: ',' | '.'): string {
   return `${time(start, point)} --> ${time(end, point)}\n${lines.join('\n')}\n\n`
 }
 
-/** Removes blank lines, which would end the cue, and arrows, which would be parsed as a timing line. */
+/** Removes blank lines, which would end the cue, and arrows, which players would parse as a timing line. */
 function cueText(text: string): string {
   return text
     .trim()
@@ -86,7 +84,7 @@ interface Timed {
   readonly tokens: readonly Token[]
   readonly starts: readonly number[]
   readonly ends: readonly number[]
-  /** Whether the times come from word timestamps. Otherwise the time of the segment was divided in proportion to the text. */
+  /** Whether the times come from word timestamps. Otherwise the duration of the segment was divided in proportion to the text. */
   readonly isTimed: boolean
 }
 
@@ -100,7 +98,8 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
     const to = endOf(timed, from)
     const start = starts[from] as number
     const last = ends[to - 1] as number
-    // A segment ends shortly after its last word. If it ends much later, then the rest is silence.
+    // Usually a segment ends shortly after its last word, and the cue ends with the segment. If the segment ends much later, then it ends with
+    // silence, and the cue ends with the last word.
     const until = to === tokens.length && segment.end <= last + LINGER_SECONDS_MAX ? Math.max(last, segment.end) : last
     const end = isTimed ? Math.min(until, start + CUE_SECONDS_MAX) : last
     cues.push({ start, end, lines: linesOf(tokens, from, to) ?? [] })
@@ -109,12 +108,12 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
   return cues
 }
 
-/** End of the cue that begins with token `from`: the index after its last token. */
+/** Returns the index after the last token of the cue that begins with token `from`. */
 function endOf(timed: Timed, from: number): number {
   const { tokens, starts, ends } = timed
   const reach = reachOf(timed, from)
   if (reach === tokens.length) return reach
-  // Measures only the part of the remaining text that influences the division.
+  // Only the next {@link CUE_COLUMNS} columns of the remaining text influence the division, so only they are measured.
   const rest = columnsBetween(tokens, from, Math.min(tokens.length, from + CUE_COLUMNS))
   const even = rest / Math.max(2, Math.ceil(rest / CUE_COLUMNS))
   let best = { to: reach, score: Number.NEGATIVE_INFINITY }
@@ -129,7 +128,7 @@ function endOf(timed: Timed, from: number): number {
   return best.to
 }
 
-/** Maximum end of a cue: two lines, seven seconds, and no long silence. One token always fits. */
+/** Returns the latest possible end of a cue. A cue has at most two lines, seven seconds, and no long silence. A cue has at least one token. */
 function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number {
   const start = starts[from] as number
   let columns = 0
@@ -145,7 +144,10 @@ function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number
   return to
 }
 
-/** Times of each token: by the words of the segment, or else in proportion to the columns. */
+/**
+ * Determines the times of each token from the words of the segment. If the segment has no words, then the times are in proportion to the
+ * columns.
+ */
 function timedOf(tokens: readonly Token[], text: string, { start, end, words }: TranscriptSegment): Timed {
   const found = words && words.length > 0 ? located(words, text) : []
   return found.length === 0 ? inProportion(tokens, start, end) : byWords(tokens, found)
@@ -171,7 +173,7 @@ interface Located {
   readonly end: number
 }
 
-/** The words that occur in the text, in its order; other words are skipped. Times never decrease. */
+/** Finds the words of the engine in the text, in order. Words that do not occur are skipped. Times never decrease. */
 function located(words: readonly Word[], text: string): Located[] {
   const found: Located[] = []
   let from = 0
@@ -207,7 +209,7 @@ function inProportion(tokens: readonly Token[], start: number, end: number): Tim
   return { tokens, starts, ends, isTimed: false }
 }
 
-/** Extends a cue until it can be read, but not beyond the start of the next one. */
+/** Extends a cue until a viewer can read it, but not beyond the start of the next cue. */
 function readable(cue: Cue, next: Cue | undefined): Cue {
   const columns = cue.lines.reduce((sum, line) => sum + line.length, 0)
   const wanted = Math.max(CUE_SECONDS_MIN, columns / COLUMNS_PER_SECOND_MAX)

@@ -15,12 +15,11 @@ import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { languageName } from './cue-text.ts'
 import { encodeSrt, encodeVtt } from './cues.ts'
 
-/** Maximum text of a merged event, in UTF-16 units. Limited, so that records and frames stay small. */
+/** Maximum text of a merged event, in UTF-16 units. Without this limit, records and frames could become too large. */
 const MERGED_TEXT_MAX = 16 * 1024
-/** Maximum tokens with log probabilities per merged event. */
 const MERGED_LOGPROBS_MAX = 256
 
-/** Maximum bytes of a transcript: four hours of speech with all words and the log probability of each token. */
+/** Maximum bytes of a transcript. Four hours of speech have this size with all words and the log probability of each token. */
 export const TRANSCRIPT_BYTES_MAX = 24 * 1024 * 1024
 
 export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
@@ -29,17 +28,20 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // After such an event, a second run would send output twice. The start event contains no output.
+  // If an attempt fails after an event with output, then a retry would send that output twice. The `start` event contains no output.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }
 
-/** Speech to English text. A separate kind, because older workers cannot translate and must requeue such jobs. */
+/**
+ * Transcribes speech into English text. This is a separate kind, because an older worker cannot translate. Such a worker requeues a job of a
+ * kind that it does not know.
+ */
 export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
 
 /**
- * Merges two events if both are text of the same segment; undefined otherwise. Merging changes only the number of frames that a
- * client receives.
+ * Merges two text events of the same segment. Undefined if they cannot be merged. A merge changes only the number of frames that a client
+ * receives.
  */
 export function mergeTranscribeEvents(a: TranscribeEvent, b: TranscribeEvent): TranscribeEvent | undefined {
   if (a.type !== 'text' || b.type !== 'text' || a.segment !== b.segment) return undefined
@@ -49,7 +51,6 @@ export function mergeTranscribeEvents(a: TranscribeEvent, b: TranscribeEvent): T
   return { ...a, text, logprobs: [...(a.logprobs ?? []), ...(b.logprobs ?? [])] }
 }
 
-/** The answer of a transcription (docs/reference/compatibility.md, Transcripts), in the format that the job requests. */
 const transcriptAnswer: Answer<TranscribeEvent> = {
   whole: encodeTranscript,
   open: (context) => new TranscriptStream(context),
@@ -58,8 +59,8 @@ const transcriptAnswer: Answer<TranscribeEvent> = {
 type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
 
 /**
- * Encodes one stream of a transcript (docs/internals/protocol.md, Transcript streams): text deltas, segments for diarized_json, and one `done` event
- * at the end.
+ * Encodes one stream of a transcript (docs/internals/protocol.md, Transcript streams). The stream has text deltas, segments if the format is
+ * `diarized_json`, and one `done` event at the end.
  *
  * The deltas concatenate to the text of `done`, which equals the text of the whole answer and is trimmed. Leading whitespace is therefore
  * dropped, and trailing whitespace is held back until more text follows.
@@ -98,7 +99,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
       case 'finish':
         this.#isFinished = true
         return []
-      // Workers of newer versions may send unknown event types.
+      // A worker of a newer version may send event types that this version does not know.
       default:
         return []
     }
@@ -123,7 +124,9 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return this.#textFrames(this.#trim(this.#characters.push(text)), segment)
   }
 
-  /** The part of the text that can be sent now: without leading whitespace, and without whitespace at its end. */
+  /**
+   * Returns the part of the text that can be sent now. Leading whitespace of the transcript is dropped, and whitespace at the end is held back.
+   */
   #trim(text: string): string {
     const all = this.#text === '' ? text.trimStart() : this.#blanks + text
     const trimmed = all.trimEnd()
@@ -131,7 +134,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return trimmed
   }
 
-  /** Frames for a piece of text. Log probabilities of whitespace that was held back are sent with the text after it. */
+  /** Makes the frames of a piece of text. Log probabilities of whitespace that was held back are sent with the text that follows. */
   #textFrames(delta: string, segment?: number): Frame[] {
     if (delta === '') return []
     this.#text += delta
@@ -155,8 +158,8 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
 }
 
 /**
- * The whole answer of a transcription (docs/reference/compatibility.md, Transcripts): an object, or a string for text, srt and vtt. Long subtitles are
- * returned as a promise, because they are encoded with event-loop yields.
+ * Encodes the whole answer of a transcription (docs/reference/compatibility.md, Transcripts): an object, or a string for text, srt and vtt. Long
+ * subtitles are returned as a promise, because they are encoded with event-loop yields.
  *
  * @throws ServiceError `upstream_error` if the engine did not finish
  */
@@ -182,20 +185,20 @@ export function encodeTranscript(
   }
 }
 
-/** The requested format of the transcript. @throws ServiceError `internal_error` if the job has none */
+/** Returns the requested format of the transcript. @throws ServiceError `internal_error` if the job specifies none */
 function formOf({ transcript }: EncodeContext): NonNullable<EncodeContext['transcript']> {
   if (transcript) return transcript
   throw new ServiceError('internal_error', 'The job does not specify the format of its transcript.')
 }
 
-/** The format `json`. Usage is reported in both forms, duration and tokens (docs/reference/compatibility.md, Transcripts). */
+/** Encodes the format `json`. Usage is reported as a duration and as tokens (docs/reference/compatibility.md, Transcripts). */
 function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs: boolean): object {
   return {
     text,
     logprobs: hasLogprobs ? logprobs : null,
     usage: { type: 'duration', seconds: Math.ceil(duration), ...usage },
     duration,
-    // Empty, because clients expect the English name of a language here, as in other formats, and would not recognise a code.
+    // Clients expect the English name of a language here, and do not recognize a code. The field is therefore empty.
     language: '',
     segments: null,
     words: null,
@@ -215,7 +218,7 @@ function encodeVerbose(transcript: Transcript, form: TranscriptForm): object {
   }
 }
 
-/** A segment of `verbose_json`. All ten keys are present, because clients check each of them. */
+/** Encodes a segment of `verbose_json`. All ten keys are present, because clients check each of them. */
 function verboseSegment(segment: TranscriptSegment): object {
   const { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob } = segment
   return { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob }
@@ -231,7 +234,7 @@ function encodeDiarized({ duration, segments }: Transcript): object {
   return { task: 'transcribe', duration, text: labelled(said), segments: said, usage: durationUsage(duration) }
 }
 
-/** A segment with its speaker: part of diarized_json, and an event of its stream. */
+/** A segment with its speaker. The format `diarized_json` contains such segments, and its stream sends each as an event. */
 interface DiarizedSegment {
   type: 'transcript.text.segment'
   id: string
@@ -245,12 +248,12 @@ function diarizedSegment({ id, start, end, text, speaker }: TranscriptSegment): 
   return { type: 'transcript.text.segment', id: segmentId(id), start, end, text: text.trim(), speaker: speaker ?? 'A' }
 }
 
-/** Wire id of a segment; the first is `seg_001`. */
+/** Wire id of a segment. The first segment is `seg_001`. */
 function segmentId(id: number): string {
   return `seg_${String(id + 1).padStart(3, '0')}`
 }
 
-/** The text as one line per speaker turn: the label of the speaker, then the text until another speaker begins. */
+/** Returns one line per speaker turn. A line has the label of the speaker, followed by the text until another speaker begins. */
 function labelled(segments: readonly DiarizedSegment[]): string {
   let text = ''
   let last: string | undefined
@@ -268,10 +271,9 @@ function durationUsage(duration: number): object {
 /** All data of one transcript. Times are in seconds, rounded to milliseconds. */
 interface Transcript {
   readonly text: string
-  /** In order of time. */
   readonly segments: readonly TranscriptSegment[]
   readonly logprobs: readonly TokenLogprob[]
-  /** ISO-639-1, or empty. */
+  /** ISO 639-1 code, or empty. */
   readonly language: string
   readonly duration: number
   readonly usage: TranscriptUsage
@@ -287,7 +289,7 @@ interface TranscriptUsage {
 
 type UsageEvent = Extract<TranscribeEvent, { type: 'usage' }>
 
-/** Collects the events of one transcription. @throws ServiceError `upstream_error` if it did not finish */
+/** Collects the events of one transcription. @throws ServiceError `upstream_error` if the transcription did not finish */
 function gatherTranscript(events: readonly TranscribeEvent[]): Transcript {
   const segments: TranscriptSegment[] = []
   const logprobs: TokenLogprob[] = []
@@ -317,7 +319,7 @@ function gatherTranscript(events: readonly TranscribeEvent[]): Transcript {
   }
 }
 
-/** An engine's usage in the wire form; zeros if the engine reported none. */
+/** Converts the usage of an engine into the wire form. All counts are zero if the engine reported none. */
 function usageOf(usage: UsageEvent['usage'] | undefined): TranscriptUsage {
   const { input_tokens, output_tokens } = usage ?? { input_tokens: 0, output_tokens: 0 }
   return {
@@ -343,7 +345,7 @@ function soundSegment(segment: TranscriptSegment): TranscriptSegment {
   }
 }
 
-/** Rounds to milliseconds, because engines add floats: 2.7100000000000004 becomes 2.71. */
+/** Rounds to milliseconds. Engines add floating-point numbers, so a time such as 2.7100000000000004 s is common. */
 function toMilliseconds(seconds: number): number {
   return Math.round(Math.max(0, finite(seconds)) * 1_000) / 1_000
 }

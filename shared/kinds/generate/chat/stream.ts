@@ -15,7 +15,6 @@ import {
   filterResults,
 } from './whole.ts'
 
-/** The answer of `POST /v1/chat/completions` (docs/reference/compatibility.md, Chat requests). */
 export const chatAnswer: Answer<GenerateEvent> = {
   whole: encodeChat,
   open: (context) => new ChatStream(context),
@@ -24,9 +23,10 @@ export const chatAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of chat completion chunks (docs/internals/protocol.md, Chat streams).
  *
- * The first chunk of a choice carries the role and waits for the first delta: its `content` is null if a tool call comes first.
+ * The first chunk of a choice carries the role. The chunk is sent only when the first delta arrives, because its `content` must be null if that
+ * delta is a tool call.
  *
- * The constant parts of a chunk are serialised once per choice, because `push` runs for every token of every stream.
+ * The constant parts of a chunk are serialized once per choice, because `push` runs for every token of every stream.
  */
 export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
@@ -34,7 +34,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #tail: string
   #head: string
   #usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
-  /** Answer fields without an internal form, for the next chunk. */
+  /** Answer fields of the upstream that the internal form does not represent. The next chunk will carry them. */
   #fields: Record<string, unknown> | undefined
 
   constructor(context: EncodeContext) {
@@ -60,7 +60,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
         return this.#withFields(this.#choice(event.choice).encode(event))
       case 'native':
         return this.#withFields(this.#native(event))
-      // Workers of newer versions may send unknown event types.
+      // A worker of a newer version may send event types that this version does not know.
       default:
         return []
     }
@@ -84,7 +84,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
     return []
   }
 
-  /** Adds the pending answer fields to the first chunk of `frames`. */
+  /** Adds the pending answer fields of the upstream to the first chunk of `frames`. */
   #withFields(frames: Frame[]): Frame[] {
     const [first, ...rest] = frames
     if (this.#fields === undefined || first === undefined) return frames
@@ -115,7 +115,7 @@ interface CallStream {
   isEmpty: boolean
 }
 
-/** One choice of a stream. Each text of the choice has its own surrogate buffer, because pieces of several texts may alternate. */
+/** One choice of a stream. Pieces of several texts may alternate, so each text of the choice has its own surrogate buffer. */
 class ChoiceStream {
   readonly index: number
   readonly native = new NativeReader('openai')
@@ -167,7 +167,7 @@ class ChoiceStream {
     return out
   }
 
-  /** Fields without an internal form, of the message or of the choice. */
+  /** Encodes fields of the message or of the choice that the internal form does not represent. */
   encodeNative(scope: NativeEvent['scope'], value: Record<string, unknown>): Frame[] {
     const out: Frame[] = []
     if (scope !== 'text') {
@@ -237,8 +237,8 @@ class ChoiceStream {
   }
 
   /**
-   * Emits text that was held back because it ended within a surrogate pair. Calls without arguments get `{}`, which clients can parse
-   * (docs/reference/compatibility.md, Tools).
+   * Sends the text that was held back because it ended within a surrogate pair. A call without arguments gets the arguments `{}`, because
+   * clients cannot parse an empty text (docs/reference/compatibility.md, Tools).
    */
   #flush(out: Frame[], reason: FinishReason): void {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())
@@ -250,7 +250,7 @@ class ChoiceStream {
     }
   }
 
-  /** Emits the chunk with the role, only once: clients concatenate strings, so a second role would become `assistantassistant`. */
+  /** Sends the role, but only once. Clients concatenate the strings of all chunks, so a second role would become `assistantassistant`. */
   #role(out: Frame[], content: string | null): void {
     if (this.#hasRole) return
     this.#hasRole = true

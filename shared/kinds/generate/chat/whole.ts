@@ -13,28 +13,29 @@ import type { EncodeContext } from '#schemas/job.ts'
 import { makeCallId, unfinished } from '#shared/kinds/encode.ts'
 import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
 
-/** Fields whose text is an identifier. A later value replaces an earlier one; other texts are concatenated. */
+/**
+ * Fields whose text is an identifier. A later value of such a field replaces the earlier one, whereas texts of other fields are concatenated.
+ */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])
 
-/** Number of entries at the end of a list that are searched for an equal `index`. */
+/** Only this many entries at the end of a list are searched for an entry with the same `index`. */
 const COMPARED_MAX = 16
 
 /**
- * The whole chat completion (docs/reference/compatibility.md, Chat answers) from all events of a call.
+ * Encodes the whole chat completion (docs/reference/compatibility.md, Chat answers) from all events of a call.
  *
  * @throws ServiceError `upstream_error` if a choice has no finish
  */
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {
   let start: Extract<GenerateEvent, { type: 'start' }> | undefined
   let usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
-  /** Answer fields without an internal form. */
+  /** Answer fields of the upstream that the internal form does not represent. */
   const fields: Record<string, unknown> = {}
   const choices = new Map<number, ChoiceAnswer>()
   for (const event of events) {
     if (event.type === 'start') start ??= event
     if (event.type === 'usage') usage ??= event
     const isNative = event.type === 'native'
-    // Workers of newer versions may send unknown event types.
     if (!isNative && !isOfChoice(event)) continue
     const choice = choices.get(event.choice) ?? new ChoiceAnswer(event.choice, context.call_id)
     choices.set(event.choice, choice)
@@ -64,7 +65,7 @@ class ChoiceAnswer {
   readonly #logprobs: Logprob[] = []
   readonly #refusalLogprobs: unknown[] = []
   readonly #native = new NativeReader('openai')
-  /** Message fields without an internal form. */
+  /** Message fields of the upstream that the internal form does not represent. */
   readonly #fields: Record<string, unknown> = {}
   #finishReason: ChatFinishReason | undefined
   #text = ''
@@ -103,7 +104,10 @@ class ChoiceAnswer {
     }
   }
 
-  /** Adds an event without an internal form. Returns the fields that belong to the whole answer and not to this choice. */
+  /**
+   * Adds an event with fields that the internal form does not represent. Returns the fields that belong to the whole answer instead of this
+   * choice.
+   */
   addNative(event: NativeEvent): Record<string, unknown> | undefined {
     const value = this.#native.read(event)
     if (value === undefined || event.scope === 'answer') return value
@@ -149,7 +153,8 @@ class ChoiceAnswer {
         continue
       }
       const { function: called } = call
-      // An engine may send no text for a call without arguments, but clients parse the arguments (docs/reference/compatibility.md, Tools).
+      // Clients parse the arguments of every call, but an engine may send no text for a call without arguments (docs/reference/compatibility.md,
+      // Tools).
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
     }
@@ -166,8 +171,8 @@ class ChoiceAnswer {
 }
 
 /*
- * Merges the fields of deltas that have no internal form into the fields of a whole message, as the official SDKs merge deltas. Texts are
- * concatenated, lists are appended, list entries with equal `index` are merged, and any other value replaces the previous one.
+ * Merges message fields that the internal form does not represent, in the way in which the official SDKs merge deltas. Texts are concatenated
+ * and lists are appended. List entries with equal `index` are merged. Any other value replaces the previous one.
  */
 
 type Fields = Record<string, unknown>
@@ -203,13 +208,13 @@ function isObject(value: unknown): value is Fields {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Functions that the whole answer and the stream of chat completions share: the wire form of internal values. */
+/** Functions for both the whole answer and the stream of chat completions, which convert internal values into the wire format. */
 
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' } | { type: 'native' }>
 
-/** Fields of a choice that native events of the scope `text` carry. */
+/** Fields of a choice that an event `native` with the scope `text` carries. */
 export interface ChatChoiceFields {
   readonly logprobs?: { readonly refusal?: readonly unknown[] }
   readonly finish_reason?: ChatFinishReason
@@ -221,7 +226,10 @@ export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
   return Object.hasOwn(OF_CHOICE, event.type)
 }
 
-/** The finish reason of a choice. Agents run tools only after `tool_calls`, so any call leads to this reason, even a forced one. */
+/**
+ * Returns the finish reason of a choice. Agents run tools only after `tool_calls`. An answer that stopped with any call therefore gets this
+ * reason, even if the request forced the call.
+ */
 export function chatFinish(reason: FinishReason, hasCalls: boolean): ChatFinishReason {
   return reason === 'stop' && hasCalls ? 'tool_calls' : reason
 }
@@ -235,7 +243,7 @@ const NOT_FILTERED: ChatFilterResults = {
   profanity: { filtered: false, detected: false },
 }
 
-/** Results of the upstream or of the classifier, for all categories (docs/reference/compatibility.md, Chat answers). */
+/** Content filter results for all categories, from the upstream or the classifier (docs/reference/compatibility.md, Chat answers). */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }
@@ -253,7 +261,7 @@ export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
     ...wire,
     prompt_tokens: prompt,
     completion_tokens: completion,
-    // Some servers count hidden reasoning only in `total_tokens`.
+    // Some servers include the tokens of hidden reasoning only in `total_tokens`.
     total_tokens: typeof wire.total_tokens === 'number' && wire.total_tokens > sum ? wire.total_tokens : sum,
     prompt_tokens_details: details(wire.prompt_tokens_details, { cached_tokens, cache_write_tokens }),
     completion_tokens_details: details(wire.completion_tokens_details, { reasoning_tokens }),

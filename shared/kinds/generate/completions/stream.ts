@@ -17,7 +17,7 @@ function headOf(start: Extract<GenerateEvent, { type: 'start' }> | undefined, co
 }
 
 /**
- * The whole completion from all events of a call.
+ * Encodes the whole completion from all events of a call.
  *
  * @throws ServiceError `upstream_error` if a choice has no finish
  */
@@ -75,7 +75,6 @@ function joined(all: readonly CompletionLogprobs[]): CompletionLogprobs {
   }
 }
 
-/** The answer of `POST /v1/completions` (docs/reference/compatibility.md, Completions). */
 export const completionsAnswer: Answer<GenerateEvent> = {
   whole: encodeCompletion,
   open: (context) => new CompletionStream(context),
@@ -118,7 +117,7 @@ class CompletionStream implements AnswerStream<GenerateEvent> {
   }
 }
 
-/** Fields that one event adds to a choice. Reasoning and tool calls have no form in this format. */
+/** Fields that one event adds to a choice. This format cannot represent reasoning and tool calls. */
 interface Added {
   readonly text: string
   readonly logprobs: CompletionLogprobs | null
@@ -128,13 +127,13 @@ interface Added {
 class ChoiceText {
   isFinished = false
   readonly #characters = new SurrogateBuffer()
-  /** Code points of all tokens so far, for `text_offset`. */
+  /** Number of code points in all tokens so far, for `text_offset`. */
   #offset = 0
 
-  /** The addition of an event; undefined if the event has no form in this format. */
+  /** Returns the fields that the event adds. Undefined if this format cannot represent the event. */
   read(event: GenerateEvent): Added | undefined {
     if (event.type === 'text') return this.#textOf(this.#characters.push(event.text), event.logprobs ?? [])
-    // The format has no field for a refusal, so its text is returned as the answer.
+    // This format has no field for a refusal, so the text of a refusal is returned as the answer.
     if (event.type === 'refusal') return this.#textOf(this.#characters.push(event.text), [])
     if (event.type !== 'finish') return undefined
     this.isFinished = true
@@ -164,7 +163,7 @@ class ChoiceText {
   }
 }
 
-/** Log probabilities of the most likely tokens, and always of the chosen one. */
+/** Log probabilities of the most likely tokens. The chosen token is always included. */
 function topOf({ token, logprob, top_logprobs: tops }: Logprob): Record<string, number> | null {
   if (tops.length === 0) return null
   const likely = tops.flatMap((top) => (top.logprob === null ? [] : [[top.token, top.logprob] as const]))

@@ -25,17 +25,16 @@ import {
 
 type StartEvent = Extract<GenerateEvent, { type: 'start' }>
 
-/** The answer of `POST /v1/messages` (docs/reference/compatibility.md, Messages requests). */
 export const messagesAnswer: Answer<GenerateEvent> = {
   whole: (events, context) => runNowOrYielding(encodeMessage(events, context)),
   open: (context) => new MessagesStream(context),
 }
 
 /**
- * Encodes one stream of the messages format (docs/internals/protocol.md, Messages streams).
+ * Encodes one stream of the Messages API (docs/internals/protocol.md, Messages streams).
  *
- * `message_start` is sent at the first event. The last frames are sent after the usage event, because exactly one `message_delta` carries
- * both the stop reason and the final counts.
+ * The first event produces `message_start`. The last frames are sent only after the usage event, because a single `message_delta` carries both
+ * the stop reason and the final counts.
  */
 class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
@@ -148,23 +147,23 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
   }
 }
 
-/** Keeps the connection alive. Sent once, after the start of the first block, as Anthropic does. */
+/** A ping, which keeps the connection alive. Anthropic sends one after the start of the first block, and so does this stream. */
 const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
 
-/** An event of the messages format, whose name always equals its type (docs/internals/protocol.md, Event streams). */
+/** Makes an event of the Messages API. The name of an event always equals its type (docs/internals/protocol.md, Event streams). */
 function frame(data: { type: string }): Frame {
   return { event: data.type, data: JSON.stringify(data) }
 }
 
 /**
- * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/internals/protocol.md, Messages
- * streams).
+ * The content blocks of one stream of the Messages API. The blocks follow each other, each with a start, deltas and a stop
+ * (docs/internals/protocol.md, Messages streams).
  *
- * Engines may interleave blocks, as the chat format permits for tool calls. This stream has one open block at a time: its deltas are sent
- * at once, and the deltas of other blocks are buffered. A text block ends when another block begins. A tool call ends when its arguments
- * are a complete JSON object.
+ * Engines may interleave blocks, as the chat format permits for tool calls. This stream has one open block at a time. The deltas of the open
+ * block are sent at once, and the deltas of other blocks are buffered. A text block ends when another block begins. A tool call ends when its
+ * arguments are a complete JSON object.
  *
- * The buffer is bounded by the length of the answer. Each method appends its frames to `out`.
+ * The length of the answer limits the size of the buffer. Each method appends its frames to `out`.
  */
 class BlockStream {
   readonly #calls = new Map<number, Block>()
@@ -173,7 +172,7 @@ class BlockStream {
   #isCut = false
   #index = 0
 
-  /** Adds a piece of text. @param opening The new block, if the piece begins one. */
+  /** Adds a piece of text. @param opening The block to open if the last block is no text */
   text(out: Frame[], text: string, opening: OutputBlock): void {
     if (text !== '') this.#feed(out, this.#textBlock(out, opening), text)
   }
@@ -182,12 +181,12 @@ class BlockStream {
     this.#append(out, new Block('text', opening))
   }
 
-  /** Adds a citation to the open text. @param opening The new block, if the citation begins one. */
+  /** Adds a citation to the open text. @param opening The block to open if the last block is no text */
   citation(out: Frame[], citation: unknown, opening: OutputBlock): void {
     this.#feed(out, this.#textBlock(out, opening), { type: 'citations_delta', citation })
   }
 
-  /** Adds a piece of reasoning. A signature closes its block, so later reasoning begins another one. */
+  /** Adds a piece of reasoning. A signature ends its block, so later reasoning begins another block. */
   thinking(out: Frame[], text: string, signature: string | undefined): void {
     if (text === '' && signature === undefined) return
     const last = this.#last()
@@ -210,7 +209,7 @@ class BlockStream {
     if (block) this.#feed(out, block, text)
   }
 
-  /** Adds a complete block. The input of a tool is sent as a delta, because clients assemble it from deltas. */
+  /** Adds a complete block. The input of a tool is sent as a delta, because clients assemble the input from deltas. */
   whole(out: Frame[], value: OutputBlock): void {
     const input = value.type.endsWith('tool_use') && 'input' in value ? value.input : undefined
     if (typeof input !== 'object' || input === null || Object.keys(input).length === 0) {
@@ -221,7 +220,7 @@ class BlockStream {
     this.#feed(out, block, { type: 'input_json_delta', partial_json: JSON.stringify(input) })
   }
 
-  /** Makes the next text begin a new block. After a `cut` event the answer is repeated from the start of the round. */
+  /** Makes the next text begin a new block. After a `cut` event, the engine repeats the answer from the start of the current round. */
   cut(): void {
     this.#isCut = true
   }
@@ -258,7 +257,7 @@ class BlockStream {
     if (this.#waiting.length > 0) this.#advance(out, false)
   }
 
-  /** Opens buffered blocks in order, as long as the open block is complete. */
+  /** Opens the next buffered block if the open block is complete, and repeats this until a block is incomplete. */
   #advance(out: Frame[], isForced: boolean): void {
     while (this.#waiting.length > 0 && (isForced || this.#current === undefined || this.#current.isOver())) {
       this.#current?.stop(out)
@@ -283,13 +282,13 @@ const DELTAS = {
   whole: ['', ''],
 } as const
 
-/** One block and its frames. The constant part of a delta is serialised once, at the start. */
+/** One block and its frames. The constant part of a delta is serialized once per block. */
 class Block {
   readonly kind: Kind
   signature = ''
   readonly #opening: OutputBlock
   readonly #characters = new SurrogateBuffer()
-  /** Deltas that are buffered until the block is opened. */
+  /** Deltas that arrived before the block was opened. */
   readonly #pending: (string | Delta)[] = []
   #index = 0
   #prefix = ''
@@ -300,7 +299,7 @@ class Block {
     this.#opening = opening
   }
 
-  /** The part of a text that may be sent now: without an incomplete surrogate pair. */
+  /** Returns the part of the text that may be sent now. An incomplete surrogate pair at the end is held back. */
   take(text: string): string {
     const whole = this.#characters.push(text)
     if (this.kind === 'tool') this.#input += whole

@@ -6,8 +6,8 @@ import { findEvent, makeCallId, unfinished } from '#shared/kinds/encode.ts'
 import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
 
 /**
- * The whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. Yields between blocks, because the
- * arguments of each call are parsed.
+ * Encodes the whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. Parsing the arguments of many calls
+ * takes long, so the generator yields after each block.
  *
  * @throws ServiceError `upstream_error` if the answer has no finish
  */
@@ -57,7 +57,7 @@ type Piece =
 
 type TextPiece = Extract<Piece, { type: 'text' }>
 
-/** Merges events into pieces, one per content block, in the order in which the blocks began. */
+/** Merges events into pieces. Each piece becomes one content block, in the order in which the blocks began. */
 class Pieces {
   pieces: Piece[] = []
   readonly native = new NativeAnswer()
@@ -117,7 +117,7 @@ class Pieces {
     return piece
   }
 
-  /** A signature closes its block, so later reasoning begins another one. */
+  /** Adds reasoning. A signature ends its block, so later reasoning begins another block. */
   #thought({ text, signature, redacted }: Extract<GenerateEvent, { type: 'reasoning' }>): void {
     if (redacted !== undefined) this.#block({ type: 'redacted_thinking', data: redacted })
     if (text === '' && signature === undefined) return
@@ -141,7 +141,10 @@ class Pieces {
   }
 }
 
-/** If the arguments are no JSON object, because of the token limit or a model error, then `input` is an empty object. */
+/**
+ * Makes a content block of a piece. Arguments that are no JSON object, because of the token limit or a model error, become an empty `input`
+ * object.
+ */
 function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
   switch (piece.type) {
     case 'text': {
@@ -158,22 +161,21 @@ function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
   }
 }
 
-/* Helpers for both encoders of the Messages format: whole answers and streams. */
+/* Functions for both encoders of the Messages API: whole answers and streams. */
 
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
-/** First API version of the newer dialect, whose answers have additional keys, most of them null. */
+/** First API version of the newer dialect. Answers of that dialect have additional keys, most of them null. */
 const NEWER_DIALECT = '2026-10-21'
 
 /**
- * Whether the caller's version uses the newer dialect. Clients of older versions fail on its additional keys
+ * Whether the version that the caller requested belongs to the newer dialect. Clients of older versions fail on the additional keys
  * (docs/reference/compatibility.md, Messages versions).
  */
 export function isNewer(context: EncodeContext): boolean {
   return context.version >= NEWER_DIALECT
 }
 
-/** The stop reason in this format (docs/reference/compatibility.md, Messages answers). */
 export function stopReason(finish: FinishEvent, hasCalls: boolean, hasRefusal: boolean): StopReason {
   switch (finish.reason) {
     case 'content_filter':
@@ -197,7 +199,7 @@ export function stopDetails(reason: StopReason | null): RefusalDetails | null {
   return reason === 'refusal' ? { type: 'refusal', category: null, explanation: null } : null
 }
 
-/** Usage of an answer: the internal counts, and the usage object of the upstream. */
+/** Usage of an answer: the internal counts, and the usage object that the upstream sent. */
 export interface AnswerUsage {
   readonly usage: Usage
   /** Unchanged usage object of an upstream of this dialect. Details such as `cache_creation` are passed on. */
@@ -205,7 +207,7 @@ export interface AnswerUsage {
   readonly searches?: number
 }
 
-/** A message with the given content. The start event of a stream is a message with empty content and no stop reason. */
+/** Makes a message with the given content. The start event of a stream contains a message with empty content and no stop reason. */
 export function envelope(
   context: EncodeContext,
   model: string,
@@ -240,12 +242,12 @@ function messagesUsage(context: EncodeContext, all: AnswerUsage): MessagesUsage 
 }
 
 /**
- * Details that every usage report repeats with new values. Other details are sent at the end of a stream only if its start did not contain
- * them.
+ * Details that the usage at the end of a stream always contains, with new values. Other details are sent at the end only if the start did not
+ * contain them.
  */
 const CUMULATIVE = new Set(['output_tokens_details', 'server_tool_use'])
 
-/** Usage at the end of a stream. @param atStart Usage that the start event contained */
+/** Makes the usage at the end of a stream. @param atStart Usage that the start event contained */
 export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: AnswerUsage | undefined): MessagesUsage {
   const newer = { output_tokens_details: thinkingTokens(all.usage), server_tool_use: null }
   const sent = atStart ? detailsOf(atStart) : {}
@@ -255,7 +257,7 @@ export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: An
   return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...Object.fromEntries(details) }
 }
 
-/** Details of the upstream's usage, without the counts, which have an internal form. */
+/** Returns the details of the upstream's usage. The counts are left out, because the internal usage contains them. */
 function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
   const { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens, ...details } =
     native?.dialect === 'anthropic' ? native.value : {}
@@ -263,7 +265,7 @@ function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
   return { ...details, server_tool_use: { web_search_requests: searches, web_fetch_requests: 0 } }
 }
 
-/** Internal input counts include the prompt cache. This format counts cache reads and writes separately. */
+/** Converts usage. Internal input counts include the prompt cache, but this format counts cache reads and cache writes separately. */
 function cumulativeUsage(usage: Usage): MessagesUsage {
   const read = usage.cached_tokens ?? 0
   const written = usage.cache_write_tokens ?? 0
@@ -283,7 +285,7 @@ export function textBlock(context: EncodeContext, text: string): OutputBlock {
   return { type: 'text', text, ...(isNewer(context) ? { citations: null } : {}) }
 }
 
-/** A tool_use block. @param extra Additional fields from an upstream of this dialect */
+/** Makes a `tool_use` block. @param extra Additional fields from an upstream of this dialect */
 export function toolBlock(
   context: EncodeContext,
   id: string,
@@ -301,22 +303,22 @@ export function toolBlock(
   }
 }
 
-/** Parses the arguments of a call; undefined if they are no JSON object. Empty arguments are `{}`. */
+/** Parses the arguments of a call. Undefined if they are no JSON object. An empty text means `{}`. */
 export function parseInput(text: string): Record<string, unknown> | undefined {
   return text.trim() === '' ? {} : objectIn(text)
 }
 
 type Fields = Record<string, unknown>
 
-/** Content of an event without an internal form: a whole block, the start of a text, or citations of the preceding text. */
+/** Content of an event that the internal form does not represent: a whole block, the start of a text, or citations of the preceding text. */
 type NativeContent =
   | { readonly type: 'block'; readonly block: OutputBlock }
   | { readonly type: 'text'; readonly fields: Fields }
   | { readonly type: 'citations'; readonly citations: readonly unknown[] }
 
 /**
- * Reads the native events of one answer. Message fields are collected until the end of the stream. The field `delta` collects those for
- * the `delta` object of `message_delta`, the other field those next to that object.
+ * Reads the native events of one answer. Message fields are collected until the end of the stream. The field `delta` collects the fields inside
+ * the `delta` object of `message_delta`, and the other field collects those next to that object.
  */
 export class NativeAnswer {
   readonly #reader = new NativeReader('anthropic')
@@ -346,10 +348,10 @@ export class NativeAnswer {
 type HostedCall = Extract<GenerateEvent, { type: 'hosted_call' }>
 type HostedResult = Extract<GenerateEvent, { type: 'hosted_result' }>
 
-/** Prefix of the text inside `encrypted_content`, which distinguishes it from the content of other services. */
+/** Prefix of the text inside `encrypted_content`. Content without this prefix was made by another service. */
 const CONTENT_PREFIX = 'sluice:'
 
-/** A web search of the service, in the form in which Anthropic reports its own web searches. */
+/** Encodes a web search of the service in the form in which Anthropic reports its own web searches. */
 export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'run' | 'input'>): OutputBlock {
   return {
     type: 'server_tool_use',
@@ -359,7 +361,7 @@ export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'ru
   }
 }
 
-/** Results of a search. Their texts are opaque to callers, which send them back with the next request. */
+/** Encodes the results of a search. Callers do not read the encoded texts, but send them back with the next request. */
 export function searchResultBlock(callId: string, { run, status, output }: HostedResult): OutputBlock {
   const tool_use_id = searchId(callId, run)
   const error = { type: 'web_search_tool_result_error', error_code: 'unavailable' }

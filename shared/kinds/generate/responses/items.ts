@@ -16,14 +16,14 @@ export interface ItemEvent {
   readonly [field: string]: unknown
 }
 
-/** An output item that is not finished. Each method appends its events to `out`. */
+/** An output item to which more output may be added. Each method appends its stream events to `out`. */
 export interface OpenItem {
   readonly item: OutputItem
-  /** Ends the item. @param isCut A token limit ended the answer. */
+  /** Ends the item. @param isCut Whether a token limit ended the answer */
   close(out: ItemEvent[], isCut: boolean): void
 }
 
-/** The message item with the text of the answer: alternating parts of text and of refusal. */
+/** The message item with the text of the answer. Parts of text and parts of refusal alternate. */
 export class OpenMessage implements OpenItem {
   readonly item: Extract<OutputItem, { type: 'message' }>
   readonly #index: number
@@ -46,7 +46,6 @@ export class OpenMessage implements OpenItem {
     out.push({ type: 'response.output_text.delta', ...this.#place(), delta: whole, logprobs })
   }
 
-  /** Adds annotations, such as citations, to the current text. */
   annotate(out: ItemEvent[], annotations: readonly unknown[]): void {
     const part = this.#part(out, 'output_text')
     if (part.type !== 'output_text') return
@@ -102,7 +101,7 @@ export class OpenMessage implements OpenItem {
   }
 }
 
-/** Names of reasoning events and parts: for unabridged reasoning, and for a summary. */
+/** Names of the stream events and parts of reasoning. `content` is unabridged reasoning, and `summary` is a summary. */
 const REASONING = {
   content: { event: 'response.reasoning_text', part: 'response.content_part', type: 'reasoning_text' },
   summary: {
@@ -114,14 +113,14 @@ const REASONING = {
 
 type ReasoningEvent = Extract<GenerateEvent, { type: 'reasoning' }>
 
-/** Text between summary parts in other APIs. The Responses API has separate parts, so this text is removed. */
+/** Other APIs put this text between the parts of a summary. The Responses API has separate parts, so the text is removed. */
 const SUMMARY_SEPARATOR = '\n\n'
 
 /**
- * A reasoning item. A signature closes it: later reasoning belongs to another item.
+ * A reasoning item. A signature ends the item, so later reasoning begins another item.
  *
- * An upstream of this API assigns each text to a summary part. The text of any other engine is one part: a part of the summary if the
- * caller requested one, otherwise a part of the content.
+ * An upstream of this API assigns each text to a summary part. All text of any other engine forms one part. The part belongs to the summary if
+ * the caller requested a summary, and otherwise to the content.
  */
 export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
@@ -146,7 +145,7 @@ export class OpenReasoning implements OpenItem {
     out.push({ type: 'response.output_item.added', output_index: index, item: { ...this.item, summary: [] } })
   }
 
-  /** Whether a further piece belongs to this item. */
+  /** Whether another piece of reasoning belongs to this item. */
   takes({ text, redacted }: ReasoningEvent): boolean {
     if (redacted !== undefined || this.#redacted !== undefined) return false
     return this.#signature === undefined || text === ''
@@ -182,7 +181,7 @@ export class OpenReasoning implements OpenItem {
     return this.#seals && !isSigned && text !== '' ? { text } : {}
   }
 
-  /** @param summary Ordinal of the summary part; undefined for unabridged reasoning */
+  /** @param summary Ordinal of the summary part. Undefined for unabridged reasoning */
   #enterPart(out: ItemEvent[], summary: number | undefined): void {
     this.#closePart(out)
     this.#place = summary === undefined ? 'content' : 'summary'
@@ -198,7 +197,7 @@ export class OpenReasoning implements OpenItem {
       { type: `${name}.done`, ...this.#at, text: this.#text },
       { type: `${part}.done`, ...this.#at, part: whole },
     )
-    // There may be many parts, so the array is extended in place instead of copied.
+    // The array is extended in place, because copying it for each of many parts would take quadratic time.
     const parts: object[] = this.item[this.#place] ?? []
     parts.push(whole)
     Object.assign(this.item, { [this.#place]: parts })
@@ -244,7 +243,7 @@ export class OpenCall implements OpenItem {
     out.push({ type: 'response.function_call_arguments.delta', ...this.#at, delta })
   }
 
-  /** An engine may send no text for a call without arguments, but clients parse the arguments. */
+  /** Ends the call. Clients parse the arguments of every call, but an engine may send no text for a call without arguments. */
   close(out: ItemEvent[], isCut: boolean): void {
     this.item.arguments += this.#characters.flush()
     if (this.item.arguments === '' && !isCut) this.push(out, '{}')
@@ -261,7 +260,6 @@ export class OpenCall implements OpenItem {
   }
 }
 
-/** A call of a custom tool, whose input is free text. */
 export class OpenCustomCall implements OpenItem {
   readonly item: CustomCallItem
   readonly #index: number
@@ -301,11 +299,11 @@ export class OpenCustomCall implements OpenItem {
   }
 }
 
-/** An item of a type without an internal form, emitted at once as the upstream sent it. */
+/** An item that the internal form does not represent. The stream events are sent at once, and the item is as the upstream sent it. */
 export class NativeOutput implements OpenItem {
   readonly item: NativeItem
 
-  /** @param id Id for an item to which the upstream gave none */
+  /** @param id Id of the item if the upstream gave it none */
   constructor(out: ItemEvent[], value: Readonly<Record<string, unknown>>, id: string, index: number) {
     this.item = { ...value, id: typeof value.id === 'string' ? value.id : id } as NativeItem
     out.push(
@@ -318,8 +316,8 @@ export class NativeOutput implements OpenItem {
 }
 
 /*
- * `encrypted_content` of a reasoning item: the data that the model needs to read its reasoning again, such as a signature. Callers send
- * it back with the item.
+ * `encrypted_content` of a reasoning item contains the data from which the model restores its reasoning, such as a signature. Callers send the
+ * content back with the item.
  *
  * Some clients (the AI SDK with `store: false`) drop items without this field. If the caller includes `reasoning.encrypted_content`, then
  * reasoning without a signature is therefore encoded as its text. The content is not secret.
@@ -327,26 +325,24 @@ export class NativeOutput implements OpenItem {
 
 const PREFIX = 'sluice1.'
 
-/** The parts of a reasoning item that its model needs. */
+/** The data of a reasoning item from which its model restores the reasoning. */
 interface SealedThought {
   readonly signature?: string | undefined
   readonly redacted?: string | undefined
-  /** Text of reasoning that has neither a signature nor redacted data. */
   readonly text?: string | undefined
 }
 
-/** Encodes the parts; undefined if there are none. */
+/** Encodes the data of a reasoning item. Undefined if there is none. */
 export function sealReasoning({ signature, redacted, text }: SealedThought): string | undefined {
   if (signature === undefined && redacted === undefined && text === undefined) return undefined
   return PREFIX + Buffer.from(JSON.stringify({ signature, redacted, text })).toString('base64url')
 }
 
-/** Whether Sluice created the content. */
 export function isSealed(content: string): boolean {
   return content.startsWith(PREFIX)
 }
 
-/** Decodes the parts; empty for content that Sluice did not create or that was changed. */
+/** Decodes `encrypted_content`. The result is empty if Sluice did not create the content, or if the content was changed. */
 export function unsealReasoning(sealed: string | null | undefined): SealedThought {
   if (!sealed || !isSealed(sealed)) return {}
   const { signature, redacted, text } = objectIn(Buffer.from(sealed.slice(PREFIX.length), 'base64url').toString()) ?? {}

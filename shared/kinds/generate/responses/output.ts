@@ -22,8 +22,8 @@ import {
 } from './items.ts'
 
 /**
- * Maximum characters of one answer. Limited, because the last events of a stream repeat the whole text four times, and are encoded
- * together.
+ * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step. The maximum bounds
+ * this step.
  */
 const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 
@@ -32,8 +32,8 @@ type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 /**
  * The output of one response, for the whole answer and for the stream (docs/guides/responses.md, Streams).
  *
- * One text is open at a time. Calls stay open until the end, because engines may interleave their arguments. The id of an item contains the
- * id of its response and its position, so that a reference to an item can be resolved.
+ * Only one text item is open at a time. Calls stay open until the end, because engines may interleave their arguments. The id of an item
+ * contains the id of its response and its position, so that a later request can refer to the item.
  */
 export class ResponseOutput {
   readonly #context: EncodeContext
@@ -56,8 +56,7 @@ export class ResponseOutput {
   }
 
   /**
-   * Adds the next event and appends its stream events to `out`. If the answer is too large, then nothing is appended and {@link ended}
-   * throws.
+   * Adds the next event and appends its stream events to `out`. If the answer is too large, then nothing is appended and {@link ended} throws.
    */
   push(out: ItemEvent[], event: GenerateEvent): void {
     if ('text' in event) this.#chars += event.text.length
@@ -108,7 +107,7 @@ export class ResponseOutput {
     return responseObject(this.#context, { status: 'in_progress', model: this.#model })
   }
 
-  /** The response at its end. @throws ServiceError `upstream_error` if the engine did not finish; `answer_too_large` */
+  /** Returns the response at its end. @throws ServiceError `upstream_error` if the engine did not finish, or `answer_too_large` */
   ended(): ResponseObject {
     if (this.#chars > ANSWER_CHARS_MAX) throw answerTooLarge(ANSWER_CHARS_MAX)
     const finish = this.#finish
@@ -176,7 +175,7 @@ export class ResponseOutput {
     this.#open.push(opened)
   }
 
-  /** Adds output that has no internal form: only clients of this API can read it. */
+  /** Adds output that the internal form does not represent. Only clients of the Responses API can read such output. */
   #takeNative(out: ItemEvent[], event: NativeEvent): void {
     const value = this.#native.read(event)
     if (!value) return
@@ -219,15 +218,14 @@ const INCOMPLETE: Partial<Record<FinishEvent['reason'], 'max_output_tokens' | 'c
 
 interface HostedStart {
   readonly tool: HostedTool
-  /** Id of the item, without the prefix of its type. */
+  /** Id of the item, without the prefix that depends on its type. */
   readonly id: string
   readonly container: string
   readonly input: string
-  /** Values of `include` in the request. */
   readonly includes: readonly string[]
 }
 
-/** A call of a hosted tool. The input is complete at the start; the result is added at the end. */
+/** A call of a hosted tool. The input is known when the call starts, and the result is added at the end. */
 class OpenHosted implements OpenItem {
   readonly item: HostedItem
   readonly #index: number
@@ -305,7 +303,7 @@ function addOutput(item: HostedItem, output: Record<string, unknown>[]): void {
 }
 
 /**
- * An item reduced to the fields that the caller requested. The stored item has all fields, because a later response may continue the
+ * Removes the fields of an item that the caller did not request. The stored item has all fields, because a later response may continue the
  * conversation.
  *
  * @param includes Values of `include`, such as `code_interpreter_call.outputs`.
@@ -318,7 +316,7 @@ function visibleItem<Item extends OutputItem>(item: Item, includes: readonly str
   if (item.type === 'file_search_call') {
     return shows('file_search_call.results') ? { ...item } : { ...item, results: null }
   }
-  // The search tool of an upstream may report actions other than a search, such as opening a page.
+  // Sources exist only for a search. The search tool of an upstream may also report other actions, such as opening a page.
   if (item.type !== 'web_search_call' || !item.action) return item
   const { sources, ...action } = item.action
   const { results, ...shown } = item
@@ -329,10 +327,10 @@ function visibleItem<Item extends OutputItem>(item: Item, includes: readonly str
   } as Item
 }
 
-/** Prefix of the id of a response; the rest is the id of its job. */
+/** Prefix of a response id. The rest of the id is the id of the job. */
 export const RESPONSE_PREFIX = 'resp_'
 
-/** A response with the given fields. All other fields have the values of a response without output (docs/guides/responses.md, Answers). */
+/** Makes a response with the given fields. Each other field has its value for a response without output (docs/guides/responses.md, Answers). */
 export function responseObject(
   context: Pick<EncodeContext, 'call_id' | 'created_at' | 'model' | 'responses'>,
   known: Pick<ResponseObject, 'status'> & Partial<ResponseObject>,
@@ -353,7 +351,7 @@ export function responseObject(
 }
 
 /**
- * A response reduced to the items and fields that the caller requested. The stored response has all of them, because a later response may
+ * Removes the items and fields of a response that the caller did not request. The stored response has all of them, because a later response may
  * continue it.
  */
 export function responseView(
@@ -364,7 +362,7 @@ export function responseView(
   return { ...response, output: response.output.map((item) => visibleItem(item, responses.includes ?? [])) }
 }
 
-/** Usage in the form of this API. @param native Usage object of the upstream. Additional counts are passed on */
+/** Usage in the format of the Responses API. @param native Usage object of the upstream. Additional counts are passed on */
 function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsage {
   const { input_tokens, output_tokens } = usage
   const sent = native?.dialect === 'responses' ? (native.value as Partial<ResponsesUsage>) : {}

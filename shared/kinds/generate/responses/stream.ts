@@ -21,15 +21,14 @@ function* responseIn(events: readonly GenerateEvent[], context: EncodeContext): 
   return output.ended()
 }
 
-/** The answer of `POST /v1/responses/input_tokens`. */
 export function inputTokensOf({ input_tokens }: CountTokensResult): object {
   return { object: 'response.input_tokens', input_tokens }
 }
 
 /**
- * A frame of the stream, whose name always equals its type.
+ * Makes a frame of the stream. The name of a frame always equals its type.
  *
- * @param event A recorded event may have a sequence number of its own, which is replaced
+ * @param event If the event already has a sequence number, then the new number replaces it
  */
 export function responsesFrame(event: ItemEvent, sequence_number: number): Frame {
   const { type, ...fields } = event
@@ -40,12 +39,12 @@ export function endOf(response: ResponseObject): ItemEvent {
   return { type: `response.${ENDS[response.status] ?? 'failed'}`, response }
 }
 
-/** The API has no event for a cancelled response: `response.failed` is sent, and the status distinguishes it. */
+/** The API has no event for a cancelled response. The stream then ends with `response.failed`, and the status in that event is `cancelled`. */
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 
 /**
- * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then the
- * reader of its event log adds the first and the last event.
+ * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then the reader
+ * of its event log, instead of this class, adds the first and the last event.
  */
 class ResponsesStream implements AnswerStream<GenerateEvent> {
   readonly #output: ResponseOutput
