@@ -14,7 +14,6 @@ export const BODY_BYTES_MAX = 64 * 1024
 /** Characters of a body per blob write. Each write waits for a thread, so larger writes are cheaper. */
 const CHARS_PER_WRITE = 512 * 1024
 
-/** The body of a job in its record: its JSON, or the key of its blob. */
 export type StoredBody = { readonly json: string } | { readonly blob: string }
 export type DecodedBody = { readonly value: unknown; readonly bytes: number }
 
@@ -54,7 +53,6 @@ function* gathered(pieces: Generator<string>): Generator<undefined, string> {
   return json
 }
 
-/** The record of a job: its envelope as JSON, with the body or the key of its blob. */
 export function recordOf(envelope: Omit<JobEnvelope, 'body' | 'blob'>, stored: StoredBody): Buffer {
   const head = JSON.stringify(envelope).slice(0, -1)
   const body = 'blob' in stored ? `"blob":${JSON.stringify(stored.blob)}` : `"body":${stored.json}`
@@ -99,7 +97,7 @@ export async function fetchBodyWithin(
   signal: AbortSignal,
 ): Promise<FetchedBody> {
   if (job.blob === undefined && !job.history) return { body: job.body, release() {} }
-  // If the blob is gone, then fetchBody reports that.
+  // A missing blob counts as 0 bytes here. The error is thrown by `fetchBody` below.
   const bytes = (await bytesOfBody(job, blobs).catch(() => 0)) * HELD_PER_BYTE
   if (bytes > 0) await budget.take(signal, bytes)
   let isHeld = true
@@ -125,13 +123,12 @@ export async function bytesOfBody(
 
 async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
   const value = await blobs.get(blob).catch((cause: unknown) => {
-    // Not caused by the caller: the blob directory is not shared by the processes, or was emptied.
+    // The caller did not cause this error. Either the processes do not share one blob directory, or the directory was emptied.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await runYielding(readJson(value))
 }
 
-/** The stored form of a request. A large body is first written into a blob under the job's id. */
 export async function storeRequest(
   id: string,
   { body, attachments = [] }: { readonly body: unknown; readonly attachments?: readonly string[] | undefined },

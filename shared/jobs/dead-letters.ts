@@ -1,6 +1,4 @@
-/**
- * Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/internals/protocol.md, Records).
- */
+/** Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/internals/protocol.md, Records). */
 import type { Priority } from '#schemas/durable-job.ts'
 import { type JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker, HistoryRecord } from '#shared/broker/broker.ts'
@@ -28,13 +26,12 @@ export interface DeadLetter {
   readonly reason: DeadLetterReason
   readonly job: Partial<Pick<JobEnvelope, 'id' | 'kind' | 'tenant' | 'model'>>
   /**
-   * Queue and value for a requeue, for durable jobs that this version can read. Calls are never requeued, because their callers
-   * are gone.
+   * Queue and value with which the record can be requeued; undefined unless the record is a durable job that this version can read. Calls
+   * are never requeued, because their callers are gone.
    */
   readonly requeue: { readonly queue: string; readonly value: Buffer } | undefined
 }
 
-/** Writes a record to `dead`. @throws ServiceError As `Broker.send` */
 export async function writeDeadLetter(
   broker: Pick<Broker, 'send'>,
   pool: PoolName,
@@ -48,7 +45,6 @@ export interface DeadLetterQuery {
   /** Cursor: only records before this offset are read. */
   readonly before?: number | undefined
   readonly max: number
-  /** Filter of the returned letters; default: all. */
   readonly isMatch?: (letter: DeadLetter) => boolean
 }
 
@@ -64,7 +60,8 @@ export async function listDeadLetters(
   { before, max, isMatch: isWanted = () => true }: DeadLetterQuery,
 ): Promise<{ letters: DeadLetter[]; next: number | undefined }> {
   const scan = new Scan(broker)
-  // A discard marker is newer than the record that it discards.
+  // A discard marker is newer than the record that it discards. The scan therefore starts at the newest record, although only records
+  // before the cursor are returned.
   if (before !== undefined)
     for (let to: number | undefined; scan.canScan; ) {
       const { oldest, hasMore } = await scan.page(to)
@@ -95,8 +92,8 @@ export async function findDeadLetter(broker: Pick<Broker, 'history'>, offset: nu
 }
 
 /**
- * Discards a record. Kafka cannot delete from the middle of a topic, so a marker is appended. Retention removes the marker after
- * the record.
+ * Discards a record. Kafka cannot delete a record from the middle of a topic. So a marker with the offset of the record is appended, and
+ * readers skip the record. Retention deletes the record before its marker.
  *
  * @throws ServiceError `overloaded` if the broker is unreachable
  */
@@ -104,14 +101,13 @@ export async function discard(broker: Pick<Broker, 'send'>, { offset }: Pick<Dea
   await broker.send(DEAD_LETTERS, 0, `${DISCARDED}${offset}`, Buffer.from('{}'))
 }
 
-/** Prefix of the key of a discard marker; no pool has that name. */
+/** Prefix of the key of a discard marker. The key of a dead letter begins with the name of a pool instead. */
 const DISCARDED = 'discarded '
 
 function discardedBy({ key }: HistoryRecord): number | undefined {
   return key.startsWith(DISCARDED) ? Number(key.slice(DISCARDED.length)) : undefined
 }
 
-/** Reads the topic backwards and collects discarded offsets. */
 class Scan {
   readonly #broker: Pick<Broker, 'history'>
   readonly #discarded = new Set<number>()
@@ -131,7 +127,6 @@ class Scan {
     this.#until = Date.now() + POLL_INTERVAL_MS
   }
 
-  /** The records before an offset, newest first. */
   async page(before: number | undefined) {
     const records: HistoryRecord[] = []
     const range = { before, max: RECORDS_PER_READ }

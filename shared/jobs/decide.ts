@@ -19,7 +19,6 @@ export interface History {
   /** Workers that died while they ran the job, including this one. Detects poison jobs. */
   readonly crashes: number
   readonly handBacks: number
-  /** True if the caller has received output, which another attempt would send again. */
   readonly hasOutput: boolean
   readonly remainingMs: number
 }
@@ -28,7 +27,7 @@ export interface RetryPolicy {
   readonly triesMax: number
   readonly crashesMax: number
   readonly backoff: Backoff
-  /** Maximum number of hand-backs. From the third on, each has a longer delay. */
+  /** Maximum number of hand-backs of a job. The first two are retried at once, later ones after a growing delay. */
   readonly handBacksMax: number
   /** Maximum delay of a retry. If a longer one is needed, then the job fails with a Retry-After for the caller. */
   readonly delayMsMax: number
@@ -70,8 +69,8 @@ export function decide(
 }
 
 /**
- * Draining workers are soon gone, and during a rollout of models another worker may have this one. So the first retries are
- * immediate.
+ * The first two retries are immediate: another worker may have the model, and a draining worker soon stops taking jobs. Later retries are
+ * delayed, starting at 100 ms and up to 2 s.
  */
 function decideHandedBack({ handBacks }: History, { handBacksMax }: RetryPolicy): Decision {
   if (handBacks >= handBacksMax) {

@@ -6,7 +6,6 @@ export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Eve
 /** Events that wait for their reader, in order, merged if possible, with an estimate of their size in bytes. */
 export class EventBuffer<Event = unknown> {
   readonly #merge: MergeEvents<Event>
-  /** Estimated bytes of all buffered events; changed only by the buffer. */
   bytes = 0
   #events: Event[] = []
 

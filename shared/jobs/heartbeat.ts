@@ -8,9 +8,7 @@ const IDLE_INTERVAL = 2
 export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
 /** Number of units without a job after which a process counts as idle. */
 export const IDLE_UNITS = 10
-/**
- * Number of processes for which the interval grows by one unit. Each process thus receives about this many heartbeats per 500 ms.
- */
+/** Number of processes for which the interval grows by one unit. Each process thus receives about this many heartbeats per 500 ms. */
 const PROCESSES_PER_UNIT = 100
 /** Maximum interval in units. Beyond 1,000 processes the load grows again, but a dead process is detected in time. */
 export const HEARTBEAT_INTERVAL_MAX = 10

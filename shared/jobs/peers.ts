@@ -9,7 +9,6 @@ export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
 
 export interface PeerCapacity {
   readonly models: ReadonlySet<string> | undefined
-  /** Concurrency limits by {@link workKey}. */
   readonly concurrencyLimits: ReadonlyMap<string, number>
   readonly backlog: Capacity['backlog']
   readonly parkedCalls: number | undefined
@@ -35,7 +34,6 @@ export interface Peer {
   isSuspected: boolean
 }
 
-/** Live processes, as their heartbeats describe them, and the capacity of their workers. */
 export class Peers {
   readonly peers = new Map<string, Peer>()
 
@@ -48,7 +46,6 @@ export class Peers {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
   }
 
-  /** Number of live ingresses that are not suspected. */
   ingresses(): number {
     let count = 0
     for (const { role, isSuspected } of this.peers.values()) if (role === 'ingress' && !isSuspected) count++
@@ -70,10 +67,7 @@ export class Peers {
     return sum
   }
 
-  /**
-   * Maximum concurrent jobs of a kind and model in a pool; undefined if only slots limit them. Workers without the model do not
-   * count.
-   */
+  /** Maximum concurrent jobs of a kind and model in a pool; undefined if only slots limit them. Workers without the model do not count. */
   capacityOf(pool: PoolName, work: Work): number | undefined {
     const key = workKey(work)
     let sum = 0
@@ -88,7 +82,6 @@ export class Peers {
     return isBounded ? sum : undefined
   }
 
-  /** True if a worker of the pool may have the model. */
   hasModel(pool: PoolName, model: string): boolean {
     for (const { role, draining, capacity } of this.peers.values()) {
       if (role === pool && !draining && capacity?.models?.has(model) !== false) return true

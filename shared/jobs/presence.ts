@@ -11,9 +11,7 @@ import { UnknownRecordLog } from './unknown-record-log.ts'
 
 /** A worker publishes its capacity with every n-th heartbeat. */
 const HEARTBEATS_PER_CAPACITY = 4
-/**
- * Minimum interval between two capacity records at the shortest heartbeat interval, in ms; changes in between share one record.
- */
+/** Minimum interval between two capacity records at the shortest heartbeat interval, in ms; changes in between share one record. */
 const CAPACITY_MS_MIN = 100
 /**
  * If our own heartbeat has not come back for this long, then the channel is late and missing peer heartbeats prove nothing. Must
@@ -64,7 +62,7 @@ export interface PresenceListener {
  * 1. Alive: the last heartbeat is recent.
  * 2. Suspected (`isSuspected`): no heartbeat for `suspectedMs`. A later heartbeat makes the peer alive again. Only work that is cheap
  *   to repeat is repeated.
- * 3. Dead: no heartbeat for `lostMs`, or a `goodbye`. The peer is removed, and the jobs of a dead worker are retried or fail.
+ * 3. Dead: no heartbeat for `lostMs`, or a `leave` record. The peer is removed, and the jobs of a dead worker are retried or fail.
  *
  * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer
  * heartbeat interval (`heartbeat.ts`).
@@ -92,7 +90,6 @@ export class Presence extends Peers {
   /** Heartbeat interval in units of 500 ms, and units since the last heartbeat. */
   #interval = 1
   #unitsSinceHeartbeat = 0
-  /** Consecutive units of 500 ms without a job. */
   #idle = 0
   #capacitySentMs = 0
   #isIntroducing = false
@@ -109,7 +106,6 @@ export class Presence extends Peers {
     this.#skipped = new UnknownRecordLog(options.log)
   }
 
-  /** Joins the channel; resolves once control records are received. */
   static async open(options: PresenceOptions): Promise<Presence> {
     const presence = new Presence(options)
     presence.#receiver = await options.broker.receive(CONTROL, [0], (record) => presence.#onRecord(record))
@@ -163,7 +159,7 @@ export class Presence extends Peers {
     })
   }
 
-  /** Publishes `goodbye` and leaves the channel. */
+  /** Publishes a `leave` record and leaves the channel. */
   async close(): Promise<void> {
     this.#stopTicking?.()
     this.#stopTicking = undefined
@@ -290,8 +286,8 @@ export class Presence extends Peers {
   }
 
   /**
-   * The last events of a worker may still be in flight on another channel. Thus a worker's goodbye does not end its lease at
-   * once; the normal timeout applies.
+   * A worker that leaves is not declared dead at once, because its last events may still be in flight on another channel. The normal
+   * timeout applies.
    */
   #onLeave(boot: string): void {
     const peer = this.peers.get(boot)

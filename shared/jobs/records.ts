@@ -15,7 +15,9 @@ import { tolerant } from '#shared/lib/tolerant.ts'
 export const UnsupportedJob = JobEnvelope.pick({ id: true, attempt: true, kind: true, reply: true, deadline_ms: true })
 export type UnsupportedJob = z.infer<typeof UnsupportedJob>
 
-/** Placeholder for an event of an unknown type: its sequence number counts. */
+/**
+ * Placeholder for an event of an unknown type. The event is ignored, but its sequence number counts, so that the receiver detects no gap.
+ */
 export const SkippedEvent = z.object({
   type: z.string().transform(() => 'skipped' as const),
   job_id: z.string(),
@@ -53,12 +55,11 @@ export function readJob(value: Buffer): JobEnvelope | undefined {
   return readers.job.safeParse(parseJson(value)).data
 }
 
-/** The envelope of a job that was passed within this process: same version, so no check is needed. */
+/** The envelope of a job that was passed within this process. Sender and receiver have the same version, so the envelope needs no check. */
 export function jobOfPayload(payload: object): JobEnvelope {
   return payload as JobEnvelope
 }
 
-/** Reads the common fields of a job that this version cannot run. Undefined if even those are invalid. */
 export function readUnsupported(value: Buffer): UnsupportedJob | undefined {
   return readers.unsupported.safeParse(parseJson(value)).data
 }
@@ -73,7 +74,7 @@ export function readStored(request: unknown): StoredRequest {
   return request as StoredRequest
 }
 
-/** A record on `replies` that was passed within this process: same version, so no check is needed. */
+/** A record on `replies` that was passed within this process. Sender and receiver have the same version, so the record needs no check. */
 export function replyOfPayload(payload: object): WorkerReply {
   const { worker, events } = payload as ReplyRecord
   return { worker, events, skipped: [] }
@@ -97,12 +98,13 @@ export function readReply(value: Buffer): WorkerReply | undefined {
   return { worker: head.worker, events, skipped }
 }
 
-/** A record on `control` that was passed within this process (see {@link replyOfPayload}). */
 export function controlOfPayload(payload: object): ControlRecord {
   return payload as ControlRecord
 }
 
-/** Reads a record on `control`. A string is the type of an unknown record. Undefined if invalid. */
+/**
+ * Reads a record on `control`. Returns the name of the type if this version does not support it, and undefined if the record is invalid.
+ */
 export function readControl(value: Buffer): ControlRecord | string | undefined {
   const json = parseJson(value)
   const record = readers.control.safeParse(json).data
@@ -111,7 +113,6 @@ export function readControl(value: Buffer): ControlRecord | string | undefined {
   return typeof type === 'string' && !CONTROL_TYPES.has(type) ? typeOf(json) : undefined
 }
 
-/** Content of a record on `events`, and the unknown event types in it. */
 export interface ReceivedEvents {
   readonly events?: DurableEvent[] | undefined
   /** Input for {@link readEnd}. Not parsed here, because most receivers need only the event. */

@@ -44,7 +44,7 @@ export function topicsFor(
   const names = pools.flatMap((pool) => [jobsTopic(pool), jobsTopic(pool, 'low')])
   const queues = names.map((name): Topic => {
     const retentionMs = Math.max(72 * HOUR_MS, deadlineMs)
-    // A durable job without a record is republished; a call never waits beyond its deadline.
+    // The minimum retention depends on calls only. A durable job whose record has expired is republished, but a call would be lost.
     return { name, partitions: 1, retentionMs, retentionMsMin: Math.max(HOUR_MS, callDeadlineMs), kind: 'queue' }
   })
   return [
@@ -56,10 +56,7 @@ export function topicsFor(
   ]
 }
 
-/**
- * A channel. Records of a channel are consumed immediately, so longer retention is only for processes that fell behind and for
- * operators.
- */
+/** Records of a channel are consumed immediately. Longer retention serves only operators and processes that fell behind. */
 function channel(name: string, partitions: number, retentionMs: number): Topic {
   return { name, partitions, retentionMs, retentionMsMin: MINUTE_MS, kind: 'channel' }
 }

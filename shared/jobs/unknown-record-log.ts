@@ -21,7 +21,6 @@ export class UnknownRecordLog {
     this.#log = log
   }
 
-  /** Counts an ignored record. @param message Log message @param type Type of the record, if known */
   note(message: string, type = ''): void {
     const sort = this.#typeOf(`${message} ${type}`)
     sort.count++

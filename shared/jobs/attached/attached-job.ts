@@ -17,7 +17,7 @@ const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
 export interface OutputOptions {
   readonly merge: MergeEvents
-  /** True for an event that the caller would receive twice if the job ran again. */
+  /** True for an event that is output for the caller. After such an event, another attempt would send the caller its output twice. */
   readonly isOutput: (event: unknown) => boolean
   /** Bytes of unread output at which the job fails; default: 8 MiB. */
   readonly answerBytesMax?: number | undefined
@@ -42,7 +42,6 @@ export interface NewAttachedJob extends OutputOptions {
   readonly retryMsMax?: number | undefined
 }
 
-/** Builds the envelope of the first attempt. @param reply Address to which workers send the job's events */
 export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply']): AttachedEnvelope {
   const { pool, kind, tenant, model, stream, traceparent, requestId, timeoutMs } = spec
   const now = Date.now()
@@ -72,10 +71,7 @@ export class AttachedJob {
   /** The body is not part of the envelope: a large body must not stay in memory for the life of the job. */
   readonly envelope: AttachedEnvelope
   readonly id: string
-  /**
-   * Timers, set and cleared by the owner: the job's deadline, the wait for a worker to start, and the delay before the next
-   * attempt.
-   */
+  /** Timers, set and cleared by the owner: the job's deadline, the wait for a worker to start, and the delay before the next attempt. */
   readonly timers: Partial<Record<'deadline' | 'start' | 'retry', NodeJS.Timeout>> = {}
   /** The body, or a reference to its blob. Undefined until the body is accepted. */
   stored: StoredBody | DecodedBody | undefined
@@ -87,7 +83,6 @@ export class AttachedJob {
   tries = 0
   crashes = 0
   handBacks = 0
-  /** Boot id of the worker that runs the current attempt. */
   worker: string | undefined
   startedAtMs: number | undefined
   firstOutputAtMs: number | undefined
@@ -113,10 +108,7 @@ export class AttachedJob {
     return this.#lastSeq
   }
 
-  /**
-   * True if the caller may have received output, so that another attempt would repeat it. An unstreamed answer is sent only at
-   * the end.
-   */
+  /** True if the caller may have received output, so that another attempt would repeat it. An unstreamed answer is sent only at the end. */
   get hasOutput(): boolean {
     return this.envelope.stream && this.firstOutputAtMs !== undefined
   }
@@ -178,7 +170,8 @@ export class AttachedJob {
         return this.#owner.onOutcome(this, { type: 'failed', error: event.error })
       case 'handed_back':
         return this.#owner.onOutcome(this, { type: 'handed_back' })
-      // An event of a newer version: ignored, but its sequence number counts, so that the next event is not seen as a gap.
+      // An event of a type that only newer versions support. The event is ignored, but its sequence number counts. Otherwise the next
+      // event would look like a gap.
       case 'skipped':
         return
     }
@@ -230,7 +223,6 @@ export class JobRegistry extends Map<string, AttachedJob> {
     return count
   }
 
-  /** Creation time of the oldest queued job of a pool, in unix milliseconds; undefined if none is queued. */
   oldestQueuedAtMs(pool: PoolName): number | undefined {
     // A Map iterates in insertion order, so the first match is the oldest.
     for (const { envelope, state } of this.values()) {
@@ -239,15 +231,14 @@ export class JobRegistry extends Map<string, AttachedJob> {
     return undefined
   }
 
-  /** Jobs whose current attempt runs on a worker. @param boot Boot id of the worker */
   runBy(boot: string): AttachedJob[] {
     return [...this.values()].filter((job) => job.worker === boot)
   }
 
   /**
-   * Jobs of a suspected worker that can run again at little cost. No output was sent, and the lost work took less time than the
-   * wait until the worker is declared dead. Only jobs without an earlier crash, so that slow workers do not use up the attempts
-   * of a job.
+   * Jobs of a suspected worker that are cheap to run again on another worker. Such a job has sent no output, and started less than
+   * `workerLostMs` before the last heartbeat of the worker. Jobs with an earlier crash are excluded, because slow workers could otherwise
+   * use up all attempts of a job.
    *
    * @param workerLostMs Silence after which the worker is declared dead
    */

@@ -16,11 +16,10 @@ import { AttachedJob, envelopeOf, type JobOwner, JobRegistry, type NewAttachedJo
 import { type AttachedOptions, POLICY } from './options.ts'
 import { Sender } from './sender.ts'
 
-/** How long a job waits while no live worker can run it. */
 const NO_WORKER_TIMEOUT_MS = 60_000
 /**
- * After the reply topic was lost, an attempt without a new event for this long counts as lost. Workers resend unacknowledged
- * events sooner.
+ * After the reply topic was lost, an attempt without a new event for this long counts as lost. Within a shorter time, workers resend all
+ * events that the broker had not acknowledged.
  */
 const REPLY_LOSS_GRACE_MS = 10_000
 const LATE_CHECK_INTERVAL_MS = 2_000
@@ -42,7 +41,6 @@ export class AttachedJobs implements JobOwner {
   presence!: Presence
   isDraining = false
   readonly #options: AttachedOptions
-  /** Address to which workers send the events of this ingress's jobs. */
   readonly #reply = { boot: this.boot, shard: replyShard(this.boot) }
   readonly #unknownRecords: UnknownRecordLog
   readonly #jobs = new JobRegistry()
@@ -107,12 +105,10 @@ export class AttachedJobs implements JobOwner {
     return this.#jobs.count(pool, state)
   }
 
-  /** Creation time of the oldest queued job of a pool, in unix milliseconds; undefined if none is queued. */
   oldestQueuedAtMs(pool: PoolName): number | undefined {
     return this.#jobs.oldestQueuedAtMs(pool)
   }
 
-  /** Number of jobs of a pool in the fair queues of all ingresses; for other ingresses, as last reported. */
   callsWaiting(pool: PoolName): number {
     return this.#sender.callsWaiting(pool)
   }
@@ -166,7 +162,7 @@ export class AttachedJobs implements JobOwner {
 
   failAll(error: ErrorBody): void {
     const held = [...this.#jobs.values()]
-    // Empty the fair queue first. Otherwise each end would release the next job.
+    // The fair queue is emptied first. Otherwise each ended job would release the next one to the broker.
     this.#sender.forget(held)
     for (const job of held) {
       this.#stopWorker(job)
@@ -216,7 +212,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
-    // Each worker handed the job back, and no live worker has its model.
+    // A job that workers hand back again and again fails if its start timeout has passed and no live worker can start it.
     const waitedMs = Date.now() - job.envelope.created_at_ms
     const isTooLate =
       reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)
@@ -230,7 +226,7 @@ export class AttachedJobs implements JobOwner {
     this.#admission.entered(job)
     this.#sender.leave(job)
     job.timers.retry = setTimeout(() => {
-      // The pool may have lost its last worker. The new attempt has the same start timeout as the first.
+      // The new attempt gets the full start timeout again, because the pool may have lost its last worker.
       this.#awaitStart(job)
       this.#sender.sendAgain(job)
     }, delayMs)
@@ -261,14 +257,15 @@ export class AttachedJobs implements JobOwner {
         this.presence.expect(worker, job.envelope.pool)
       }
     } else if (event.type === 'started') {
-      // The job was cancelled while it was queued, before the worker could receive the cancel.
+      // The job has already ended here, for example because it was cancelled while its record was in the queue. The worker must stop the
+      // attempt.
       this.presence.send({ type: 'cancel', job_id: event.job_id, worker })
     }
   }
 
   /**
-   * Called when a worker is suspected, but not dead. Jobs that are cheap to repeat start elsewhere, at most as many as there are
-   * free slots.
+   * Called when a worker is suspected, but not declared dead. Jobs of this worker that are cheap to repeat are retried on other workers,
+   * at most as many as there are free slots.
    */
   #onWorkerSuspected(worker: Peer): void {
     const jobs = this.#jobs.hedgeCandidates(worker, this.#options.workerLostMs)
@@ -299,7 +296,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #onUnsent(job: AttachedJob, error: unknown): void {
-    // The record may have arrived in spite of the error.
+    // The record may have reached the broker in spite of the error, so a worker may start this attempt.
     this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
     this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
   }
@@ -313,9 +310,7 @@ export class AttachedJobs implements JobOwner {
     this.#end(job, 'failed', error)
   }
 
-  /**
-   * Rejects waiting jobs as soon as their lateness is predictable. If the broker is unreachable, then no prediction is possible.
-   */
+  /** Rejects waiting jobs as soon as their lateness is predictable. If the broker is unreachable, then no prediction is possible. */
   #refuseLate(): void {
     if (!this.#options.broker.isReachable) return
     for (const { job, error } of this.#admission.late()) {

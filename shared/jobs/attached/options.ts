@@ -27,11 +27,11 @@ export interface AttachedOptions {
   readonly log: Log
   readonly observer: AttachedObserver
   readonly version: string
-  /** Silence after which a worker is suspected, in ms: its calls without output may run elsewhere. */
+  /** Silence in ms after which a worker is suspected. Calls on this worker that have sent no output may then be retried on another one. */
   readonly workerSuspectedMs: number
-  /** Silence after which a worker is declared dead, in ms: its running streams fail. */
+  /** Silence in ms after which a worker is declared dead. Streams on this worker that have sent output then fail. */
   readonly workerLostMs: number
-  /** Maximum estimated wait, in ms, with which a job is admitted. */
+  /** Maximum estimated wait in ms. A job with a longer estimate is rejected. */
   readonly startTimeoutMs: number
   readonly jobsMax: number
   readonly pauses?: Pauses | undefined

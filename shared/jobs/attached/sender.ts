@@ -14,13 +14,12 @@ import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob, NewAttachedJob } from './attached-job.ts'
 
 /**
- * Minimum prefetch per ingress: 3 jobs, or 4 if several ingresses share the pool. Small pools need it, because a round trip to
- * the broker may outlast a job.
+ * Minimum prefetch of a pool, in jobs: 3 for a single ingress, and 4 for several ingresses, each of which gets its share. A prefetched
+ * record keeps a slot of a small pool busy, because a round trip to the broker may take longer than a job.
  */
 const PREFETCH_MIN = { alone: 3, shared: 4 }
-/** Interval at which waiting jobs are dispatched, in addition to each start and end of a job. */
 const DISPATCH_INTERVAL_MS = 1_000
-/** Minimum Retry-After if a pool has no free slot. */
+/** Minimum Retry-After, in ms, of a job that no live worker can start. */
 const RETRY_AFTER_MS_MIN = 5_000
 
 export interface SenderOptions {
@@ -35,10 +34,7 @@ export interface SenderOptions {
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
 }
 
-/**
- * Sends attached jobs to the topics of their pools: admission control, then the fair queue, then the broker. The creator closes
- * it.
- */
+/** Sends attached jobs to the topics of their pools: admission control, then the fair queue, then the broker. The creator closes it. */
 export class Sender {
   readonly #options: SenderOptions
   readonly #dispatchers = new Map<PoolName, TenantDispatcher<AttachedJob>>()
@@ -103,8 +99,8 @@ export class Sender {
   }
 
   /**
-   * Passes a new job to a worker of this process with its body in memory. Applies only if the job starts at once and its body is
-   * charged to a memory budget. Otherwise returns undefined, and the body must be stored: waiting jobs hold little memory.
+   * Passes a new job to a worker of this process with its body in memory. Applies only if the job starts at once and its body is charged
+   * to a memory budget. Otherwise returns undefined, and the caller must store the body, because a waiting job must hold little memory.
    */
   #sendLocal(
     job: AttachedJob,
@@ -122,7 +118,6 @@ export class Sender {
     return undefined
   }
 
-  /** Moves a large body into a blob before the job waits. Returns undefined if no blob was needed. */
   #store(job: AttachedJob, body: unknown): Promise<void> | undefined {
     const stored = storeBody(job.id, body, this.#options.blobs)
     if (!(stored instanceof Promise)) {
@@ -136,7 +131,6 @@ export class Sender {
     })
   }
 
-  /** Sends a job if it may start now. Returns undefined if the job waits in the fair queue. */
   #send(job: AttachedJob): Promise<void> | undefined {
     if (!this.#options.broker.isReachable) return this.#publish(job)
     const { pool } = job.envelope
@@ -162,7 +156,10 @@ export class Sender {
     if (this.#dispatcherOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
-  /** Number of jobs of a pool in the fair queues of all ingresses; for other ingresses, as last reported. */
+  /**
+   * Number of jobs of a pool that wait in the fair queues of all ingresses. The counts of other ingresses are those of their last
+   * reports.
+   */
   callsWaiting(pool: PoolName): number {
     return this.#dispatcherOf(pool).waiting + this.#partition.callsElsewhere(pool)
   }
@@ -171,7 +168,6 @@ export class Sender {
     return this.#dispatcherOf(pool).waitingOf(model)
   }
 
-  /** Removes jobs without sending waiting jobs in their place. */
   forget(jobs: Iterable<AttachedJob>): void {
     for (const job of jobs) this.#dispatcherOf(job.envelope.pool).leave(job)
   }
@@ -188,7 +184,6 @@ export class Sender {
     this.#partition.close()
   }
 
-  /** Number of jobs that would run before a new job of the tenant. */
   #ahead(asked: AdmissionRequest): number {
     return this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
   }
@@ -211,9 +206,11 @@ export class Sender {
   }
 
   /**
-   * Prefetch of this ingress, in jobs: its share of the free slots, or of a quarter of all slots if that is more. A new call in a
-   * full pool waits only behind this many. Reported free slots may be older than the jobs sent from here, so own running jobs are
-   * subtracted.
+   * Prefetch of this ingress: the number of jobs that it may have sent to workers. The prefetch is the ingress's share of the free slots,
+   * or of a quarter of all slots if that is more. In a full pool, a new call thus waits behind few other jobs.
+   *
+   * The last heartbeats may not include jobs that were sent from here since. The free slots therefore never exceed all slots minus the
+   * running jobs of this ingress.
    */
   #prefetchIn(pool: PoolName, running: number): number {
     const { presence } = this.#options
@@ -227,10 +224,7 @@ export class Sender {
     for (const [pool, turns] of this.#dispatchers) for (const calls of turns.calls()) yield { pool, ...calls }
   }
 
-  /**
-   * Publishes every job that may be sent now. @returns A promise that settles when the broker has `own`; undefined if `own` still
-   * waits
-   */
+  /** Publishes every job that may be sent now. @returns A promise that settles when the broker has `own`; undefined if `own` still waits */
   #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
     const turns = this.#dispatcherOf(pool)
     let sending: Promise<void> | undefined
@@ -245,10 +239,10 @@ export class Sender {
   #publishLater(job: AttachedJob): void {
     const { attempt } = job
     this.#publish(job).catch((error: unknown) => {
-      // The acknowledgement timed out, but the record arrived: the attempt runs.
+      // The error has no effect if the record had arrived nevertheless and its attempt runs, or if the job has a newer attempt.
       if (job.state !== 'queued' || job.attempt !== attempt) return
       if (this.#options.broker.isReachable) this.#options.onUnsent(job, error)
-      // The broker is unreachable: the job waits at the head of the fair queue.
+      // The broker is unreachable, so the job waits at the head of the fair queue.
       else this.sendAgain(job)
     })
   }

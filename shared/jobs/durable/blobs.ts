@@ -12,14 +12,11 @@ import { ALL_TENANTS, type JobReads } from '#shared/store/store.ts'
  * which the sweep looks up in the store.
  */
 const MINUTE_MS = 60_000
-/**
- * Maximum time between the write of a body's blob and the insert of its job's row. Longer than any statement and any clock
- * difference.
- */
+/** Maximum time between the write of a body's blob and the insert of its job's row. Longer than any statement and any clock difference. */
 const ACCEPTED_MS = 10 * MINUTE_MS
 /**
- * Age at which a blob is deleted if this process cannot look up its job. A durable job may wait, run and be retained for seven
- * days each.
+ * Age at which a blob is deleted if this process cannot look up its job. The age exceeds the 21 days for which a durable job can exist:
+ * it may wait, run and be retained for seven days each.
  */
 const UNKNOWN_MS = 22 * 24 * 60 * MINUTE_MS
 
@@ -28,7 +25,6 @@ export function blobsOf(request: unknown): string[] {
   return [...(blob === undefined ? [] : [blob]), ...attachments]
 }
 
-/** Deletes blobs. Failed deletions are left to the sweep. */
 export async function dropBlobs(
   { blobs, log }: { readonly blobs: Blobs; readonly log: Log },
   keys: readonly string[],
@@ -55,10 +51,10 @@ export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, ca
 type BlobOwners = JobReads & Partial<HasFiles>
 
 async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, callMs: number): Promise<boolean> {
-  // The row of a file is written after the last byte of its upload, however long that took.
+  // The row of a file is written right after the last byte of its upload. A blob of the minimum age without a row is therefore an orphan.
   if (store?.files && isFileId(key)) return !(await store.files.has(key))
   const id = ownerOfBlob(key)
-  // An attachment may belong to a running call, as may the body of an attached job.
+  // The blob may be an attachment of a running call, or the body of an attached job. Neither is recorded in the store.
   if (id !== key && ageMs < callMs) return false
   if (id === undefined && key.startsWith('job_')) return true
   if (id === undefined || !store) return ageMs > UNKNOWN_MS

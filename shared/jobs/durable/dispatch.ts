@@ -15,7 +15,7 @@ import { type NotifierPresence, QueueNotifier } from './queue-notifier.ts'
 const RECORD_BYTES_MAX = 768 * 1024
 
 /**
- * Publishes what the store has committed: queued jobs for workers, and events for subscribers.
+ * Publishes committed state transitions: queued jobs for workers, and events for subscribers.
  *
  * Correctness never depends on a publication. The scheduler republishes a lost job, and subscribers read lost events from the
  * store.

@@ -54,9 +54,11 @@ export interface DurableJobsOptions {
   readonly bounds: JobBounds
   /** Quota of stored bytes per project; default: none. */
   readonly storage?: StoredQuota
-  /** Reserves budget for a job, or throws the reason for a refusal. Undefined: no limit applies. Default: no limits. */
+  /**
+   * Reserves budget for a job, or throws a ServiceError if the job is refused. Returns undefined if no limit applies to the job. Default:
+   * no job is limited.
+   */
   readonly admit?: (spec: NewDurableJob) => Promise<JobAdmission> | undefined
-  /** Number of calls that wait for a pool; default: 0. */
   readonly callsWaiting?: (pool: PoolName) => number
 }
 
@@ -157,7 +159,6 @@ export class DurableJobs {
     return job
   }
 
-  /** True if the job exists, erased or not. */
   async has(scope: Scope, id: string): Promise<boolean> {
     return (await this.#store.find(scope, id)) !== undefined
   }
@@ -359,7 +360,6 @@ export class DurableJobs {
 /** Time by which segments outlive the retention of the jobs that name them, because a job may end after its deadline. */
 const HISTORY_GRACE_MS = 3_600_000
 
-/** True if the error proves that the job was not created. */
 export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
   // `overloaded` is also the store's error for a lost response. Any other error proves that the store has answered.

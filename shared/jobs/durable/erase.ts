@@ -30,16 +30,13 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
   }
   const own = blobsOf(content?.request)
   const { history } = (content?.request ?? {}) as Partial<StoredRequest>
-  // The input of a batch counts as a file of its project.
+  // The input of a batch is also stored as a file of its project, whose row is deleted here.
   if (job.kind === batch.name) for (const key of own) await store.files.delete(tenant, key)
   await releaseHistory({ files: store.files, blobs: context.blobs }, tenant, history)
   await dropBlobs(context, [...own, ...steps.flatMap(({ blob }) => blob ?? [])])
 }
 
-/**
- * Children that have children of their own may have very many descendants, so they are only marked here. The next purges remove
- * them.
- */
+/** Children that have children of their own may have very many descendants, so they are only marked here. The next purges remove them. */
 async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
   const children = await context.store.listChildren(tenant, id)
   const unended = children.find(({ state }) => !TERMINAL.has(state))

@@ -5,13 +5,10 @@ import type { Store } from '#shared/store/store.ts'
 import type { Dispatcher } from './dispatch.ts'
 import { TERMINAL } from './follow.ts'
 
-/** Maximum number of children cancelled in one statement: as many as one job may have unfinished. */
+/** Maximum number of children that one statement cancels; equal to the maximum number of children of a job. */
 const CANCELS_MAX = 500
 
-/**
- * Sends a cancel to the owner of a job over the control channel. The cancel states whether the job may still write a partial
- * result.
- */
+/** Sends a cancel to the owner of a job over the control channel. The cancel states whether the job may still write a partial result. */
 export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) => void {
   return (job) => {
     const { id, attempt, owner } = job
@@ -20,7 +17,7 @@ export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) =
   }
 }
 
-/** True if the cancel of a job left time for a partial result. */
+/** True if a cancel was requested and its grace period for a partial result has not been cut short by a second cancel. */
 export function isToWrapUp({ cancel_requested_at_ms: atMs, expires_at_ms, partial_ms }: DurableJob): boolean {
   return partial_ms !== null && atMs !== null && expires_at_ms > atMs
 }
@@ -29,7 +26,6 @@ export interface FamilyOptions {
   readonly store: Store
   readonly dispatcher: Dispatcher
   readonly log: Log
-  /** Sends a cancel to the worker of a job. The flag in the store is authoritative; the cancel record is only faster. */
   readonly notifyOwner: (job: DurableJob) => void
 }
 
@@ -61,7 +57,6 @@ export class Family {
     }
   }
 
-  /** Updates the parent and the children of an ended job, then marks the job as settled. */
   async settle(job: DurableJob): Promise<void> {
     const { store, dispatcher } = this.#options
     if (job.children > 0) await this.#cancelChildren(job)

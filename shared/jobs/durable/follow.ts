@@ -73,7 +73,6 @@ export class Subscription {
   readonly #onClose: () => void
   #events: DurableEvent[] = []
   #isNews = false
-  /** The end of the job as received; not parsed yet. */
   #end: unknown
   #wake: (() => void) | undefined
 
@@ -81,7 +80,7 @@ export class Subscription {
     this.#onClose = onClose
   }
 
-  /** @param events Empty: new events are in the store @param end End of the job, if the record carries it */
+  /** @param events Events of the record; empty if they must be read from the store @param end End of the job, if the record carries it */
   push(events: readonly DurableEvent[] = [], end?: unknown): void {
     this.#isNews = true
     this.#end ??= end
@@ -105,14 +104,13 @@ export class Subscription {
     return readEnd(this.#end)
   }
 
-  /** All events since the last call. Announcements without events are not included. */
   takeAll(): DurableEvent[] {
     const taken = this.#events
     this.#events = []
     return taken
   }
 
-  /** Resolves when something was pushed since the last call, at the latest after `ms`, or when `signal` aborts. */
+  /** Resolves when {@link push} was called since the last wait, when `ms` have passed, or when `signal` aborts. */
   async wait(ms: number, signal: AbortSignal): Promise<void> {
     if (!this.#isNews && !signal.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -193,7 +191,10 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
   }
 }
 
-/** Whether the store may have more events. The JSON of an event has at most six bytes per unit of its size. */
+/**
+ * True if the store may have more events after this page, because a page ends at a maximum number of events or of bytes. `sizeOf` is an
+ * estimate: the JSON of an event has at most six bytes per unit of this size.
+ */
 function isPageFull(events: readonly DurableEvent[]): boolean {
   return events.length === PAGE || sizeOf(events, EVENTS_BYTES_MAX / 6) > EVENTS_BYTES_MAX / 6
 }

@@ -33,7 +33,7 @@ interface HistoryContext {
   readonly keepMs: number
 }
 
-/** A body as it is stored, with the shared history that precedes it; undefined: no history. */
+/** A body as it is stored, and the shared history that precedes its turns; undefined: the body contains all turns. */
 export interface SharedBody {
   readonly body: unknown
   readonly history: SharedHistory | undefined
@@ -77,7 +77,6 @@ export async function shareHistory(
   return { body: { after_history: own }, history }
 }
 
-/** Removes a job's references to its segments and deletes unused segments. */
 export async function releaseHistory(
   { files, blobs }: Pick<HistoryContext, 'files' | 'blobs'>,
   tenant: string,

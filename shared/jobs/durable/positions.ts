@@ -7,7 +7,6 @@ import type { QueuedPosition } from '#shared/store/tenants.ts'
 const CACHE_TTL_MS_MIN = 100
 /** A cached read stays valid for this multiple of its own duration, because reading a long queue is slow. */
 const CACHE_TTL_FACTOR = 50
-/** Maximum number of cached queues, and of cached pairs of queue and tenant. */
 const CACHED_MAX = 1_000
 
 interface CachedRead<T> {
@@ -29,7 +28,6 @@ export class Positions {
   readonly #tenants = new Map<string, CachedRead<Map<string, number>>>()
   readonly #places = new Map<string, CachedRead<QueuedPosition[]>>()
 
-  /** @param callsWaiting Calls that wait for a pool in all ingresses, as of their last reports */
   constructor(store: StoreView, callsWaiting: (pool: PoolName) => number) {
     this.#store = store
     this.#callsWaiting = callsWaiting
@@ -50,13 +48,12 @@ export class Positions {
     }
   }
 
-  /** Adds a queued job to the cached reads. */
   async added(job: DurableJob): Promise<void> {
     const tenants = await this.#tenants.get(queueOf(job))?.value.catch(() => undefined)
     tenants?.set(job.tenant, (tenants.get(job.tenant) ?? 0) + 1)
     const places = await this.#places.get(`${queueOf(job)} ${job.tenant}`)?.value.catch(() => undefined)
     if (!places) return
-    // Nearly always at the end, because ids begin with their creation time.
+    // The new job is nearly always the last one, because ids begin with their creation time.
     const at = indexOf(job.id, places)
     const after = places.slice(at).map(({ id, nth }) => ({ id, nth: nth + 1 }))
     places.splice(at, after.length, { id: job.id, nth: (places[at - 1]?.nth ?? 0) + 1 }, ...after)
@@ -95,7 +92,7 @@ async function cachedRead<T>(all: Map<string, CachedRead<T>>, key: string, read:
   const now = Date.now()
   if (known && now < known.freshUntilMs) return await known.value
   if (all.size >= CACHED_MAX) all.clear()
-  // A read in progress counts as valid.
+  // A read in progress is shared by all callers until it has ended.
   const entry = { value: read(), freshUntilMs: Number.POSITIVE_INFINITY }
   all.set(key, entry)
   try {

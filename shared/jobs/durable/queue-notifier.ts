@@ -3,7 +3,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { QueuedOf } from '#shared/store/store.ts'
 
-/** Maximum number of records for a pool without workers, so that the first worker has jobs at once. */
+/** Maximum number of queue records that are published while a pool has no workers. The first worker that starts then finds jobs at once. */
 const WORKERLESS_MAX = 16
 /** If the control channel has been silent for this long, then its information is outdated. */
 const SILENCE_MS_MAX = 2_500
@@ -18,9 +18,8 @@ export type NotifierPresence = Pick<
 
 type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['backlog'][number]
 
-/** Records and announcements for one pool since the last heartbeat. */
 interface PoolNotifications {
-  /** Number of published records, minus those whose jobs have ended; and the ids of their jobs. */
+  /** Number of published records, without those whose jobs have ended, and the ids of these jobs. */
   published: number
   readonly ids: Set<string>
   sinceMs: number
@@ -56,7 +55,8 @@ export class QueueNotifier {
     const hints = this.#of(job.pool)
     const hasWorkers = presence.workers(job.pool).length > 0
     const now = performance.now()
-    // Until the next heartbeat, published records are not visible in the workers' free slots.
+    // The free slots of workers are those of their last heartbeats, so records published since then are counted here. The count restarts
+    // after each heartbeat interval.
     if (hasWorkers && now - hints.sinceMs >= presence.heartbeatMs) {
       Object.assign(hints, { sinceMs: now, published: 0 })
       hints.ids.clear()

@@ -1,7 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 
-/** A new job with the request and the time limits of an earlier job. @param body A copy of the body of the earlier job */
 export function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext) {
   const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms, partial_ms } = job
   const webhook = url === null ? undefined : { url, events }

@@ -2,7 +2,6 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { DurableEnd } from '#schemas/event.ts'
 import { ignoreOutage, isLast, type LiveEvents, POLL_MS, TERMINAL } from './follow.ts'
 
-/** A job in a terminal state, or in its state when the wait ended. */
 export interface AwaitedJob {
   readonly job: DurableJob
   /** Result of a completed job, if the end event carried it; undefined: the store has it. */
@@ -12,7 +11,6 @@ export interface AwaitedJob {
 export interface WaitOptions {
   readonly live: LiveEvents
   readonly id: string
-  /** Reads the job. @throws ServiceError `job_not_found` */
   readonly find: () => Promise<DurableJob>
   readonly signal: AbortSignal
   /** Called once if the job has not ended yet. An error that it throws ends the wait. */

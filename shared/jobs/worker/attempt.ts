@@ -11,9 +11,7 @@ import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
-/**
- * Maximum attempts at which an unreadable body is handed back. During a rolling upgrade, that suffices to reach a newer worker.
- */
+/** Maximum attempts at which an unreadable body is handed back. During a rolling upgrade, that suffices to reach a newer worker. */
 const UNREAD_ATTEMPTS_MAX = 10
 /**
  * Delay before a job with an unreadable body is handed back, in ms. Without a delay, a fleet of old workers would pass the job
@@ -21,10 +19,7 @@ const UNREAD_ATTEMPTS_MAX = 10
  */
 const UNREAD_MS = 100
 
-/**
- * End of an attempt, as a metric label. `lost`: another worker owns the job now. `parked`: the job waits for child
- * jobs.
- */
+/** End of an attempt, as a metric label. `lost`: another worker owns the job now. `parked`: the job waits for child jobs. */
 export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost' | 'parked'
 
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
@@ -102,7 +97,7 @@ export class Attempt {
 
   /** Stops sending output until {@link resume}, because the reader is slow. */
   pause(): void {
-    // Not if the attempt is stopping, because no resume would follow.
+    // A stopping attempt is not paused, because no resume would follow.
     if (!this.#abort.signal.aborted) this.#pause ??= Promise.withResolvers<void>()
   }
 
@@ -143,10 +138,7 @@ export class Attempt {
     for (const event of buffer.takeAll()) await this.#sink.event(event)
   }
 
-  /**
-   * Parses the body. If this version cannot parse the body, then the job is handed back for a newer worker, a limited number of
-   * times.
-   */
+  /** Parses the body. If this version cannot parse the body, then the job is handed back for a newer worker, a limited number of times. */
   async #read(body: unknown): Promise<unknown> {
     try {
       return await this.#kind.parse(body)
@@ -194,7 +186,7 @@ export class Attempt {
     const { signal } = this.#abort
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
-    // Without a partial result the job ends as cancelled.
+    // The job was asked to stop early but has no partial result, so it ends as cancelled.
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#log.warn(
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },

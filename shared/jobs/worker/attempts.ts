@@ -30,7 +30,6 @@ export interface AttemptsOptions {
 export class Attempts {
   readonly #options: AttemptsOptions
   readonly #running = new Map<string, Attempt>()
-  /** Ingresses that missed heartbeats while their jobs ran here. */
   readonly #lostPeers = new Set<string>()
   /** Cancels received before their job: job key → whether the cancel allows a partial result. */
   readonly #cancelled = new Map<string, boolean>()
@@ -41,10 +40,7 @@ export class Attempts {
     this.#options = options
   }
 
-  /**
-   * Runs one attempt to its end in a slot of its lane. If the bulkhead of its model is full, then an attached call is parked
-   * first.
-   */
+  /** Runs one attempt to its end in a slot of its lane. If the bulkhead of its model is full, then an attached call is parked first. */
   async run(lane: Lane, attempt: Attempt): Promise<void> {
     const { parkedCalls, blobs, bodyBudget, observer, bulkheads, poller } = this.#options
     const { job } = attempt
@@ -64,7 +60,7 @@ export class Attempts {
     if (isAttached) poller.countAttached(1)
     const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()
-    // The claim succeeded after the drain had already handed back the other attempts.
+    // A drain had already handed back the other attempts when this one was claimed, so it is handed back too.
     if (this.#isHandingBack) attempt.handBack()
     try {
       const turn = mustWait
@@ -142,10 +138,7 @@ export class Attempts {
     if (!isRunning) this.#remember(attempt === undefined ? id : keyOf(id, attempt), partial)
   }
 
-  /**
-   * Stores a cancel, because a job that is cancelled before it arrives must not run. Beyond the limit, the oldest cancels are
-   * dropped.
-   */
+  /** Stores a cancel, because a job that is cancelled before it arrives must not run. Beyond the limit, the oldest cancels are dropped. */
   #remember(cancelled: string, isPartial: boolean): void {
     this.#cancelled.set(cancelled, isPartial)
     const [oldest = cancelled] = this.#cancelled.keys()

@@ -60,20 +60,15 @@ export class Calls {
     this.#requeue = new Requeue(options)
   }
 
-  /** Number of calls that wait for the delay before a requeue. */
   get delayed(): number {
     return this.#requeue.delayed
   }
 
-  /** Number of requeues so far. */
   get requeued(): number {
     return this.#requeue.requeued
   }
 
-  /**
-   * Handles one record. The record is acknowledged when the ingress has received `started`, or when the queue has the record
-   * again.
-   */
+  /** Handles one record. The record is acknowledged when the ingress has received `started`, or when the queue has the record again. */
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
     if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
@@ -96,7 +91,7 @@ export class Calls {
       })
       return
     }
-    // Models are rolled out worker by worker: another worker may soon have this one.
+    // Models are rolled out worker by worker, so another worker may soon have this model.
     if (!isKnown) {
       poller.pause()
       return void events.handedBack()
@@ -119,7 +114,7 @@ export class Calls {
       presence.workersWithModel(pool, model).length < 2
     )
       return false
-    // This worker has no permit for the model, but others may have some.
+    // A worker without any permit for the model requeues the call without limit, because other workers may have permits.
     return bulkhead.permitsMax === 0 || this.#requeue.requeuesOf(job) < REQUEUES_MAX
   }
 
@@ -158,7 +153,6 @@ class Requeue {
     return this.#delayed
   }
 
-  /** Number of requeues so far. */
   get requeued(): number {
     return this.#requeued
   }
@@ -190,7 +184,7 @@ class Requeue {
       () => delivery.release(),
     )
     this.#delayed--
-    // A drain ends once no call is delayed.
+    // A drain waits until no call is delayed; `free` makes it check again.
     if (poller.stopped.aborted) poller.free()
   }
 

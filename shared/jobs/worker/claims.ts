@@ -20,7 +20,6 @@ const UNKNOWN_MODEL_MS = 300_000
 const PULL_MAX = 64
 /** Maximum number of queues in `#held`. The scheduler announces further ones again. */
 const HELD_MAX = 1_000
-/** Interval at which waiting jobs are claimed, in addition to each end of a job. */
 const PULL_MS = 1_000
 /** Time for which slots beyond the share of durable jobs are offered to attached calls: several round trips to the broker. */
 const OFFER_MS = 25
@@ -91,15 +90,18 @@ export class Claims {
   }
 
   /**
-   * Claims the next job like that of a record, in tenant order. The record is always acknowledged: a job that stays in the store
-   * is claimed later or announced again. Thus the broker never reaches its delivery limit.
+   * Claims the next job of the same kind, model and priority as the record, in tenant order. That may be another job than the one in the
+   * record.
+   *
+   * The record is always acknowledged, so the broker never reaches its delivery limit. A job that stays in the store is claimed later or
+   * announced again.
    */
   onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): void {
     const { presence, bulkheads } = this.#options
     const bulkhead = bulkheads.of(envelope)
     if (!this.#mustWait(lane, bulkhead)) return this.#hint({ lane, bulkhead, kind, deliveries: [delivery] })
     delivery.acknowledge()
-    // Attached calls may be queued behind this record.
+    // The offer to attached calls starts again, because calls may be queued behind this record.
     if (this.#offer) this.#offerSlots()
     if (bulkhead.wait(lane.priority)) presence.publishCapacity()
     this.pull()
@@ -117,7 +119,6 @@ export class Claims {
     this.#offerSlots()
   }
 
-  /** Retries queues whose tenants were all at their limits, then pulls. */
   #pullHeld(): void {
     for (const { kind, model, priority } of this.#held.values())
       this.#options.bulkheads.of({ kind, model }).wait(priority)
@@ -187,12 +188,15 @@ export class Claims {
     const { length: count } = deliveries
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     for (const delivery of deliveries) delivery.acknowledge()
-    // The store failed: the timer retries.
+    // The claim failed. The periodic pull repeats it, because the bulkhead now counts as waiting.
     if (claimed === undefined) bulkhead.wait(lane.priority)
     if (claimed !== count) this.#options.poller.free()
   }
 
-  /** Reserves the slots at once. Jobs that end together share one claim statement. */
+  /**
+   * Slots are reserved at once, but the claim follows in a later event-loop iteration. Slots that are freed together thus share one claim
+   * statement.
+   */
   #pullFor(lane: Lane, bulkhead: ModelBulkhead, isOffered: boolean): void {
     const kind = this.#options.kinds[bulkhead.kind]
     const same = this.#pulls.find((pull) => pull.lane === lane && pull.bulkhead === bulkhead)
@@ -212,7 +216,7 @@ export class Claims {
     bulkhead.beginPull(lane.priority)
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     bulkhead.endPull(lane.priority, claimed === undefined || claimed === count)
-    // If the store failed, then the timer retries instead.
+    // After a failed claim, no slot is announced as free, because an immediate retry would fail too. The periodic pull retries.
     if (claimed !== undefined) this.#options.poller.free()
   }
 
@@ -249,7 +253,7 @@ export class Claims {
       else attempt.handBack()
     }
     if (runs.isLapsed) attempt.handBack()
-    // A cancel that overtook the response of the claim found no attempt to stop.
+    // The cancel may arrive before the response of the claim, when there is no attempt to stop yet.
     const cancel = attempts.wasCancelled(job)
     if (cancel) attempt.cancel(cancel === 'partial')
     await attempts.run(lane, attempt)

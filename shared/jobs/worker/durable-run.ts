@@ -27,9 +27,7 @@ const BUSY_SHARE = 1 / 4
 const PAUSE_MS_MAX = 2_000
 /** Bytes of uncommitted output at which the engine has to wait. */
 const BACKLOG_BYTES = 256 * 1024
-/**
- * Number of messages after which a write takes no more output. Encoding and storing them blocks the event loop for about 5 ms.
- */
+/** Number of messages after which a write takes no more output. Encoding and storing them blocks the event loop for about 5 ms. */
 const WRITE_MESSAGES_MAX = 256
 /** Size of output ({@link sizeOf}) after which a write takes no more, because one transaction stores all of it. */
 const WRITE_SIZE_MAX = 256 * 1024
@@ -81,13 +79,11 @@ export class DurableRun implements AttemptSink {
   readonly #writes: OwnerWrites
   readonly #options: RunOptions
   readonly #kind: Pick<Kind, 'childrenAtOnce' | 'wrapUpMs'>
-  /** Encodes output in the format of the API endpoint that was called. */
   readonly #answer: Answer
   #stream: AnswerStream | undefined
   readonly #whole: EventBuffer
   readonly #bytesMax: number
   readonly #pending: EventBuffer
-  /** Encoded output that is not written yet. */
   #encoded: NewEvent[] = []
   #parkedOn: readonly string[] = []
   readonly #wrapsUp = new AbortController()
@@ -98,7 +94,6 @@ export class DurableRun implements AttemptSink {
   /** Aborts when the run is about to end: pending output is then committed together with the end. */
   readonly #ending = new AbortController()
 
-  /** @param moved The state transition that claimed the job */
   constructor(job: JobEnvelope, kind: Kind, moved: TransitionResult, boot: string, options: RunOptions) {
     this.#job = job
     this.#claimed = moved.job
@@ -125,7 +120,6 @@ export class DurableRun implements AttemptSink {
     this.#wrapsUp.abort()
   }
 
-  /** Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large` */
   event(event: unknown): Promise<void> | undefined {
     this.#collect(event)
     if (!this.#job.stream) return undefined
@@ -232,12 +226,10 @@ export class DurableRun implements AttemptSink {
     return this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
   }
 
-  /** Call if another worker owns the job: pending retries of writes are abandoned. A second call does nothing. */
   lose(): void {
     this.#writes.lose()
   }
 
-  /** Publishes the job if it is queued again. */
   async #queued(moved: TransitionResult | undefined): Promise<void> {
     if (moved?.job.state !== 'queued') return
     const { store, dispatcher } = this.#options
@@ -314,9 +306,7 @@ export class DurableRun implements AttemptSink {
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
 
-  /**
-   * @param withProgress If false, then pending progress is dropped: a job that ends before its first progress event needs none
-   */
+  /** @param withProgress If false, then pending progress is dropped: a job that ends before its first progress event needs none */
   #takeOutput(
     withProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS,
     messagesMax = Number.POSITIVE_INFINITY,
@@ -330,7 +320,6 @@ export class DurableRun implements AttemptSink {
     return [...output, ...(withProgress ? this.#takeProgress() : [])]
   }
 
-  /** @throws Any error of the encoder */
   #encodePending(messagesMax: number): void {
     try {
       while (!this.#pending.isEmpty && this.#encoded.length < messagesMax)
@@ -375,9 +364,7 @@ export class DurableRun implements AttemptSink {
   }
 }
 
-/**
- * Usage of a job, as reported by the answer. Token counts that the answer lacks (plain text, for example) come from the events.
- */
+/** Usage of a job, as reported by the answer. Token counts that the answer lacks (plain text, for example) come from the events. */
 function usageOf(result: unknown, events: readonly unknown[]): unknown {
   const reported = (result as { usage?: object } | null)?.usage
   if (reported && ('input_tokens' in reported || 'prompt_tokens' in reported)) return reported

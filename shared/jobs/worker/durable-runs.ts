@@ -33,7 +33,6 @@ export interface DurableRunsOptions {
   readonly isDraining: () => boolean
 }
 
-/** A claimed job: its envelope with the attempt number, and the sink for its output. */
 export interface ClaimedJob {
   readonly job: JobEnvelope
   readonly sink: DurableRun
@@ -69,7 +68,6 @@ export class DurableRuns {
   readonly #family: Family
   readonly #options: DurableRunsOptions
   readonly #held = new Map<string, Held>()
-  /** The tenant served last, for each kind, model and lane. */
   readonly #served = new Map<string, string>()
   readonly #pulls = new Set<Promise<unknown>>()
   readonly #budget = new RetryBudget(0.1, 100)
@@ -215,7 +213,10 @@ export class DurableRuns {
     }
   }
 
-  /** Extends the lease. The store counts from a later moment, so this process always stops first. */
+  /**
+   * Extends the lease, counted from the time at which the renewal was sent. The store counts from its receipt, which is later, so this
+   * process always stops first.
+   */
   #extendLease(untilMs: number): void {
     if (this.isLapsed) this.#lapses++
     this.#stopAtMs = untilMs - Math.min(STOP_MS, this.#options.leaseMs * STOP_SHARE)
@@ -229,10 +230,7 @@ export class DurableRuns {
     for (const { sink } of this.#held.values()) sink.onStop('lapsed')
   }
 
-  /**
-   * Stops runs whose jobs are missing in the response of a renewal. Only jobs that were held before the request was sent are
-   * compared.
-   */
+  /** Stops runs whose jobs are missing in the response of a renewal. Only jobs that were held before the request was sent are compared. */
   #stopLost(before: [string, Held][], owned: OwnedJob[]): void {
     const attempts = new Map(owned.map(({ id, attempt }) => [id, attempt]))
     for (const [id, held] of before) {

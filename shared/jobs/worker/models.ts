@@ -11,12 +11,8 @@ export interface OwnModelsOptions {
   readonly pool: PoolName
   readonly kinds: readonly string[]
   readonly slots: number
-  /**
-   * True if several jobs are combined into one call (batching), so that the concurrency limit of an engine does not apply to
-   * jobs.
-   */
+  /** True if several jobs are combined into one call (batching), so that the concurrency limit of an engine does not apply to jobs. */
   readonly isBatched?: boolean
-  /** Current concurrency limit of a model's engine, if the limit is adaptive. */
   readonly placesOf?: (model: string) => number | undefined
 }
 

@@ -62,7 +62,7 @@ export class OwnerWrites {
   /**
    * Writes after all earlier writes. Returns undefined if another worker owns the job, or if there was nothing to write.
    *
-   * @param prepare Called when all earlier writes are done; may return undefined if there is nothing to write
+   * @param prepare Called when all earlier writes are done; returns undefined if there is nothing to write
    * @param result The result of the job, for callers that wait for its end
    */
   write(prepare: () => OwnerWrite | undefined, result?: unknown): Promise<TransitionResult | undefined> {

@@ -10,7 +10,8 @@ const POLL_PAUSE_MS = 50
 /** Time after its last job for which the interactive lane counts as busy. */
 const LANE_BUSY_MS = 1_000
 /**
- * Interval at which a full worker checks for slots that open after some time: a lane may borrow, or a borrowed slot is replaced.
+ * Interval at which a full worker checks again for slots. A slot may become available although no job ended, for example when the
+ * interactive lane no longer counts as busy.
  */
 const FULL_CHECK_INTERVAL_MS = 250
 /** Time after the last attached call for which more of them are expected. */
@@ -28,7 +29,7 @@ export interface Lane {
 
 export interface PollerOptions {
   readonly slots: number
-  /** Extra slots for models without a slot ({@link ModelBulkheads.extra}); default: none. */
+  /** Number of extra slots, beyond `slots`, for models that hold no slot ({@link ModelBulkheads.extra}); default: none. */
   readonly extra?: (free: number) => number
   /** True if another worker could start queued jobs; default: none could. */
   readonly hasFreePeer?: () => boolean
@@ -62,7 +63,6 @@ export class Poller {
     this.#options = options
   }
 
-  /** Starts the loop. @param onFatal Called if the loop failed permanently */
   start(lanes: readonly Pick<Lane, 'priority' | 'consumer'>[], onFatal: (error: unknown) => void): void {
     for (const lane of lanes)
       this.lanes.push({ ...lane, running: 0, busyAtMs: 0, requested: 0, abort: new AbortController() })
@@ -73,7 +73,6 @@ export class Poller {
     return this.#stop.signal
   }
 
-  /** True if no records are taken: stopped, or drained by an operator. */
   get isDraining(): boolean {
     return this.#isDrained || this.stopped.aborted
   }
@@ -95,9 +94,7 @@ export class Poller {
     return this.#taken
   }
 
-  /**
-   * Milliseconds since the last iteration of the loop. With free slots, the value stays around a second; a full worker reports 0.
-   */
+  /** Milliseconds since the last iteration of the loop. With free slots, the value stays around a second; a full worker reports 0. */
   get idleMs(): number {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
@@ -115,8 +112,8 @@ export class Poller {
   }
 
   /**
-   * True if a taken call may stay here. While extra jobs run, a call waits without a slot, because the next record may be of
-   * another model.
+   * True if a call that was taken from the queue may stay on this worker. While jobs run in extra slots, such a call waits here without a
+   * slot.
    */
   canKeep(lane: Lane): boolean {
     return this.slotsFor(lane) > 0 || (!this.#isDrained && this.running > this.#options.slots)
@@ -139,10 +136,7 @@ export class Poller {
     return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_EXPECTED_MS
   }
 
-  /**
-   * Number of further slots that durable jobs may take while attached calls wait: half of all slots, minus those that durable
-   * jobs use.
-   */
+  /** Number of further slots that durable jobs may take while attached calls wait: half of all slots, minus those that durable jobs use. */
   get durableShare(): number {
     return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
   }

@@ -16,7 +16,10 @@ import type { Reporter } from './reporter/reporter.ts'
 const REQUEUE_TIMEOUT_MS = 5_000
 /** Delay before a requeue, in ms. Without a delay, a fleet of old workers would pass the record around in a tight loop. */
 const REQUEUE_DELAY_MS = { base: 150, spread: 200 }
-/** Delay before a record is released if the dead-letter topic refused it. The broker counts those deliveries. */
+/**
+ * Delay before a record is released if the dead-letter topic refused it. Without a delay, redeliveries would soon exhaust the broker's
+ * delivery limit.
+ */
 const DEAD_LETTER_RETRY_MS = 5_000
 /** Maximum number of jobs whose first arrival is remembered; the oldest are dropped first. */
 const SEEN_MAX = 1_000
@@ -91,7 +94,6 @@ export class UnsupportedJobs {
     this.#writeDeadLetter(delivery)
   }
 
-  /** Moves an unreadable record to the dead-letter topic, so that the queue is not blocked. */
   #writeDeadLetter(delivery: Delivery): void {
     const { broker, log, pool } = this.#options
     log.error(

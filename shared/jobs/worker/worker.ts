@@ -33,7 +33,6 @@ const LANES: readonly Priority[] = ['normal', 'low']
 
 const UNLIMITED: Capacity = { models: null, concurrency_limits: [], backlog: [] }
 
-/** Configuration of a worker: its pool, its kinds of job, and the number of concurrent jobs. */
 export interface WorkerDefinition {
   readonly name: PoolName
   readonly slots: number
@@ -161,12 +160,10 @@ export class Worker {
     return this.#parkedCalls.size
   }
 
-  /** True if the worker takes no new jobs: its process exits, or an operator drains it. */
   get isDraining(): boolean {
     return this.#poller.isDraining
   }
 
-  /** Number of requeues so far. */
   get requeued(): number {
     return this.#calls.requeued
   }
@@ -204,7 +201,6 @@ export class Worker {
     signal.removeEventListener('abort', handBackAll)
   }
 
-  /** Hands back running jobs and leaves the pool. */
   async close(): Promise<void> {
     await this.drain(AbortSignal.abort())
     await this.#poller.close()

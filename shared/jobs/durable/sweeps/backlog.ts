@@ -6,7 +6,7 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 
-/** Age at which a count is outdated: a few intervals between counts. */
+/** Age in ms at which a count is outdated and no longer exported. */
 const STALE_MS = 20_000
 const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress', 'waiting']).options
 
@@ -61,8 +61,8 @@ export class Backlog {
   }
 
   /**
-   * Minimum number of lost records: waiting jobs at the last count minus records in the queue. Records published since then are
-   * subtracted by {@link counted}.
+   * Minimum number of lost records: waiting jobs at the last count, minus records in the queue, minus records that were republished since
+   * (see {@link counted}).
    */
   missing(pool: PoolName): number {
     return this.#missing.get(pool) ?? 0
@@ -83,9 +83,7 @@ export class Backlog {
     return lanes.reduce((sum, lag) => (sum === undefined || lag === undefined ? undefined : sum + lag), 0)
   }
 
-  /**
-   * Exports the last count to Prometheus. Each scheduler exports the same values, so queries should use the maximum, not the sum.
-   */
+  /** Exports the last count to Prometheus. Each scheduler exports the same values, so queries should use the maximum, not the sum. */
   showIn(metrics: Metrics, models: readonly Pick<ModelConfig, 'id' | 'pool'>[]): void {
     for (const { id, pool } of models) {
       for (const priority of Priority.options) this.#showWaiting(metrics, { pool, model: id, priority })

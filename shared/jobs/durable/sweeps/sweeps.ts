@@ -25,10 +25,16 @@ const SUBMITS_MAX = 64
 /** Age after which the record of a queued job counts as lost if no worker has consumed it. */
 const LOST_AFTER_MS = 30_000
 
-/** Age limit while the queue is empty. Shorter, because the record is then either lost or still being sent. */
+/**
+ * Age after which a record counts as lost while the queue is empty. The age is lower, because such a record is either lost or still being
+ * sent.
+ */
 const LOST_FROM_EMPTY_MS = 5_000
 
-/** Slow search for lost records in a queue that is never empty: a few of the oldest jobs per run. */
+/**
+ * An empty queue shows that the records of waiting jobs are lost. If the queue is never empty, then each run republishes only a few of
+ * the oldest jobs.
+ */
 const SEARCH = { olderThanMs: 300_000, limit: 5 }
 
 /** Fraction of free slots at which workers count as idle. Busy workers also have a few free slots, between two jobs. */
@@ -59,7 +65,7 @@ export interface SweepsOptions {
   /** Source of the free slots of the workers, and of the waiting jobs that were announced to them. */
   readonly presence: Presence
   readonly boot: string
-  /** Maximum duration of a call in ms. Blobs of calls are not in the store. */
+  /** Maximum duration of a call in ms. Calls are not in the store, so a younger blob may belong to a running call. */
   readonly callMsMax: number
 }
 
@@ -144,10 +150,7 @@ export class Sweeps {
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
-  /**
-   * Counts waiting and running jobs (see {@link Backlog.read}), and announces the jobs of which no worker has received an
-   * announcement.
-   */
+  /** Counts waiting and running jobs (see {@link Backlog.read}), and announces the jobs of which no worker has received an announcement. */
   async readBacklog(): Promise<void> {
     await this.#backlog.read()
     for (const of of this.#backlog.withoutClaimer) this.#context.dispatcher.notifyWaiting(of)
@@ -167,7 +170,6 @@ export class Sweeps {
     if (count > 0) this.#context.log.info({ count }, 'old blobs deleted')
   }
 
-  /** Releases the exclusive leases, so that another process can continue at once. */
   async release(): Promise<void> {
     const { store, log } = this.#context
     for (const lease of [REAPER_LEASE, PURGE_LEASE]) {
@@ -221,7 +223,6 @@ interface QueueView {
   /** Minimum number of lost records, by the counts of store and broker. */
   readonly missing: number
   readonly idleRuns: number
-  /** True if the queue holds at least two records for each waiting job. */
   readonly hasTwice: boolean
   /** True if workers claim all waiting jobs without records, or if there are no workers. */
   readonly hasClaimer: boolean
@@ -237,13 +238,14 @@ export function republishPlan({ lag, missing, idleRuns, hasTwice, hasClaimer }: 
 } {
   if (hasClaimer) return SEARCH
   if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
-  // Jobs of low priority may wait although slots are free, while the other lane has a little work.
+  // Several idle runs are required, because free slots alone prove no loss. Jobs of low priority may wait next to free slots while the
+  // interactive lane has a little work.
   if (idleRuns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
   if (missing > 0) return { olderThanMs: LOST_AFTER_MS, limit: Math.min(missing, BATCH_MAX) }
   return SEARCH
 }
 
-/** Republishes queued jobs whose records the broker seems to have lost: Kafka may lose everything. */
+/** Republishes queued jobs whose records the broker seems to have lost. A Kafka cluster may lose all of its records. */
 export class Republisher {
   readonly #context: SweepContext
   readonly #presence: Presence

@@ -70,7 +70,6 @@ export class Children {
     return await Promise.all(ids.map(async (id) => found.get(id) ?? (await this.#find(id))))
   }
 
-  /** Reads all children in one query and caches those that have ended. */
   async #list(): Promise<DurableJob[]> {
     const children = (await this.#read((store) => store.listChildren(ALL_TENANTS, this.#options.job.id))) ?? []
     for (const child of children) if (TERMINAL.has(child.state)) this.#ended.set(child.id, child)

@@ -21,13 +21,10 @@ export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, '
   readonly cancelled: AbortSignal
   /** Encodes published events for the store, so that they are committed together with a step. */
   readonly encode: (events: readonly unknown[]) => NewEvent[]
-  /** Called when the attempt must end until these children have ended. */
+  /** Called when the attempt must end because it waits for these children. The job continues in a new attempt after they have ended. */
   readonly onPark: (ids: readonly string[]) => void
 }
 
-/**
- * Time in ms before the deadline at which a job should write its result. @param totalMs Time from its first start to its deadline
- */
 export function wrapUpMsOf(totalMs: number): number {
   return Math.min(Math.max(totalMs * WRAP_UP_SHARE, WRAP_UP_MS.min), WRAP_UP_MS.max)
 }
@@ -133,8 +130,8 @@ export class Composing implements Composition {
   }
 
   /**
-   * Runs work that ends with the attempt at the latest. A pending write may otherwise wait for an unreachable store until another
-   * worker runs the job.
+   * Runs work, and rejects when the attempt is aborted. Otherwise a pending write could wait for an unreachable store while another
+   * worker already runs the job.
    */
   async #busy<T>(work: () => Promise<T>): Promise<T> {
     this.#underWay++

@@ -13,7 +13,6 @@ import { Children, type ChildrenOptions } from './children.ts'
 import type { Composing } from './compose.ts'
 import { keyOf, lost, valueOfOutput } from './steps.ts'
 
-/** Number of recorded steps that are read per page in the search for the most similar step. */
 const LOOK_MAX = 20
 
 export interface ReplayOptions extends ChildrenOptions {
@@ -77,7 +76,6 @@ export class Replaying implements Composition {
     return id
   }
 
-  /** A replay publishes all events again, in its own record. */
   async publish(key: string, events: readonly unknown[]): Promise<void> {
     await this.#options.inner.publish(key, events)
   }

@@ -118,7 +118,6 @@ export function lost(signal: AbortSignal): unknown {
   return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker owns the job now.')
 }
 
-/** The error of a job that exceeds a limit. @param what The exceeded limit, as a noun phrase */
 export function tooMuch(what: string): ServiceError {
   return new ServiceError('invalid_request', `A job cannot have ${what}.`)
 }

@@ -5,11 +5,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 const RECORD_BYTES_MAX = 896 * 1024
 /** Unsent bytes to one ingress at which senders have to wait. */
 const BACKLOG_BYTES = 1024 * 1024
-/** Delay before a failed record is sent again, in ms. */
 const RESEND_MS = 250
 
 interface WaitingEvent {
-  /** Returns the event; undefined if there is nothing to send. */
   make(): JobEvent | undefined
   /** Called if the broker rejected the event as too large. Returns a replacement; undefined: drop the event. */
   refuse(event: JobEvent, cause: unknown): JobEvent | undefined

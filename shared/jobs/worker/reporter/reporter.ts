@@ -80,7 +80,6 @@ export class Reporter {
 }
 
 class AttemptEvents implements ReportedEvents {
-  /** Another attempt would repeat output that the caller has received. */
   readonly canRestart = false
   readonly #job: ReportedJob
   readonly #merge: MergeEvents
@@ -97,7 +96,6 @@ class AttemptEvents implements ReportedEvents {
     this.#outbox = outbox
   }
 
-  /** Resolves when the broker has the event. */
   started(): Promise<void> {
     this.#put(() => ({ ...this.#next(), type: 'started' }))
     return this.#outbox.flushed()
@@ -175,7 +173,6 @@ class AttemptEvents implements ReportedEvents {
  * pauses the attempt.
  */
 class LocalEvents implements ReportedEvents {
-  /** Another attempt would repeat output that the caller has received. */
   readonly canRestart = false
   readonly #job: Pick<AttachedEnvelope, 'id' | 'attempt'>
   readonly #worker: string
@@ -188,7 +185,6 @@ class LocalEvents implements ReportedEvents {
     this.#sendWaiting()
   }
 
-  /** @param pass Delivers a record within this process; records are immutable */
   constructor(
     job: Pick<AttachedEnvelope, 'id' | 'attempt'>,
     options: { merge: MergeEvents; worker: string; pass: (record: ReplyRecord) => void },
@@ -204,7 +200,7 @@ class LocalEvents implements ReportedEvents {
   }
 
   /**
-   * Returns a promise of the next event-loop iteration if the attempt sends much in this one.
+   * Returns a promise of the next event-loop iteration if the output of this iteration exceeds {@link EVENT_SIZE_MAX}.
    *
    * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, the same limit as with a broker
    */
