@@ -22,8 +22,8 @@ const EFFORTS: Readonly<Record<ResearchEffort, Bounds>> = {
 }
 
 /**
- * Combines the limits of the effort with those of the request. A request can only lower `searches` and `tokens`; it can lower or raise
- * sources, seconds and cost.
+ * Combines the limits of the effort level with those of the request. The request can lower `searches` and `tokens` below the limits of the
+ * level. The request can also lower or raise sources, seconds and cost.
  */
 export function boundsOf(effort: ResearchEffort, limits: ResearchLimits): Bounds {
   const own = EFFORTS[effort]
@@ -57,7 +57,7 @@ export class Budget {
     return this.#used
   }
 
-  /** Reserves all given amounts, or none of them if one exceeds its remainder. @returns Whether the amounts were reserved */
+  /** Reserves all amounts. If one exceeds its remainder, then nothing is reserved. @returns Whether the amounts were reserved */
   reserve(amounts: Partial<Record<Unit, number>>): boolean {
     const units = Object.entries(amounts) as [Unit, number][]
     const fits = units.every(([unit, amount]) => this.#used[unit] + amount <= this.bounds[unit])

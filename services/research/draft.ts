@@ -2,9 +2,8 @@ import type { Quote } from './evidence/evidence.ts'
 
 export interface Claim {
   readonly text: string
-  /** Supporting quotes, at least one. */
   readonly quotes: readonly Quote[]
-  /** Subject shown before the statement if the text does not name it: the term of a definition, the header of a table. */
+  /** Subject shown before a statement that does not name it, such as the term of a definition or the header of a table. */
   readonly context?: string
 }
 
@@ -14,7 +13,7 @@ export interface Draft {
   readonly sections: readonly { readonly title: string; readonly claims: readonly Claim[] }[]
   readonly differences?: readonly Claim[]
   readonly gaps: readonly string[]
-  /** Number of claims that failed the check and were replaced by a quote; number that were removed. */
+  /** `quoted` claims failed the check and were replaced by one of their quotes. `dropped` claims failed the check and were removed. */
   readonly quoted: number
   readonly dropped: number
 }
@@ -23,7 +22,7 @@ export function claimsOf({ summary, sections, differences = [] }: Draft): Claim[
   return [...summary, ...sections.flatMap(({ claims }) => claims), ...differences]
 }
 
-/** Removes the least important claim: the last one of the sections, else of the differences, else of the summary. */
+/** Removes the least important claim: the last one of the sections. If no section is left, removes a difference, then a summary claim. */
 export function withoutLast(draft: Draft): Draft {
   const { sections, differences = [], summary } = draft
   const last = sections.at(-1)

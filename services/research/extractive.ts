@@ -5,33 +5,30 @@ import type { Candidate, Evidence, PartEvidence } from './evidence/evidence.ts'
 import { likelihoodOf } from './evidence/signals.ts'
 
 /*
- * The writer without a model. The report consists of verbatim sentences. An answer of up to three sentences comes first, taken from
- * the best ones of each part of the question. Further sentences follow by part.
+ * Writes the report without a model, from verbatim sentences of the sources. An answer of up to three sentences comes first. The answer
+ * consists of the best sentences of each part of the question. Further sentences follow by part.
  *
- * Sentences are added to a part until the estimated probability that one of them answers reaches 97 %. A simple question therefore has
- * a short report. Example: after quotes with likelihoods 0.8 and 0.9, the probability is 1 - 0.2 × 0.1 = 0.98. At least four quotes
- * are chosen in any case, if that many fit.
+ * Sentences are added to a part until the estimated probability that at least one of them answers reaches 97 %. A simple question therefore
+ * has a short report. Example: after quotes with likelihoods 0.8 and 0.9, the probability is 1 - 0.2 × 0.1 = 0.98. If enough quotes remain,
+ * then at least four are chosen.
  */
 
 const ANSWER_MAX = 3
 const ANSWER_MIN = 3
-/** Quotes are added to a part until the probability that at least one of them answers reaches this value. */
 const ANSWER_PROBABILITY_MIN = 0.97
-/** Minimum quotes per part, if that many candidates fit. */
+/** Minimum quotes per part, even if fewer quotes already reach `ANSWER_PROBABILITY_MIN`. */
 const QUOTES_PER_PART_MIN = 4
 const QUOTES_PER_SOURCE_MAX = 4
-/** Penalty factor for similarity to a quote that is already chosen (maximal marginal relevance). */
+/** A quote's score is reduced by this factor times its similarity to the most similar quote already chosen (maximal marginal relevance). */
 const SIMILARITY_PENALTY = 1
-/** Maximum candidates per part that are considered, best first. */
 const POOL_MAX = 200
-/** Minimum likelihood of a quote, as a share of the likelihood of the best one. */
+/** A quote is dropped if its likelihood is below this share of the best quote's likelihood. */
 const SHARE_MIN = 0.1
-/** Maximum loss of score for which a quote is replaced by a longer one that contains it. */
+/** A quote may be replaced by a longer one that begins with it. The score of the longer quote may be lower by at most this value. */
 const GROWTH_LOSS_MAX = 1
-/** Minimum Jaccard similarity of the terms of two sentences that count as repeats. */
+/** Two sentences are treated as repeats of each other if the Jaccard similarity of their terms reaches this value. */
 const REPEAT_SIMILARITY_MIN = 0.75
 
-/** @param claimsMax Maximum number of sentences of the report. */
 export function writeExtractive({ parts, gaps }: Evidence, claimsMax: number): Draft {
   const chosen: Candidate[] = []
   const each = Math.max(1, Math.floor(claimsMax / Math.max(1, parts.length)))
@@ -51,7 +48,6 @@ export function writeExtractive({ parts, gaps }: Evidence, claimsMax: number): D
   return { writer: 'extractive', summary, sections, differences, gaps, quoted: 0, dropped: 0 }
 }
 
-/** Quotes whose values differ from the first quote of the answer and that repeat no chosen quote. */
 function differencesOf(
   part: PartEvidence | undefined,
   answer: readonly Candidate[],
@@ -73,7 +69,7 @@ export function verbatim(quote: Candidate | Claim['quotes'][number]): Claim {
   return { text, quotes: [{ source, start, end, text }], ...(context !== undefined && { context }) }
 }
 
-/** Takes the best quotes of each part in turn. Lines of code are used only if no part has prose. */
+/** Chooses the answer: the best quote of each part, then the second best. Code is used only if no part has prose. */
 function answerOf(all: readonly (readonly Candidate[])[]): Candidate[] {
   const prose = all.map((quotes) => quotes.filter(({ isCode }) => !isCode))
   return roundRobin(prose.some((quotes) => quotes.length > 0) ? prose : all)
@@ -121,7 +117,7 @@ function nextOf(pool: readonly Candidate[], chosen: readonly Candidate[]): Candi
   return next
 }
 
-/** Extends a quote by the next sentence, if that sentence refers back and the longer quote scores nearly as well. */
+/** Replaces a quote by a longer one that also contains the next sentence, if the longer quote scores nearly as well. */
 function grown(quote: Candidate, pool: readonly Candidate[], chosen: readonly Candidate[]): Candidate {
   const longer = pool.find(({ source, start, end, score }) => {
     return source === quote.source && start === quote.start && end > quote.end && score >= quote.score - GROWTH_LOSS_MAX
@@ -129,13 +125,11 @@ function grown(quote: Candidate, pool: readonly Candidate[], chosen: readonly Ca
   return longer && !chosen.some((other) => isRepeat(longer, other)) ? longer : quote
 }
 
-/** Whether two quotes overlap, contain each other or share most terms. */
 function isRepeat(a: Candidate, b: Candidate): boolean {
   if (a.source === b.source && a.start < b.end && b.start < a.end) return true
   return a.words.includes(b.words) || b.words.includes(a.words) || overlap(a.terms, b.terms) >= REPEAT_SIMILARITY_MIN
 }
 
-/** Jaccard similarity of two sets of terms. */
 function overlap(a: ReadonlySet<string>, b: ReadonlySet<string>): number {
   let shared = 0
   for (const term of a) if (b.has(term)) shared++

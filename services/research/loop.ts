@@ -38,22 +38,21 @@ const EARLY_END_REASONS: Partial<Record<ResearchStop, string>> = {
 }
 
 export interface ResearchSetup {
-  /** Search backends, at least one. */
   readonly backends: readonly SearchBackend[]
-  /** A chat model that plans and writes. If undefined, the report consists of quotes. */
+  /** A chat model that plans and writes. If undefined, the report consists of verbatim quotes. */
   readonly writer?: WriterModel | undefined
-  /** Id of an embedding model. If set, passages are ranked by words and by vectors. */
+  /** Id of an embedding model. If set, passages are ranked by the similarity of their vectors in addition to their words. */
   readonly embeddings?: string | undefined
-  /** Id of the calling project. Search backends serve projects in turn when their capacity is scarce. */
+  /** Id of the calling project. If the capacity of a search backend is scarce, then projects take turns. */
   readonly project: string
 }
 
 /** Maximum UTF-16 units of one `text` event. */
 const PIECE_CHARS = 4_000
-/** Pseudo-relevance feedback: the number of best passages read for new terms, and the maximum of new terms per query. */
+/** The next round's queries use terms that several of the 5 best passages share (pseudo-relevance feedback), at most 6 terms per query. */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
-/** Minimum passages of a corpus in which a missing word means that its subject is missing; a small corpus lacks many words. */
+/** Minimum passages of a corpus in which a missing word means that its subject is missing. Smaller corpora lack many common words. */
 const ABSENT_PASSAGES_MIN = 5_000
 
 /**
@@ -88,7 +87,7 @@ class Run {
   readonly #signal: AbortSignal
   readonly #asker: Asker | undefined
   readonly #ranker: EmbeddingRanker | undefined
-  /** The question as submitted; `#question` also has the parts that the model planned. */
+  /** The question as submitted. `#question` may in addition contain parts that a model planned. */
   readonly #asked: Question
   #question: Question
   readonly #budget: Budget
@@ -97,7 +96,7 @@ class Run {
   readonly #passages: CountedPassage[] = []
   readonly #queries: string[] = []
   #weights: Weights = new Map()
-  /** True if `#weights` come from the whole corpus, not only from the passages read so far. */
+  /** True if `#weights` were computed over the whole corpus instead of only over the passages read so far. */
   #isWeighed = false
   /** Terms of the question that no passage of a large corpus contains. */
   #absent: ReadonlySet<string> = new Set()
@@ -143,14 +142,14 @@ class Run {
     yield this.#progress('writing', 80, 'Writing the report')
     const written = await this.#write(evidence, late)
     const draft = { ...written, gaps: reportableGaps(this.#asked.text, written.gaps) }
-    // If the time ended while the model wrote, then its draft may be incomplete, so the report is marked as early.
+    // If the deadline passed while the model wrote, then its draft may be incomplete. The report then states that the run ended early.
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     if (early === 'cancelled' && claimsOf(draft).length === 0) throw nothingToWrite()
     yield this.#progress('finalizing', 95, 'Checking every citation')
     yield* this.#finish(draft, early ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
   }
 
-  /** Waits a bounded time for indexes. The report notes that documents not indexed by then are missing. */
+  /** Waits a bounded time for incomplete indexes. The report later mentions documents that were not yet indexed. */
   async *#waitForIndexes(): AsyncGenerator<ResearchEvent> {
     const looks = waitForIndexes(this.#setup.backends, this.#clock, this.#signal)
     for (let look = await looks.next(); ; look = await looks.next()) {
@@ -164,7 +163,6 @@ class Run {
     }
   }
 
-  /** Returns search queries: the question, then the queries of the model's plan, then queries derived from the question. */
   async #plan(): Promise<string[]> {
     const plan = this.#asker && (await planResearch(this.#asker, this.#request))
     const parts = plan?.parts ?? []
@@ -177,10 +175,10 @@ class Run {
     return distinct([this.#asked.text, ...parts.flatMap(({ queries }) => queries), ...own])
   }
 
-  /** Also sets the term weights, if a backend can count terms over its whole corpus. */
+  /** Returns the queries that are derived without a model. Sets the term weights, if a backend can count terms over its whole corpus. */
   async #ownQueries(): Promise<string[]> {
     const vocabulary = vocabularyOf(this.#question)
-    // Counting terms in an unfinished index would wait for that index a second time.
+    // Counting terms would wait for an incomplete index, and the run has already waited for that index once.
     const backends = this.#gathering.indexing ? [] : this.#setup.backends
     const terms = [...vocabulary.keys()]
     const words = [...vocabulary].map(([term, word]) => searchFormOf(term, word))
@@ -219,7 +217,7 @@ class Run {
       yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
       const isNew = await this.#read()
       yield this.#progress('reading', share(0.9), `Read ${this.#gathering.snapshots.length} sources`)
-      // A step interrupted by the cancel is not recorded. Each later attempt is interrupted at this point again.
+      // A step that the cancel interrupted has no recorded result. A replay is therefore interrupted at the same point.
       if (this.#gathering.isCut) return 'cancelled'
       if (!isPaid) return 'budget'
       if (!isNew) return undefined
@@ -237,7 +235,7 @@ class Run {
     return fresh.length > 0
   }
 
-  /** Query expansion for the next round: the question's words plus terms that several of the best passages share. */
+  /** Returns a query for the next round: the question's words plus terms that several of the best passages share. */
   async #feedback(): Promise<string[]> {
     const ranked = await this.#rank(this.#question)
     const counts = new Map<string, number>()
@@ -251,7 +249,7 @@ class Run {
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
     const evidence = await runYielding(findEvidence(question, ranked, this.#weights, this.#absent), this.#signal)
-    // Vectors only reorder passages. If no sentence answers by its words, then no order of passages helps.
+    // Vectors only change the order of passages. If no sentence matches by its words, then another order does not help.
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
     return again
@@ -263,7 +261,7 @@ class Run {
     return await runYielding(rankPassages(question, this.#passages, this.#weights), this.#signal)
   }
 
-  /** Writes by model if one is set and time is left. If the model fails, then the report consists of quotes. */
+  /** Writes with the model if one is configured and time is left. If the model fails, then the report consists of quotes. */
   async #write(evidence: Evidence, late: ResearchStop | undefined): Promise<Draft> {
     if (this.#asker && late !== 'deadline' && late !== 'cancelled' && evidence.candidates.length > 0) {
       const { text, clauses } = this.#question
@@ -274,7 +272,7 @@ class Run {
     }
     const plain = this.#question === this.#asked ? evidence : await this.#evidence(this.#asked)
     const draft = writeExtractive(plain, this.#budget.bounds.claims)
-    // If no search ran, then nothing may be reported as missing from the sources.
+    // If no search ran, then the report must not state that the sources lack something.
     return this.#gathering.searches > 0 ? draft : { ...draft, gaps: [] }
   }
 
@@ -312,7 +310,7 @@ class Run {
   }
 }
 
-/** A cancelled run without claims fails: a report that the sources do not answer would be wrong after an incomplete search. */
+/** A cancelled run without claims fails. A report "no source answers" would be wrong, because the search was incomplete. */
 function nothingToWrite(): ServiceError {
   return new ServiceError('job_cancelled', 'The research was cancelled before it had found anything to report.')
 }
@@ -327,8 +325,8 @@ function* piecesOf(text: string): Generator<string> {
 }
 
 /**
- * Sentences about the limits of a run. The sentences cover sources that were not searched or read, a missing ranking by vectors, and the reason
- * for an early end.
+ * Returns sentences about the limits of a run. Examples: a source was not searched or read, the ranking by vectors failed, the run ended
+ * early.
  */
 function caveatsOf(gathering: Gathering, stop: ResearchStop, ranking: string | undefined): string[] {
   const { canSearch, failedSearches, indexing, searches, unread } = gathering
@@ -364,7 +362,6 @@ function requireExactCitations({ content, annotations, sources }: Report): void 
 function sliceByPoints(text: string, start: number, end: number): string {
   let [points, from] = [0, text.length]
   for (let at = 0; at < text.length; at++) {
-    // Skip low surrogates, so that a surrogate pair counts as one code point.
     if ((text.charCodeAt(at) & 0xfc00) === 0xdc00) continue
     if (points === start) from = Math.min(from, at)
     if (points === end) return text.slice(from, at)

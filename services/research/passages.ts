@@ -4,21 +4,21 @@ import { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type Question, type Weights, weightsOf } from './question.ts'
 
-/** Weight of one occurrence of a term in the title and in a heading; 1 in a sentence. Titles and headings name the subject. */
+/** Weight of one occurrence of a term in the title or in a heading, which name the subject. An occurrence in a sentence has weight 1. */
 const TITLE_WEIGHT = 4
 const HEADING_WEIGHT = 2
 /** Weight of one occurrence of a synonym, which is weaker evidence than the term itself. */
 const SYNONYM_WEIGHT = 0.5
-/** Parameters of BM25: saturation of the term frequency, and length normalization. */
+/** Parameters of BM25: K1 saturates the frequency of a term, B normalizes by the length of the passage. */
 const K1 = 1.2
 const B = 0.75
-/** Maximum passages that each ranking contributes to the fused ranking, and the constant k of reciprocal rank fusion (RRF). */
+/** Each ranking contributes its 100 best passages to the fused ranking. */
 const LIST_MAX = 100
 export const RRF_K = 60
 
 export interface CountedPassage extends Passage {
   readonly source: Snapshot
-  /** Terms of the sentences, heading and context of the passage, without the title. */
+  /** Terms of the passage's sentences, heading and context. Terms of the title are not included. */
   readonly terms: ReadonlySet<string>
   /** Terms of the question for which the passage has a synonym. */
   readonly similar: ReadonlySet<string>
@@ -29,7 +29,6 @@ export interface CountedPassage extends Passage {
 
 const NO_QUERY_TERMS = new QueryTerms([])
 
-/** Divides a source into passages and counts their terms. A word that matches a term of the question counts as that term too. */
 export function* countPassages(source: Snapshot, asked = NO_QUERY_TERMS): Generator<void, CountedPassage[]> {
   const passages: CountedPassage[] = []
   const title = [...termsOf(subjectOf(source))].flatMap(({ term }) => [term, ...asked.matching(term)])
@@ -63,7 +62,6 @@ export function* countPassages(source: Snapshot, asked = NO_QUERY_TERMS): Genera
   return passages
 }
 
-/** Computes idf weights from the passages read so far. Used if no backend can count over the whole corpus. */
 export function weightsIn(terms: readonly string[], passages: readonly CountedPassage[]): Weights {
   const holding = terms.map((term) => passages.filter((passage) => passage.terms.has(term)).length)
   return weightsOf(terms, { passages: passages.length, holding })
@@ -95,7 +93,7 @@ export function* rankPassages(
   return [...scores].sort(byScore).map(([passage]) => passage)
 }
 
-/** The weight of the terms that a passage holds, as a share of the weight of all given terms: 0 to 1. */
+/** Returns the weight of the terms for which `holds` is true, as a share of the weight of all terms, 0 to 1. */
 export function massOf(terms: Iterable<string>, weights: Weights, holds: (term: string) => boolean): number {
   let all = 0
   let held = 0

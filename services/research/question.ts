@@ -3,30 +3,26 @@ import type { TermCounts } from '#shared/search/search.ts'
 import { type Language, languageOf, QueryTerms, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 
-/** Maximum clauses of a question that are answered separately. */
 const CLAUSES_MAX = 6
 /** Maximum terms of a question; later terms are ignored. */
 const TERMS_MAX = 40
-/** A question with fewer words than this depends on the previous user turn, as in "and in 2024?". */
+/** A question with fewer terms is treated as a follow-up of the previous user turn, as in "and in 2024?". */
 const OWN_TERMS_MIN = 3
-/** Words and clauses between two event-loop yields. */
 const WORDS_PER_YIELD = 50
 const CLAUSES_PER_YIELD = 10
-/** Minimum corpus size assumed for term weights: among a few passages, every term would look rare. */
+/** Corpus size that is assumed at least when weights are computed. Otherwise every term of a few passages would look rare. */
 const PASSAGES_MIN = 20
-/** Number of rarest terms that are combined into pairs as search queries. */
 const RARE_MAX = 3
 
 const CLAUSE_END = /[?!;:,()\n？！；：，（）。؟،]|\.\s|\b(?:and|or|but|versus|vs|as well as)\b/i
 
 export interface Question {
-  /** The question in Unicode NFC, the form in which documents are read. */
   readonly text: string
   readonly language: Language
-  /** Term → the first word of the question that has this term. */
+  /** Maps each term to the first word of the question from which it was derived. */
   readonly terms: ReadonlyMap<string, string>
   readonly clauses: readonly Clause[]
-  /** The previous user turn followed by the question, as one more query. Undefined if the question has enough words of its own. */
+  /** The previous user turn followed by the question, as a further query. Undefined if the question has enough words of its own. */
   readonly contextQuery: string | undefined
 }
 
@@ -72,19 +68,18 @@ function* clausesOf(question: string, language: Language): Generator<void, Claus
   return clauses
 }
 
-/** Returns no clause for a text with fewer than two words: one word alone is no question. */
+/** Returns no clause for a text with fewer than two different words, because a single word is not a question. */
 function clauseOf(text: string, language: Language): Clause[] {
   const words = new Map<string, string>()
   for (const { term, word } of queryTermsOf(text, language)) if (!words.has(term)) words.set(term, word)
   return new Set(words.values()).size > 1 ? [{ text: text.trim(), terms: [...words.keys()], words }] : []
 }
 
-/** Returns a copy of the question whose clauses are the given parts, such as those of a model's plan. */
 export function withParts(question: Question, parts: readonly string[]): Question {
   return { ...question, clauses: parts.flatMap((part) => clauseOf(part, question.language)) }
 }
 
-/** Terms of a question and of its clauses, at most 80: term → its first word. */
+/** Maps each term of the question and its clauses to its first word. Contains at most 80 terms. */
 export function vocabularyOf({ terms, clauses }: Question): Map<string, string> {
   const words = new Map(terms)
   for (const clause of clauses)
@@ -92,31 +87,30 @@ export function vocabularyOf({ terms, clauses }: Question): Map<string, string> 
   return words
 }
 
-/** A matcher that reports which terms of a question and its clauses occur in a text. */
 export function queryTermsIn(question: Question): QueryTerms {
   return new QueryTerms(vocabularyOf(question).keys())
 }
 
-/** The search text for a term: the word, or the term itself if the term is only a part of the word. */
+/** Returns the word to search for. If the term is only a part of the word, as in a compound, then the term itself is searched. */
 export function searchFormOf(term: string, word: string): string {
   return termOf(word) === term ? word : term
 }
 
-/** Names within a sentence: capitalized words, optionally with a number, and versions. Examples: `Debian 13`, `Wayland`, `2.39`. */
+/** Names within a sentence. Matches capitalized words, optionally followed by a number, and versions: `Debian 13`, `Wayland`, `2.39`. */
 const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d|\p{Lu}[\p{L}\p{N}+#-]+|\d+(?:\.\d+)+)/gu
 
-/** A system on which something runs. Most documents do not repeat it. */
+/** Matches a platform such as "on Debian". Most documents about a program do not mention the platform, so it is no required name. */
 const ENVIRONMENT =
   /\b(?:on|under|in|for) (?:an? |my |the )?(?:Debian|Ubuntu|(?:GNU\/)?Linux|Unix)(?: (?:system|machine|computer|server|box))?(?=\s*[?.,!]|$)/gu
 
-/** Proper names and versions in a question. No synonym can replace them. */
+/** Returns proper names and versions of a question. A synonym cannot replace them. */
 export function namesOf(question: string): string[] {
   return [...question.replace(ENVIRONMENT, ' ').matchAll(NAME)].map(([name]) => name)
 }
 
 /**
- * An exact string of a question that an answer must contain or have around it: an identifier, a version, a year or a numbered name.
- * Anchors have no synonyms and are equal in every language.
+ * An exact string of a question: an identifier, a version, a year or a numbered name. An answer, or the text around it, must contain the
+ * string. Anchors have no synonyms and are equal in every language.
  */
 export interface Anchor {
   readonly text: string
@@ -124,7 +118,7 @@ export interface Anchor {
 }
 
 const IDENTIFIER = /(?<![\w-])(?:--[a-z][\w-]+|\w+(?:_\w+)+|[a-z]+\d*[A-Z]\w*|\p{Lu}[\p{L}\d]*\/\d[\d.]*)/gu
-/** A hyphenated name before the noun for it: the `repo-create` command. */
+/** A hyphenated name followed by the noun that says what it is, such as `repo-create` in 'the `repo-create` command'. */
 const HYPHENATED =
   /(?<![\w-])[a-z]\w*(?:-\w+)+(?=[’'"`]? (?:command|option|directive|setting|flag|subcommand|program|module|function|method|parameter|property|attribute|header)s?\b)/giu
 const VERSION = /(?<![\w.,])\d+(?:\.\d+)+(?![\w])/g
@@ -146,7 +140,7 @@ export function anchorsOf(question: string): Anchor[] {
   return anchors.slice(0, ANCHORS_MAX)
 }
 
-/** Matches a number next to its name (`SQLite 5`, `Debian v7`) or as the first cell of a row (`3.0.0 | 2020-07-07`). */
+/** Matches a number next to its name (`SQLite 5`, `Debian v7`) or in the first cell of a table row (`3.0.0 | 2020-07-07`). */
 function numbered(name: string, number: string): RegExp {
   const own = name.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
   return new RegExp(
@@ -155,30 +149,28 @@ function numbered(name: string, number: string): RegExp {
   )
 }
 
-/** Matches a text, but not inside a longer word or number. A version also matches its minor versions: `2.4` matches in `2.4.1`. */
+/** Matches a text that is not part of a longer word or number. A version also matches its minor versions: `2.4` matches in `2.4.1`. */
 function exactly(text: string): RegExp {
   const escaped = text.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
   return new RegExp(`(?<![\\p{L}\\p{N}_.]|\\p{N},)v?${escaped}(?![\\p{L}\\p{N}_]|,\\p{N})`, 'iu')
 }
 
-/** Term → its inverse document frequency (idf). A rare term has a larger weight than a common one. */
 export type Weights = ReadonlyMap<string, number>
 
-/** Computes idf weights from the number of passages that contain each term. */
 export function weightsOf(terms: readonly string[], { passages, holding }: TermCounts): Weights {
   const all = Math.max(PASSAGES_MIN, passages)
   return new Map(terms.map((term, at) => [term, idf(all, holding[at] ?? 0)]))
 }
 
-/** The idf of BM25: ln(1 + (N - n + 0.5) / (n + 0.5)) for n of N passages, which is never negative. */
+/** The idf of BM25: ln(1 + (N - n + 0.5) / (n + 0.5)), if n of N passages contain the term. The result is never negative. */
 export function idf(passages: number, holding: number): number {
   return Math.log(1 + (passages - holding + 0.5) / (holding + 0.5))
 }
 
 /**
- * Queries derived without a model: the question, its clauses, and pairs of its rarest words.
+ * Returns queries that are derived without a model: the question, its clauses, and pairs of its rarest words.
  *
- * @param isHeld Whether the corpus contains a term; other terms are not paired.
+ * @param isHeld Whether the corpus contains a term. Terms that the corpus lacks are not paired.
  */
 export function queriesOf(question: Question, weights: Weights, isHeld: (term: string) => boolean): string[] {
   const rare = [...question.terms]
@@ -191,7 +183,6 @@ export function queriesOf(question: Question, weights: Weights, isHeld: (term: s
   return distinct([question.text, ...leaning, ...question.clauses.map(({ text }) => text), ...pairs])
 }
 
-/** Removes queries with the same terms as an earlier or a known query, and queries without terms. */
 export function distinct(queries: readonly string[], known: readonly string[] = []): string[] {
   const seen = new Set(known.map(keyOf))
   return queries.filter((query) => {

@@ -4,30 +4,28 @@ import { lineOf } from '#shared/search/text/builder.ts'
 import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
 import type { Quote } from './evidence/evidence.ts'
 
-/** Maximum citations of a report. All citations share one event of at most 512 KiB; one citation takes at most 4.4 KiB. */
+/** Maximum citations of a report. All citations share one event of at most 512 KiB, and one citation takes up to 4.4 KiB. */
 const CITATIONS_MAX = 100
-/** Estimated UTF-16 units per token, used to convert `report_tokens` into a length. */
 const CHARS_PER_TOKEN = 4
 /** Maximum gaps listed in a report, and maximum UTF-16 units of each gap. */
 const GAPS_MAX = 12
 const GAP_CHARS_MAX = 80
-/** Words that after "how" ask for a measure, as in "how long". A source can answer without these words, so they are no gaps. */
+/** Words that follow "how" and ask for a measure, as in "how long". An answer need not contain the word, so it is not reported as a gap. */
 const MEASURES = 'long|far|old|big|large|small|high|tall|deep|wide|fast|quickly|slow|soon|early|late|heavy|well|likely'
 
 export interface Report {
   readonly content: string
   readonly annotations: readonly ResearchAnnotation[]
-  /** Cited sources. Source `n` of a marker `[n]` has index `n - 1`. */
+  /** The cited sources. A marker `[n]` in the text cites the source with index `n - 1`. */
   readonly sources: readonly Snapshot[]
   readonly claims: number
-  /** True if claims were removed to fit into the requested length. */
   readonly isCut: boolean
 }
 
 export interface ReportNotes {
-  /** True if at least one search ran. If not, the report makes no statement about what sources contain. */
+  /** Whether at least one search ran. Otherwise the report makes no statement about the contents of sources. */
   readonly isSearched: boolean
-  /** True if the question's script can be divided into words. If not, no statement about the sources is possible. */
+  /** Whether the question's script separates words. If not, no statement about the sources is possible. */
   readonly isDivided: boolean
   /** Sentences about limits of the run, such as failed searches or an early end. */
   readonly caveats: readonly string[]
@@ -38,7 +36,7 @@ export interface ReportNotes {
  *
  * If the text is too long, then the least important claims are removed. A binary search finds the largest number of claims that fits.
  *
- * @param tokensMax Maximum length in tokens of 4 UTF-16 units each. Default: unlimited.
+ * @param tokensMax Maximum length in tokens; one token is estimated as 4 UTF-16 units. Default: unlimited.
  */
 export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
   const shorter = shorterDrafts(draft)
@@ -55,14 +53,13 @@ export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.PO
   return report.content.length <= charsMax ? report : cut(report, charsMax)
 }
 
-/** Returns the gaps to report: without measure words such as "long" in "how long", each cut to 80 UTF-16 units. */
+/** Returns the gaps to report, each cut to 80 UTF-16 units. Measure words, such as "long" in "how long", are omitted. */
 export function reportableGaps(question: string, gaps: readonly string[]): string[] {
   const asking = new Set([...question.matchAll(new RegExp(`\\bhow (${MEASURES})\\b`, 'gi'))].map(([, word]) => word))
   const shown = gaps.filter((gap) => !asking.has(gap))
   return shown.map((gap) => (gap.length <= GAP_CHARS_MAX ? gap : `${gap.slice(0, GAP_CHARS_MAX - 1).toWellFormed()}…`))
 }
 
-/** Returns the draft, then the draft without its least important claim, then without two claims, and so on. */
 function shorterDrafts(draft: Draft): Draft[] {
   const drafts = [draft]
   for (let last = draft; claimsOf(last).length > 0; ) {
@@ -76,7 +73,7 @@ function fits(draft: Draft, { content }: Report, charsMax: number): boolean {
   return content.length <= charsMax && claimsOf(draft).flatMap(({ quotes }) => quotes).length <= CITATIONS_MAX
 }
 
-/** Cache of the position of each quote in its source, in code points. Shared by all renderings of one report. */
+/** Caches the position of each quote in its source, in code points. All renderings of one report share the cache. */
 type QuotePositions = Map<Quote, { readonly source_start: number; readonly source_end: number }>
 
 function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: QuotePositions): Report {
@@ -118,7 +115,7 @@ function writeGaps(text: ReportText, { gaps }: Draft, caveats: readonly string[]
   for (const remark of caveats) text.item(remark)
 }
 
-/** Cuts a report whose text is too long even without claims. The rest has no citations. */
+/** Cuts the text of a report that is too long even without claims. */
 function cut(report: Report, charsMax: number): Report {
   return {
     ...report,
@@ -129,7 +126,6 @@ function cut(report: Report, charsMax: number): Report {
   }
 }
 
-/** A Markdown builder that records the position of each citation, in code points of the text. */
 class ReportText {
   readonly #parts: string[] = []
   readonly #annotations: ResearchAnnotation[] = []
@@ -158,7 +154,6 @@ class ReportText {
     this.#push('\n')
   }
 
-  /** Appends a heading and a list of claims. Appends nothing if `claims` is empty. */
   section(title: string, claims: readonly Claim[]): void {
     if (claims.length === 0) return
     this.heading(title)
@@ -219,11 +214,9 @@ class ReportText {
   }
 }
 
-/** Counts the code points before an offset in UTF-16 units. */
 function pointsOf(text: string, end: number): number {
   let points = 0
   for (let at = 0; at < end; at++) {
-    // Skip low surrogates, so that a surrogate pair counts as one code point.
     if ((text.charCodeAt(at) & 0xfc00) !== 0xdc00) points++
   }
   return points
@@ -233,7 +226,7 @@ function pointsOf(text: string, end: number): number {
  * Escaping of untrusted text (sources, models) for Markdown. No such text becomes markup, a link, an image, HTML or a citation marker.
  */
 
-/** Joins a text to one line and escapes Markdown syntax. Tabs between cells of a row become ` | `. */
+/** Joins a text to one line and escapes Markdown syntax. Table cells separated by tabs become cells separated by ` | `. */
 export function escapeMarkdown(text: string): string {
   return lineOf(text.replaceAll('\t', ' | '))
     .replace(/[\\`*[\]<>~|&$]/g, '\\$&')
@@ -245,7 +238,6 @@ export function escapeMarkdown(text: string): string {
     .replace(/^(\s*\d{1,9})([.)])/, '$1\\$2')
 }
 
-/** A Markdown link to a source. Characters that could end the address are percent-encoded. */
 export function linkTo(title: string, url: string): string {
   const address = url.replace(/[<>\s\\]/g, (found) => encodeURIComponent(found))
   return `[${escapeMarkdown(title)}](<${address}>)`

@@ -23,7 +23,7 @@ export async function startResearch(ports: Ports): Promise<Service> {
       backends = undefined
       throw error
     }))
-  // A configured folder may take minutes to index, so indexing starts at once. The built-in pages take a second and load on first use.
+  // Indexing a configured folder may take minutes, so indexing starts at once. The built-in documents load in a second, on first use.
   if (ports.config.researchCorpus) search().catch(() => {})
   const setupOf = async ({ model }: ResearchRequest, project: string): Promise<ResearchSetup> => {
     const engine = ports.models.find(model)?.engine

@@ -17,7 +17,7 @@ interface BackendHit {
 }
 
 /**
- * Runs one search on every backend of the requested sort (web or documents), and reads the best hits for excerpts.
+ * Runs one search on all backends of the requested kind (web or documents), and reads the best hits for excerpts.
  *
  * @param project Id of the calling project.
  * @throws ServiceError `unsupported_value` if no such backend is configured; the first backend's error if every search failed
@@ -51,7 +51,7 @@ async function findAll(
   signal: AbortSignal,
 ): Promise<BackendHit[]> {
   const { query, limit } = request
-  // Local documents share one pseudo host. The request's domain rules apply to the web only.
+  // All local documents have the same pseudo host. The request's domain rules apply only to the web.
   const domains = request.in === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : request.domains
   const ends = await Promise.allSettled(backends.map((backend) => backend.search(query, { limit, domains, signal })))
   signal.throwIfAborted()
@@ -86,7 +86,7 @@ async function resultOf(
   }
 }
 
-/** Returns the passages with the most terms of the query, in document order. */
+/** Returns the passages with the most terms of the query. Passages are in the order of the document. */
 function* excerptOf(snapshot: Snapshot, query: string): Generator<undefined, string> {
   const plain = query.normalize('NFC')
   const terms = new Set([...queryTermsOf(plain, languageOf(plain))].map(({ term }) => term))

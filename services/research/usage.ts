@@ -1,7 +1,6 @@
 import { z } from 'zod'
 import type { ChildEnd } from '#shared/kinds/composition.ts'
 
-/** Estimated UTF-16 units per token when tokens are reserved. The low value reserves too many tokens rather than too few. */
 export const CHARS_PER_TOKEN = 3
 
 const Tokens = z.union([
@@ -9,7 +8,7 @@ const Tokens = z.union([
   z.looseObject({ input_tokens: z.int().min(0), output_tokens: z.int().min(0) }),
 ])
 
-/** Tokens used by a child job, from its result or its job record. Zero if neither has counts or the child did not complete. */
+/** Returns the tokens of a child job, from its result or its job record. Zero if neither has counts or the job did not complete. */
 export function usageOf(end: ChildEnd): { input: number; output: number } {
   if (end.state !== 'completed') return { input: 0, output: 0 }
   for (const from of [(end.result as { usage?: unknown } | null)?.usage, end.usage]) {

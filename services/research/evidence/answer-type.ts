@@ -1,8 +1,8 @@
 /*
  * The type of answer that a question asks for (a date, a number, a reason), and whether a text contains such an answer.
  *
- * Patterns of question words decide, which is imprecise. A type is therefore only a preference among sentences about the question.
- * Only dates, numbers and persons are required: a text without a number cannot answer "how many".
+ * The type is found by patterns of question words, which are imprecise. Among sentences about the question, a sentence with an answer of
+ * the type is therefore only preferred. Only dates, numbers and persons are required: a text without a number cannot answer "how many".
  */
 
 export type AnswerType =
@@ -18,12 +18,12 @@ export type AnswerType =
   | 'list'
   | 'definition'
   | 'default'
-/** Types that an answer must contain if the question asks for one of them. */
+/** If a question asks for one of these types, then a text without it is no answer. */
 export type RequiredType = 'date' | 'number' | 'person'
 
 const REQUIRED: readonly RequiredType[] = ['date', 'number', 'person']
 
-/** Words for a value that was not set by the user: `if I give no value`, `I never changed anything`. */
+/** Phrases for a value that the user did not set: `if I give no value`, `I never changed anything`. */
 const UNSET =
   /\b(?:out of the box|freshly installed|unless (?:I|you|one|we|it is|otherwise|configured|set|changed)|not (?:set|given|specified|configured|changed)|(?:give|set|specify|pass|choose|configure|change)s?\b.{0,20} (?:no|none|nothing)\b|(?:never|(?:do|did|have)(?: not|n't)) (?:set|give|given|specify|specified|pass|customi[sz]ed?|configured?|changed?|touched?)|without (?:setting|giving|specifying|passing|configuring|changing))/i
 
@@ -31,7 +31,7 @@ const ASKED: Readonly<Record<AnswerType, RegExp>> = {
   date: /\b(?:when (?:was|were|did|has|had)|(?:since|until) when|(?:which|what) (?:days?|dates?|months?|years?)\b)/i,
   number:
     /\bhow (?:many|much|long|often|old|large|big|far|fast|high)\b|\b(?:largest|smallest|maximum|minimum|percentage|fee|price|salary)\b/i,
-  // Questions about what a person is or may do ask for a role as often as for a name.
+  // A question such as "who can ..." or "who is ..." may ask for a role instead of a name, so these forms are excluded.
   person: /\bwho(?:se)?\b(?! (?:is|are|can|may|should|must|has|have|does|do)\b)|\bsurname\b/i,
   place: /\bwhere\b|\b(?:which|what) (?:\p{L}+ )?(?:city|town|country|place|directory|folder|path|file|location)\b/iu,
   name: /\b(?:which|what (?:is|was|are|were) (?:the |its |their )?(?:\p{L}+ )?(?:name|called|default)|what \p{L}+ (?:is|was|does|did|are|were|do|can|must|should|lets?))\b/iu,
@@ -46,7 +46,7 @@ const ASKED: Readonly<Record<AnswerType, RegExp>> = {
   definition:
     /\bwhat(?: exactly)? (?:is|are|was|were) (?:an? |the )?[\p{L}\p{N}_.+-]+(?: [\p{L}\p{N}_.+-]+)?(?: (?:in|of|for|on) (?:an? |the )?[\p{L}\p{N}_.+-]+)?\s*\??$|\bmeant by\b|\bwhat (?:does|do|did) .{1,80}\b(?:mean|stand for|refer to)\b|\bmeaning of\b|\bdefin(?:e|ed|ition)\b/iu,
 }
-/** Question words of other languages than English. Words such as "height" ask for a number too. */
+/** Question words of other languages than English. The words for numbers include words of measures, such as "height". */
 const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
   date: `wann|welche[mr] (?:jahr|tag|datum)|quand|quelle (?:année|date)|cuándo|qué año|quando|que ano|che anno|wanneer|welk jaar|när|vilket år|hvornår|når|milloin|
     kiedy|którym roku|kdy|mikor|când|ne zaman|hangi yıl|kapan|tahun berapa|khi nào|năm nào|когда|каком году|коли|якому році|кога|πότε|ποιο έτος|
@@ -59,11 +59,11 @@ const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
 }
 const MONTH = 'january|february|march|april|may|june|july|august|september|october|november|december'
 const YEAR = /\b(?:1[5-9]|20)\d\d\b/
-/** A version number counts as a date, because it dates a change. */
+/** A version number counts as a date, because manuals date a change by its version ("since 9.6"). */
 const DATE = new RegExp(String.raw`${YEAR.source}|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
-/** Two capitalized words in a row, of which the first is no article, pronoun or preposition. */
+/** Two capitalized words in a row. The first word must not be an article, pronoun or preposition. */
 const PERSON =
   /\b(?!(?:The|An?|This|That|These|Those|It|All|Each|No|In|On|At|By|For|From|If|When|See|Note)\b)\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
 const FOUND: Readonly<Record<AnswerType, RegExp>> = {
@@ -93,7 +93,7 @@ const TYPES = Object.keys(ASKED) as AnswerType[]
 
 const PRICE =
   /\b(?:price|fee|cost|salary|preis|kostet|kosten|prix|coûte|precio|cuesta|prezzo|costa|preço|custa)\b|цена|стоит|价格|售价|多少(?:元|钱|錢)|価格|何円|가격/iu
-/** Pairs of patterns: question words of a measure, and the units that answer them. */
+/** Each pair has two patterns. The first matches question words of a measure; the second matches a value in a unit of that measure. */
 const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
   [
     /\bhow (?:long|often|old|soon|fast|quickly)\b|\b(?:timeout|duration|interval|delay|period)\b/i,
@@ -110,11 +110,10 @@ const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
   [/\b(?:percentage|share|proportion|majority)\b/i, /\p{N}\s?%|\bpercent\b|\b(?:half|quarters?|thirds?)\b/iu],
 ]
 
-/** Returns the types of answer that a question asks for; empty if no question word matches. */
 export function answerTypesOf(question: string, isEnglish = true): AnswerType[] {
   if (isEnglish) return TYPES.filter((type) => ASKED[type].test(question))
   const found = (['date', 'number'] as const).filter((type) => ABROAD[type].test(question))
-  // The names of months are known in English only, so that a date of another language is recognized by its digits.
+  // The date patterns contain only English names of months. In other languages, any number is therefore accepted as an answer to "when".
   return found.includes('date') ? ['date', 'number'] : found
 }
 
@@ -149,7 +148,7 @@ const DEFINES =
   /^[^.]{0,60}?\b(?:is|are|was|means?|stands? for|refers? to|denotes?|describes?|indicates?)\b|^[^\t|]{1,60}(?:\t| \| )/i
 const WORD = /[\p{L}\p{N}_]{4,}/gu
 
-/** Rates 1 if a term of the question is the subject of a defining sentence or the first cell of a table row. */
+/** Returns 1 if a term of the question is the subject of a sentence such as "X is ...", or the first cell of a table row. */
 function definitionFit(text: string, question: string): number {
   const [opening] = DEFINES.exec(text) ?? []
   const asked = (question.toLowerCase().match(WORD) ?? []).map((word) => word.replace(/(?:ies|es|s)$/, ''))
@@ -160,7 +159,7 @@ function definitionFit(text: string, question: string): number {
 
 const COUNTED = /\bhow many ((?:\p{L}+ ){0,2}?\p{L}{3,})/iu
 
-/** Nouns whose value needs a unit: a bare number rates low. */
+/** Nouns of a question whose answer needs a unit. A number without a unit of the measure rates only 0.4. */
 const UNIT_REQUIRED = new RegExp(
   String.raw`\b(?:timeout|duration|interval|delay|period|percentage)\b|${PRICE.source}`,
   'iu',
@@ -198,7 +197,7 @@ function yearsOf(question: string): RegExp {
   return years ? new RegExp(`\\b(?:${years.join('|')})\\b`, 'g') : /(?!)/
 }
 
-/** Matches any word of a `|`-separated list, at the beginning of a word in scripts that separate words. */
+/** Builds a pattern that matches any word of a `|`-separated list. In alphabetic scripts, a match must start at the beginning of a word. */
 function wordsPattern(list: string): RegExp {
   const words = list.replace(/\|\s+/g, '|')
   return new RegExp(`(?<![\\p{Script=Latin}\\p{Script=Cyrillic}\\p{Script=Greek}\\p{Script=Arabic}])(?:${words})`, 'iu')

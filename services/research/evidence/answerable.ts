@@ -1,10 +1,10 @@
 /*
- * Decides whether the sources answer a question at all. A wrong answer is worse than none, so shared words alone do not suffice.
+ * Decides whether the sources answer a question at all. A wrong answer is worse than no answer, so shared words alone do not suffice.
  *
- * Two tests, both with terms weighted by their idf:
- * 1. One passage carries a minimum share of the question's weight ({@link isCarried}).
- * 2. Up to three neighbouring sentences contain the anchors and an answer of the requested type ({@link isAnswered}). The sentences
- *    also carry a share of the names and of the remaining terms.
+ * Terms are weighted by their idf. A question must pass two tests:
+ * 1. One passage contains terms with a minimum share of the question's total weight ({@link isCarried}).
+ * 2. Up to three neighbouring sentences contain the anchors and an answer of the requested type ({@link isAnswered}). The sentences also
+ *    contain a minimum share of the names and of the remaining terms.
  */
 
 import type { CountedPassage } from '#services/research/passages.ts'
@@ -23,29 +23,29 @@ import type { Sentence } from '#shared/search/text/sentences.ts'
 import { subjectOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 
-/** Minimum share of the question's weight that one passage must carry; the second value applies to questions with up to three terms. */
+/** Minimum share of the question's weight that one passage must contain. `SHORT_MASS_MIN` applies to questions of up to 3 terms. */
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 /**
- * Minimum shares for short questions in other languages, whose stop words and endings are known less well. The second value applies
- * to questions of any length that ask for a number or a date.
+ * Minimum shares for other languages than English, whose stop words and endings are known less well. `SHORT_FOREIGN_TYPED_MASS_MIN` applies
+ * to questions of any length that ask for a date or a number; the other value applies to short questions.
  */
 const SHORT_FOREIGN_MASS_MIN = 0.5
 const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
 /** Maximum terms of a short question. */
 export const SHORT_TERMS = 3
-/** Minimum shares of the names, and of the other terms, that a group of neighbouring sentences must carry. */
+/** Minimum share by weight, in a group of neighbouring sentences: `NAMES_MIN` of the question's names, `ASKED_MIN` of its other terms. */
 const NAMES_MIN = 0.4
 const ASKED_MIN = 0.25
-/** Minimum share of the other terms by number, for questions with at least three of them. */
+/** Minimum share by number of the terms that are no names. Applies to questions with at least `ASKED_COUNTED_MIN` such terms. */
 const ASKED_COUNT_MIN = 0.5
 const ASKED_COUNTED_MIN = 3
-/** Credits of a term that is only in the title, and of a term with only a synonym; 1 for the term itself. */
+/** Credits if only the title contains a term, and if the group contains only a synonym. Credit 1: the group contains the term. */
 const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7
-/** Minimum rating of the answer type, see `fitOf`. */
+/** Minimum result of `fitOf`, which rates from 0 to 1 how well a text fits the requested type of answer. */
 const FIT_MIN = 0.5
-/** Sentences per group of neighbours, and maximum passages that are examined. */
+/** Number of neighbouring sentences that are tested as one group. */
 const TOGETHER = 3
 const PASSAGES_MAX = 150
 
@@ -53,16 +53,15 @@ const PASSAGES_MAX = 150
 export interface Part {
   readonly text: string
   readonly terms: readonly string[]
-  /** Passages of sources that contain the rarest name of the part; all passages if the part has no name. */
+  /** If the part has names, then only passages of sources that contain the rarest name. Otherwise all passages. */
   readonly passages: readonly CountedPassage[]
   readonly names: ReadonlySet<string>
-  /** Exact strings that an answer must contain or have around it. */
+  /** Exact strings, such as versions, that an answer or the text around the answer must contain. */
   readonly anchors: readonly Anchor[]
   readonly asked: QueryTerms
   readonly isEnglish: boolean
 }
 
-/** Builds a {@link Part}. Yields to the event loop between sources. */
 export function* partOf(
   { text, terms }: { readonly text: string; readonly terms: readonly string[] },
   question: Question,
@@ -70,7 +69,7 @@ export function* partOf(
   weights: Weights,
 ): Generator<void, Part> {
   const { isEnglish } = question.language
-  // Names are found in English only: German capitalizes every noun, and other languages inflect names.
+  // Names are extracted from English questions only. German capitalizes every noun, and other languages inflect names.
   const names = isEnglish ? namesOf(text) : []
   const nameTerms = new Set(names.flatMap((name) => [...termSet(name)]).filter((term) => weights.has(term)))
   const asked = queryTermsIn(question)
@@ -78,7 +77,7 @@ export function* partOf(
   return { text, terms, passages: named, names: nameTerms, anchors: anchorsOf(text), asked, isEnglish }
 }
 
-/** The largest share of the weight of the terms that one passage carries, 0 to 1. */
+/** Returns the largest share of the terms' total weight that a single passage contains, 0 to 1. */
 export function coverageIn(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): number {
   return Math.max(
     0,
@@ -88,7 +87,7 @@ export function coverageIn(terms: readonly string[], passages: readonly CountedP
   )
 }
 
-/** Whether one passage carries the minimum share of the part's weight. */
+/** Whether one passage contains the minimum share of the part's weight. */
 export function isCarried(part: Part, weights: Weights): boolean {
   return coverageIn(part.terms, part.passages, weights) >= leastMassOf(part)
 }
@@ -129,14 +128,14 @@ export function* isAnswered(
   return false
 }
 
-/** Whether a group carries enough of the terms by weight and by number. Otherwise one rare word would suffice. */
+/** Whether a group contains enough of the terms, by weight and by number. With the weight alone, one rare word would suffice. */
 function isAbout(terms: readonly string[], weights: Weights, holds: (term: string) => number): boolean {
   if (terms.length === 0) return true
   const countMin = terms.length < ASKED_COUNTED_MIN ? 0 : ASKED_COUNT_MIN * terms.length
   return creditOf(terms, weights, holds) >= ASKED_MIN && terms.filter((term) => holds(term) > 0).length >= countMin
 }
 
-/** Whether all anchors are in the sentences, their headings, the title or the URL. One anchor suffices if the question compares. */
+/** Whether the sentences and their context contain all anchors. If the question compares things, then one anchor suffices. */
 export function isAnchored(
   anchors: readonly Anchor[],
   { source, heading, context }: CountedPassage,
@@ -149,7 +148,7 @@ export function isAnchored(
   return isCompared ? anchors.some(stands) : anchors.every(stands)
 }
 
-/** Yields each group of neighbouring sentences: its text, its labels, and the credit of a term in or above the group (0 to 1). */
+/** Yields each group of neighbouring sentences: its text, its labels, and a function that returns the credit of a term (0 to 1). */
 function* together(
   { source, heading, sentences: all }: CountedPassage,
   asked: QueryTerms,
@@ -184,7 +183,7 @@ function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: strin
   return all === 0 ? 0 : held / all
 }
 
-/** Passages of sources that contain the rarest of the names; all passages if there are no names. */
+/** Returns the passages of sources that contain the rarest of the names. Without names, returns all passages. */
 function* namedPassages(
   names: readonly string[],
   passages: readonly CountedPassage[],

@@ -7,7 +7,6 @@ import type { Candidate } from './evidence.ts'
 export interface Difference {
   readonly answer: Candidate
   readonly other: Candidate
-  /** Differing values of the answer, then of the other quote, with units. */
   readonly values: readonly [readonly string[], readonly string[]]
 }
 
@@ -35,7 +34,7 @@ const UNITS: Readonly<Record<string, string>> = Object.fromEntries(
     }),
 )
 
-/** Finds quotes whose values differ from those of the first quote of the answer, at most one per source and three in total. */
+/** Finds quotes whose values differ from those of the answer's first quote. Returns at most one per source and three in total. */
 export function differencesIn(
   question: string,
   terms: ReadonlySet<string>,
@@ -65,7 +64,7 @@ export function differencesIn(
   return differences
 }
 
-/** Returns unit → number for a text, without numbers that the question contains. A year without a unit has the empty unit. */
+/** Returns the numbers of a text by unit, except numbers in the question. A year without a unit has an empty unit. */
 function valuesIn(text: string, question: string): Map<string, string> {
   const values = new Map<string, string>()
   for (const [, number = '', word = ''] of text.matchAll(VALUE)) {

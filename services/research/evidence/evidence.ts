@@ -31,57 +31,52 @@ export interface Candidate extends Quote {
   readonly score: number
   readonly signals: Signals
   readonly terms: ReadonlySet<string>
-  /** The text in lower case, without marks and line breaks, for comparison with other quotes. */
+  /** The text in lower case, with punctuation and white space replaced by single spaces, for comparison with other quotes. */
   readonly words: string
   readonly passage: CountedPassage
   readonly at: number
   readonly isCode: boolean
-  /** Labels, lead-ins or table headers that relate the sentence to the question; undefined if the sentence needs none. */
+  /** Labels, lead-ins or table headers shown with the sentence, because they contain words of the question that the sentence lacks. */
   readonly context: string | undefined
 }
 
-/** One part of a question, with the quotes that may answer it, best first. */
 export interface PartEvidence {
   readonly text: string
   readonly terms: ReadonlySet<string>
-  /** Whether the part asks for a number or a date, on which sources can differ. */
+  /** Whether the part asks for a number or a date. Only for such parts are differing values of the sources reported. */
   readonly isValueAsked: boolean
   readonly candidates: readonly Candidate[]
 }
 
 /** Sentences of the sources that may answer a question, and the words that no source covers. */
 export interface Evidence {
-  /** Quotes that may answer, best first; empty if the sources do not answer. */
   readonly candidates: readonly Candidate[]
-  /** Parts of the question, in order; empty if the sources do not answer. */
   readonly parts: readonly PartEvidence[]
-  /** Words and clauses of the question that no source covers. */
   readonly gaps: readonly string[]
 }
 
-/** Number of best passages whose sentences are scored. */
+/** The sentences of the 32 best passages are scored. In addition, up to 6 passages of each of the 6 best sources are scored. */
 const PASSAGES_MAX = 32
-/** Number of best sources, and of passages per source that are scored in addition. */
 const BEST_SOURCES = 6
 const SOURCE_PASSAGES = 6
-/** A source is dropped if its best passage carries less than this share of the weight that the best of all passages carries. */
+/** A source is dropped if its best passage contains less than 55 % of the weight that the best passage of all sources contains. */
 const SOURCE_SHARE_MIN = 0.55
-/** Minimum share of the question's weight that a sentence must contain or have around it. */
+/** Minimum share of the question's weight that a sentence and its surroundings (label, heading, title, neighbours) must contain. */
 const SENTENCE_MASS_MIN = 0.05
-/** Factor for the weights of terms that belong to other parts of the question. */
+/** When one part of the question is answered, the weights of terms of the other parts are multiplied by this factor. */
 const OTHER_PARTS = 0.4
-/** Factor for the weight of the word after `which` or `what`. */
+/** Factor for the noun after `which` or `what`: an answer to "which city" names a city and may lack the word "city". */
 const KIND = 0.5
 
 /**
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
  * 1. If an anchor of the question is in no source, or if the sources do not answer (see `answerable.ts`), then only gaps are returned.
- * 2. Passages are chosen: the best ones, and some more of the best sources.
- * 3. Each sentence of them is scored against each part of the question (see `signals.ts`).
+ * 2. The best passages are chosen, and further passages of the best sources.
+ * 3. Each sentence of the chosen passages is scored against each part of the question (see `signals.ts`).
  *
- * @param read Passages of all sources that were read, ranked by the question, best first.
- * @param absent Terms that no passage of a large corpus contains. A part of the question with such a term has no answer there.
+ * @param read Passages of all sources that were read, ranked by relevance to the question, best first.
+ * @param absent Terms that no passage of a large corpus contains. A part of the question with such a term counts as unanswered.
  */
 export function* findEvidence(
   question: Question,
@@ -122,13 +117,13 @@ export function* findEvidence(
   return { candidates: merged(parts), parts, gaps }
 }
 
-/** Whether a part has a word that the corpus lacks. A word that names a kind (`which dish`) or has synonyms may be lacking. */
+/** Whether a part contains a word that the corpus lacks. A word with synonyms does not count, nor does the noun after `which` or `what`. */
 function asksForAbsent({ text, terms, isEnglish }: Part, absent: ReadonlySet<string>): boolean {
   const kind = kindTermOf(text)
   return isEnglish && terms.some((term) => absent.has(term) && term !== kind && synonymsOf(term).size === 0)
 }
 
-/** Parts to answer: the clauses with a question word, if there are several; otherwise the whole question. */
+/** Returns the clauses that ask something, if there are several. Otherwise the whole question is the only part. */
 function partsOf(question: Question): { text: string; terms: readonly string[] }[] {
   const asking = question.clauses.filter(({ text }) => ASKS.test(text))
   if (asking.length > 1) return asking.map(({ text, terms }) => ({ text, terms }))
@@ -137,14 +132,14 @@ function partsOf(question: Question): { text: string; terms: readonly string[] }
 
 const KIND_WORD = /\b(?:which|what)\s+(?!is\b|are\b|was\b|were\b|does\b|do\b|did\b)(\p{L}+)/iu
 
-/** The term of the noun after `which` or `what`, as in `which city`. An answer names a city and may lack the word. */
+/** Returns the term of the noun after `which` or `what`: "city" for "which city". */
 function kindTermOf(question: string): string | undefined {
   const [, word] = KIND_WORD.exec(question) ?? []
   return word === undefined ? undefined : termOf(word)
 }
 
 const VERB = 'is|are|was|were|does|do|did|can|could|should|must|may|will|has|have'
-/** A question word, or a verb before its subject. A clause without them describes a situation: `Argon2 has three flavours`. */
+/** Matches a clause that asks something. Other clauses describe a situation, such as "Argon2 has three flavours". */
 const ASKS = new RegExp(
   String.raw`\b(?:who|whom|whose|what|which|why|how)\b|(?:\b(?:when|where)\s+|^\W*(?:(?:and|or|but|then|so)\s+)?)(?:${VERB})\b`,
   'i',
@@ -164,12 +159,12 @@ function wantedOf(text: string, question: Question, products: ReadonlySet<string
   }
 }
 
-/** Terms of paths that name no product. */
+/** Words that are common in URL paths and therefore do not identify a product. */
 const GENERIC = termSet(
   'doc html manual guide reference api help man test example en de fr es spec user developer source file',
 )
 
-/** Terms of the proper names in a question, and of its words that name a folder of the sources, as in `sqlite/wal.html`. */
+/** Returns the terms of proper names in a question, and its terms that are also a folder of a source, such as `sqlite/wal.html`. */
 export function productsOf(question: Question, sources: Iterable<Snapshot>): Set<string> {
   const products = new Set(
     question.language.isEnglish ? namesOf(question.text).flatMap((name) => [...termSet(name)]) : [],
@@ -206,7 +201,6 @@ function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<voi
   return false
 }
 
-/** The best passages, plus passages of the best sources. Passages of weak sources are dropped. */
 function chosenPassages(
   terms: readonly string[],
   ranked: readonly CountedPassage[],
@@ -281,7 +275,7 @@ function contextOf(
     const held = wanted.asked.termsIn(text)
     return sentence?.isRow || wanted.terms.some((term) => held.has(term) && !own.has(term))
   })
-  // A value such as `Default: 0` is about its heading.
+  // A line such as `Default: 0` does not name its subject. The heading above it does, so the heading is shown with the quote.
   const subject = sentence && STATED_VALUE.test(sentence.text) && isForReaders(heading) ? [heading] : []
   const context = [...subject, ...shown.map(({ text }) => text)]
     .map((text) => text.replace(/\s*[.:：¶]$/u, ''))
@@ -297,7 +291,6 @@ function wordsOf(text: string): string {
     .trim()
 }
 
-/** Removes quotes whose words repeat those of an earlier quote. */
 function withoutRepeats(drafts: readonly Candidate[]): Candidate[] {
   const seen = new Set<string>()
   return drafts.filter(({ words, context = '' }) => {
@@ -315,10 +308,10 @@ function byScore(a: Candidate, b: Candidate): number {
 }
 
 /**
- * Returns the clauses that no passage carries, and the words of the question that no passage contains.
+ * Returns the clauses that no passage answers, and the words of the question that no passage contains.
  *
- * Returns nothing if the script of the question cannot be divided into words. If the question is not English and no passage has any of
- * its words, then the sources may be in another language. The result is empty in that case too.
+ * Returns nothing if the question's script does not separate words, because missing words cannot be determined. Returns nothing if a
+ * question in another language than English shares no word with the passages, because the sources may be in a different language.
  */
 function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
   if (isUndivided(question.text)) return []

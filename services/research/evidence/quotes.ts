@@ -4,7 +4,7 @@ import { QUOTE_CHARS_MAX, type Sentence } from '#shared/search/text/sentences.ts
 
 const PRONOUN =
   /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her|such|then|there|both|so|but|and|or|else|here)\b/i
-/** Words that refer to the previous sentence: `that Office`, `in these cases`, `the latter`. */
+/** Phrases that refer to the previous sentence: `that Office`, `in these cases`, `the latter`. */
 const REFERENCE =
   /\b(?:this|that|these|those|such)\s+\p{Lu}\p{L}+|^(?:\p{L}+\s+){0,3}(?:this|these|those|such)\s+\p{L}{3,}|\b(?:the latter|the former|the same|thereof|therein)\b/u
 
@@ -14,15 +14,13 @@ export interface Quotable {
   readonly start: number
   readonly end: number
   readonly text: string
-  /** The sentence refers to the previous one. */
   readonly hasReference: boolean
-  /** The sentence refers to the previous one, and the quote does not include that one. */
+  /** True if the sentence refers to the previous one and the quote omits the previous one. */
   readonly lacksReferent: boolean
-  /** A line of code without the sentence that introduces it. */
+  /** True for a line of code that is quoted without the sentence that introduces it. */
   readonly isCode: boolean
 }
 
-/** Returns the quotable pieces of a passage in order, at most one per sentence or line of code. */
 export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentences'>): Quotable[] {
   return sentences.flatMap((sentence, at) => {
     if (!isQuotable(sentence)) return []
@@ -44,7 +42,6 @@ export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentence
   })
 }
 
-/** Whether a sentence refers to the previous one, by a pronoun or a phrase such as `the latter`. */
 export function refersBack({ text, isCode, isRow }: Sentence): boolean {
   return !isCode && !isRow && (PRONOUN.test(text) || REFERENCE.test(text))
 }
@@ -62,8 +59,8 @@ export function isCodeLike(text: string): boolean {
 }
 
 /**
- * Whether a sentence is quoted together with the previous one. Code is joined with the sentence that introduces it, and a sentence that
- * refers back is joined within its paragraph. Sentences of different paragraphs are not joined, because text between them may be missing.
+ * Whether a sentence is quoted together with the previous one. A line of code is joined with the sentence that introduces it. A sentence
+ * that refers to the previous one is joined if both are in one paragraph, because text between paragraphs may be missing.
  */
 function isJoined(text: string, before: Sentence, sentence: Sentence): boolean {
   if (before.isCode || before.isLabel || !isForReaders(before.text)) return false

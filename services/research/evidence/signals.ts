@@ -1,16 +1,17 @@
 /*
- * How well one sentence answers a question. Signals between 0 and 1 describe the sentence; their weighted sum is its score.
+ * Scores how well one sentence answers a question. Signals between 0 and 1 describe the sentence; their weighted sum is its score.
  *
- * Each term of the question counts with its idf weight, times a credit for its position. The credit is 1 in the sentence and less in its
- * label, table header, heading or the sentence that it refers to. Example for the question "What is the default of shared_buffers?":
+ * Each term of the question counts with its idf weight, multiplied by a credit for the position at which the term was found. The credit is
+ * 1 in the sentence. The credit is lower in the sentence's label, table header or heading, or in the previous sentence to which the
+ * sentence refers. Example for the question "What is the default of shared_buffers?":
  *
  *     shared_buffers (integer)
  *     The default is typically 128 megabytes.
  *
  * The second line is the answer, though it contains only one of the two terms. The label above it supplies the other one.
  *
- * The weights come from a logistic regression over 110 questions of three sets (`bench/quality`). The predicted label is whether the sentence
- * states a requested fact.
+ * The weights come from a logistic regression over 110 questions of three sets (`bench/quality`). The predicted label is whether the
+ * sentence states a requested fact.
  */
 import { type CountedPassage, massOf } from '#services/research/passages.ts'
 import type { Anchor, Weights } from '#services/research/question.ts'
@@ -27,63 +28,61 @@ export interface AnswerCriteria {
   readonly types: readonly AnswerType[]
   readonly asked: QueryTerms
   readonly anchors: readonly Anchor[]
-  /** Terms that name a product: proper names, and words of the question that name a folder of the sources. */
+  /** Terms that name a product: proper names in the question, and words of the question that are also a folder of a source. */
   readonly products: ReadonlySet<string>
   readonly isEnglish: boolean
-  /** True if a sentence must contain an answer of one of the types. */
+  /** Whether a sentence must contain an answer of a requested type, because the question asks for a date, a number or a person. */
   readonly isTypeRequired: boolean
 }
 
-/** Credit of a term that is a synonym or at one of these positions; 1 for the term itself within the sentence. */
+/** Credit of a term of the question, by the position at which it was found. A term in the sentence itself has credit 1. */
 const SYNONYM = 0.7
 const CONTEXT = 0.9
 const REFERENT = 0.8
 const HEADING = 0.6
 const TITLE = 0.35
 const NEIGHBOUR = 0.3
-/** Maximum distance, in terms, between two neighbouring terms of the question that count as a pair. */
+/** Maximum distance, counted in terms of the text, at which two adjacent terms of the question count as close together. */
 const PAIR_DISTANCE_MAX = 3
-/** Maximum length of a label or heading that may name the subject of the question. */
 const LABEL_CHARS_MAX = 120
-/** Minimum {@link labelFit} of the term that a sentence defines. */
+/** If a question asks for a definition, then a sentence with at least this {@link labelFit} counts as the definition. */
 const DEFINED_LABEL_MIN = 0.35
 /** Number of terms at which the length signal reaches 1. */
 const LENGTH_TERMS = 20
 
-/** Weight of each signal. */
 const WEIGHTS = {
   /** Share of the question's weight in the sentence itself. */
   own: -0.04,
-  /** Share of the question's weight in the sentence and around it, by credit. */
+  /** Share of the question's weight in the sentence and around it, with each term multiplied by the credit of its position. */
   whole: 1.14,
-  /** Share of neighbouring terms of the question that are close together in the sentence. */
+  /** Share of the pairs of adjacent terms of the question that are close together in the sentence. */
   pairs: 0.25,
-  /** Fit to the answer type; the fit times `whole`; the fit if the type is required, otherwise 0. */
+  /** `fit` rates the answer type, see `fitOf`. `fitAbout`: `fit` times `whole`. `fitRequired`: `fit` if the type is required, else 0. */
   fit: 0.65,
   fitAbout: 1.09,
   fitRequired: 0.87,
-  /** Share of the question's weight in the title, in the passage, and in the best passage of the source. */
+  /** Share of the question's weight in the title, in the passage, and in the best passage of the source, in this order. */
   title: 0.43,
   passage: 0.92,
   source: 0.55,
-  /** Reciprocal rank of the passage. */
+  /** 1 / (1 + rank) of the passage; the best passage has rank 0. */
   rank: 0.54,
-  /** Share of the sentence's terms that the question lacks. */
+  /** Share of the sentence's terms that are not in the question. */
   news: -0.46,
   length: -0.16,
   code: -0.38,
   lacksReferent: -0.48,
-  /** Share of the question's terms that have no credit at any position. */
+  /** Share of the question's terms that are neither in the sentence nor around it. */
   missing: -1.36,
-  /** The first sentence below a heading. */
+  /** 1 for the first sentence below a heading. */
   lead: 0.36,
-  /** How well the label or heading of the sentence names the question's subject, and nothing else. */
+  /** Similarity of the sentence's label or heading to the question, see {@link labelFit}. */
   label: 0.49,
-  /** Weight of `label` for a question that asks for a definition or a default value. */
+  /** Equal to `label` if the question asks for a definition or a default value, otherwise 0. */
   labelAsked: 0.69,
-  /** Share of the products that the question names which are neither in the title nor around the sentence. */
+  /** Share, by weight, of the question's products that are neither in the sentence nor around it, such as in the title. */
   unnamed: -0.43,
-  /** A stated value, such as `Default: 0`, for a question that asks for a value. */
+  /** 1 for a line that states a value, such as `Default: 0`, if the question asks for a value. */
   value: 0.35,
   /** Share of the anchors missing in and around the sentence. Set by hand: a fact of 2024 does not answer a question about 2021. */
   unanchored: -2,
@@ -97,12 +96,10 @@ export function scoreOf(signals: Signals): number {
   return names.reduce((sum, name) => sum + WEIGHTS[name] * signals[name], BIAS)
 }
 
-/** Estimated probability that a sentence with this score states a requested fact. */
 export function likelihoodOf(score: number): number {
   return 1 / (1 + Math.exp(-score))
 }
 
-/** Terms of the question in each sentence of a passage, in the contexts of each sentence, in the heading and in the title. */
 export interface PassageTerms {
   readonly own: readonly ReadonlySet<string>[]
   readonly contexts: readonly ReadonlySet<string>[]
@@ -123,7 +120,7 @@ export function passageTermsOf({ source, heading, sentences }: CountedPassage, a
   }
 }
 
-/** Returns a function from a term to its credit for one sentence, by the nearest position that contains the term. */
+/** Returns a function from a term to its credit for one sentence, which depends on the nearest position of the term. */
 export function creditIn(
   terms: PassageTerms,
   at: number,
@@ -200,7 +197,9 @@ function isValueAsked({ types }: AnswerCriteria): boolean {
   return types.includes('default') || types.includes('number') || types.includes('date')
 }
 
-/** The best F-measure of a label or heading: share of its terms that are in the question, and share of the question's weight. */
+/**
+ * Returns the best F-measure of a sentence's heading or labels: share of the label in the question, and share of the question in the label.
+ */
 function labelFit(
   { terms, asked }: AnswerCriteria,
   weights: Weights,
@@ -247,7 +246,6 @@ export function creditSum(terms: Iterable<string>, weights: Weights, credit: (te
   return all === 0 ? 0 : held / all
 }
 
-/** The share of neighbouring terms of the question that are close together in the text. */
 function pairsIn(text: string, terms: readonly string[]): number {
   if (terms.length < 2) return 0
   const places = new Map<string, number[]>()

@@ -9,26 +9,24 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
 
-/** Words by which a question asks for the newest sources. */
+/** Words that ask for the newest sources. */
 const FRESH =
   /\b(?:latest|newest|most recent|recent|recently|current|currently|nowadays|today|up[- ]to[- ]date|this (?:year|month|week)|as of)\b/i
 const YEAR = /\b(?:19|20)\d\d\b/g
 
-/** Maximum tries of one backend call, default delay before the second one, and the Retry-After above which there is no second one. */
+/** A failed call is retried once, by default after 500 ms. If the server's Retry-After exceeds 5 s, then there is no retry. */
 const ATTEMPTS_MAX = 2
 const RETRY_DELAY_MS = 500
 const RETRY_AFTER_MS_MAX = 5_000
-/** Timeout of one try of a search or a page, in milliseconds. */
 const ATTEMPT_TIMEOUT_MS = 20_000
 
 const CALLS_IN_FLIGHT_MAX = 4
-/** Constant k of reciprocal rank fusion (RRF). */
 const RRF_K = 60
 /** Maximum pages per host and round, so that one site cannot fill the report. */
 const PER_HOST_MAX = 3
 /**
- * Two texts are compared as repeats only if the shorter one has this share of the longer one. Different headers and footers may add
- * `LENGTH_SLACK` UTF-16 units of difference.
+ * Two texts may be copies of each other only if the shorter one has at least 90 % of the length of the longer one. Up to 200 UTF-16 units
+ * of further difference are ignored, because copies may have different headers and footers.
  */
 const LENGTH_RATIO_MIN = 0.9
 const LENGTH_SLACK = 200
@@ -52,9 +50,9 @@ export interface GatherOptions {
  * Finds and reads the sources of one run.
  *
  * 1. Each search and each page is a recorded step, so a resumed run repeats none of them. A failed step is not recorded.
- * 2. Failures are counted, because a failed search may have had the answer.
- * 3. Hits of all queries and backends are fused by reciprocal rank fusion. The score of a hit is the sum of 1 / (60 + rank), ranks from 1.
- *    Rank 1 in two lists gives 2 / 61 = 0.033.
+ * 2. Failures are counted and reported, because a failed search might have found the answer.
+ * 3. The ranked lists of all queries and backends are merged by reciprocal rank fusion. The score of a hit is the sum of 1 / (60 + rank)
+ *    over the lists that contain it. Example: rank 1 in two lists gives 2 / 61 = 0.033.
  * 4. A source that repeats the text of an earlier one is dropped, because copies are not independent sources.
  */
 export class Gathering {
@@ -62,14 +60,13 @@ export class Gathering {
   readonly #found = new Map<string, RankedHit>()
   readonly #tried = new Set<string>()
   readonly snapshots: Snapshot[] = []
-  /** Cache of fingerprints for the detection of repeated texts. */
   readonly #prints = new Map<Snapshot, TextPrint>()
   searches = 0
   failedSearches = 0
   unread = 0
-  /** True if a cancel interrupted a search or a read. Results are then missing without any failure. */
+  /** True if a cancel interrupted a search or a read. Some results are then missing, although no call has failed. */
   isCut = false
-  /** Progress of an index that is searched before it is complete; undefined if all indexes are complete. */
+  /** Progress of an index that is searched although it is incomplete; undefined if all indexes are complete. */
   indexing: IndexProgress | undefined
   #failure: ServiceError | undefined
   readonly #freshness: Freshness | undefined
@@ -79,7 +76,7 @@ export class Gathering {
     this.#freshness = freshnessOf(options.request.question)
   }
 
-  /** Whether the request's domain rules leave at least one backend. */
+  /** Whether at least one backend can return results that the request's domain rules allow. */
   get canSearch(): boolean {
     return this.#options.backends.length > 0
   }
@@ -88,7 +85,6 @@ export class Gathering {
     return this.#found.size
   }
 
-  /** The best hits, read or not, at most `SOURCES_MAX`. */
   get results(): ResearchSource[] {
     return this.#ranked()
       .slice(0, SOURCES_MAX)
@@ -116,7 +112,7 @@ export class Gathering {
     return paid.length === wanted.length
   }
 
-  /** Reads the best unread hits while the budget lasts. @returns The sources that repeat no earlier source */
+  /** Reads the best unread hits while the budget lasts. @returns The new sources, without those that repeat an earlier source */
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
@@ -172,9 +168,9 @@ export class Gathering {
   }
 
   /**
-   * Runs a backend call, with retries, as a recorded step. An error of the backend is returned; any other error is thrown.
+   * Runs a backend call, with retries, as a recorded step. A backend error is returned; any other error is thrown.
    *
-   * @returns The result or the failure; neither if a cancel interrupted the call
+   * @returns The result or the failure. If a cancel interrupted the call, then both are undefined.
    */
   async #outside<T>(
     kind: string,
@@ -196,7 +192,7 @@ export class Gathering {
       })
       return [value, undefined]
     } catch (error) {
-      // In a replay after a cancel, the composition rejects an unrecorded step without running it. The step counts as interrupted.
+      // When a cancelled run is replayed, the composition rejects each step that has no recorded result. Such a step counts as interrupted.
       const isCut = !failure && clock.cancelled.aborted && !signal.aborted
       if (!failure && !isCut) throw error
       this.isCut ||= isCut
@@ -238,7 +234,7 @@ export class Gathering {
   }
 }
 
-/** Whether two sources are similar in length and not parts of one document. Only such sources are compared as repeats. */
+/** Whether two sources may be copies of each other: similar in length, and not parts of the same document. */
 function mayRepeat(a: Snapshot, b: Snapshot): boolean {
   const [shorter, longer] = [Math.min(a.text.length, b.text.length), Math.max(a.text.length, b.text.length)]
   return longer - shorter <= LENGTH_SLACK + (1 - LENGTH_RATIO_MIN) * longer && documentOf(a.url) !== documentOf(b.url)
@@ -248,7 +244,6 @@ function documentOf(url: string): string {
   return url.replace(/#part-\d+$/, '')
 }
 
-/** Runs the work in groups of `AT_ONCE` items. Results have the order of the items. */
 async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>): Promise<R[]> {
   const results: R[] = []
   for (let at = 0; at < items.length; at += CALLS_IN_FLIGHT_MAX) {
@@ -258,7 +253,7 @@ async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>
 }
 
 /**
- * Runs a call with a timeout per try. A retryable error gets one more try, unless its Retry-After exceeds 5 s or the time that is left.
+ * Runs a call with a timeout per try. A retryable error is retried once, unless its Retry-After exceeds 5 s or the remaining time.
  *
  * @param leftMs Time limit for all tries together, in milliseconds.
  * @throws ServiceError of the last try; the signal's reason
@@ -287,13 +282,13 @@ async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: Ab
   }
 }
 
-/** Selects and sorts the hits that have the age a question asks for, best first. */
+/** Selects or sorts hits by their date. */
 type Freshness = <T extends { readonly hit: Hit }>(found: readonly T[]) => T[]
 
 /**
- * Returns a selection by age, if the question asks for one. Words such as "latest" sort the newest first; a year selects hits of that year.
- * Most questions ask for neither and return undefined. Only dates of web pages count, because the date of a local file may be that of its
- * copy.
+ * Returns a function that selects hits by their date; undefined if the question does not mention time. Words such as "latest" sort the
+ * newest hits first. A year in the question selects the hits of that year. Local files count as undated, because a file's date may be that
+ * of its copy.
  */
 function freshnessOf(question: string): Freshness | undefined {
   if (FRESH.test(question)) return newestFirst
@@ -307,7 +302,6 @@ function newestFirst<T extends { readonly hit: Hit }>(found: readonly T[]): T[] 
   return dated.toSorted((a, b) => (dateOf(a.hit) === dateOf(b.hit) ? 0 : dateOf(a.hit) < dateOf(b.hit) ? 1 : -1))
 }
 
-/** Returns the date of a web page, or an empty string. */
 function dateOf({ url, date }: Hit): string {
   return /^https?:/.test(url) ? (date ?? '') : ''
 }

@@ -1,14 +1,14 @@
 import type { Clock } from '#services/research/clock.ts'
 import type { SearchBackend, TermCounts } from '#shared/search/search.ts'
 
-/** Maximum time for the word counts, in milliseconds, and maximum share of the run's remaining time. */
+/** The word counts may take at most 10 s and at most half of the run's remaining time. */
 const COUNT_TIMEOUT_MS = 10_000
 const TIME_SHARE = 0.5
 
 /**
- * Counts how many passages of the corpus contain each word. Returns undefined unless exactly one backend exists and can count over its
- * whole corpus in time. A backend that still reads its folder may be too late. The result, including a timeout, is a recorded step.
+ * Counts how many passages of the corpus contain each word. The result, including a timeout, is a recorded step.
  *
+ * @returns The counts; undefined if there are several backends, or if the backend cannot count its whole corpus in time
  * @throws ServiceError of the backend; the signal's reason
  */
 export async function fetchTermCounts(
@@ -26,7 +26,7 @@ export async function fetchTermCounts(
   return weighed ?? undefined
 }
 
-/** @param signals If `soft` aborts, then the result is null, as after the timeout. If `hard` aborts, then the call throws. */
+/** @param signals If `soft` aborts, then the call returns null, as after a timeout. If `hard` aborts, then the call throws. */
 async function countInTime(
   backend: SearchBackend,
   words: readonly string[],

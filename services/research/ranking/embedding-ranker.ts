@@ -7,32 +7,30 @@ import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
-/** Maximum passages (the best by words) and maximum parts of the question that are embedded; the question itself comes in addition. */
+/** Only the 64 best passages by words are embedded, together with the question and up to 4 of its parts. */
 const PASSAGES_MAX = 64
 const PARTS_MAX = 4
 /** Maximum UTF-8 bytes of an embedded text: about 250 tokens of English, and fewer than 512 tokens in any other language. */
 const TEXT_BYTES_MAX = 1_000
-/** Maximum share of the remaining time for the embeddings, and their maximum time in milliseconds. */
+/** Computing the embeddings may take at most 20 % of the run's remaining time and at most 30 s. */
 const TIME_SHARE = 0.2
 const TIME_MS_MAX = 30_000
 
-/** Passage → largest cosine similarity to the question or one of its parts. */
 type Similarity = ReadonlyMap<CountedPassage, number>
 
 /**
- * Ranks passages by embeddings in addition to words. One child job of the embeddings pool computes all vectors of a run.
- * If the child job fails, then the order by words remains and {@link caveat} contains the reason.
+ * Ranks passages by embeddings in addition to words. One child job in the embeddings pool computes all vectors of a run. If the child job
+ * fails, then passages are ranked by words only, and {@link caveat} contains the reason.
  */
 export class EmbeddingRanker {
   readonly #clock: Clock
   readonly #budget: Budget
   readonly #model: string
   #similarity: Promise<Similarity | undefined> | undefined
-  /** A sentence with the reason why vectors were not used; undefined if they were used or not yet requested. */
+  /** A sentence for the report that says why vectors were not used. Undefined if vectors were used or not requested yet. */
   caveat: string | undefined
   inputTokens = 0
 
-  /** @param model Id of the embedding model in the catalogue. */
   constructor(clock: Clock, budget: Budget, model: string) {
     this.#clock = clock
     this.#budget = budget
@@ -40,10 +38,10 @@ export class EmbeddingRanker {
   }
 
   /**
-   * Reorders passages by reciprocal rank fusion of words and vectors. Returns undefined if the order by words remains. A second call
-   * reuses the vectors of the first.
+   * Merges the rankings by words and by vectors through reciprocal rank fusion. A second call reuses the vectors of the first.
    *
    * @param ranked Passages ranked by words, best first.
+   * @returns The merged ranking; undefined if vectors are not available
    * @throws The signal's reason
    */
   async rank(
@@ -75,11 +73,11 @@ export class EmbeddingRanker {
     return new Map(passages.map((passage, at) => [passage, cosines[at] ?? 0]))
   }
 
-  /** Returns the end of the child job; undefined if the run must stop first. */
+  /** Returns the end of the child job; undefined if the run must stop before it. */
   async #embed(inputs: readonly string[]): Promise<ChildEnd | undefined> {
     const { composition } = this.#clock
     const [end] = await composition.waitFor([await composition.submit(this.#childOf(inputs))])
-    // The recorded stop keeps a replay equal: the child may have ended since, but the first attempt did not use its result.
+    // If the first attempt stopped without the vectors, then a replay must not use them either. The decision is therefore a recorded step.
     return (await this.#clock.stop('embedded')) ? undefined : end
   }
 
@@ -100,13 +98,12 @@ function textOf({ source, heading, start, end }: CountedPassage): string {
   return [...above, source.text.slice(start, end)].join('\n')
 }
 
-/** Cuts a text to `TEXT_BYTES_MAX` UTF-8 bytes, without splitting a character. */
 function shortened(text: string): string {
   const { read } = new TextEncoder().encodeInto(text, new Uint8Array(TEXT_BYTES_MAX))
   return text.slice(0, read).toWellFormed()
 }
 
-/** Fuses the order by words and the order by cosine (RRF). Ties and passages after the first 64 keep the order by words. */
+/** Merges the rankings by words and by cosine (RRF). Passages after the first 64 have no vectors and keep the order by words. */
 function fused(ranked: readonly CountedPassage[], nearness: Similarity): CountedPassage[] {
   const first = ranked.slice(0, PASSAGES_MAX)
   const near = first.filter((passage) => nearness.has(passage))
@@ -118,10 +115,10 @@ function fused(ranked: readonly CountedPassage[], nearness: Similarity): Counted
 }
 
 /**
- * Computes, for each passage, the largest cosine similarity to one of the questions. Yields to the event loop between vectors.
+ * Computes the largest cosine similarity of each passage to one of the questions. Yields to the event loop between vectors.
  *
- * @param result Response of `POST /v1/embeddings` whose inputs were the questions, then the passages.
- * @returns One cosine per passage; undefined if the number of vectors is wrong, their dimensions differ or one has no finite, positive norm
+ * @param result Response of `POST /v1/embeddings` for the questions, followed by the passages.
+ * @returns One cosine per passage. Undefined if a vector is missing or zero, or if the dimensions differ.
  */
 function* similarityOf(result: unknown, questions: number, passages: number): Generator<void, number[] | undefined> {
   const data = (result as { data?: unknown } | null)?.data
@@ -142,7 +139,7 @@ function* similarityOf(result: unknown, questions: number, passages: number): Ge
   return nearness
 }
 
-/** Normalizes a vector to length 1; undefined if the item is no vector or its norm is 0 or not finite. */
+/** Scales a vector to length 1. Returns undefined if the item is not a vector, or if its norm is 0 or not finite. */
 function unitOf(item: { index?: unknown; embedding?: unknown } | null, at: number): Float64Array | undefined {
   const numbers = item?.embedding
   if (item?.index !== at || !Array.isArray(numbers)) return undefined

@@ -5,9 +5,9 @@
 
 const NEGATION =
   /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely|seldom|fails? to|failed to|lacks?|instead of|rather than)\b|n['’]t\b/gi
-/** Universal words. A statement may contain one only if its quote contains it, because such a word extends the claim. */
+/** Words that make a statement universal. A claim may contain such a word only if its quote contains the word too. */
 const UNIVERSAL = /\b(?:all|every|everyone|everything|always|only|entirely|completely|must|guaranteed?|guarantees)\b/gi
-/** Pairs of antonyms, as word beginnings. */
+/** Pairs of antonyms. Each side is a list of word beginnings. */
 const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
   ['allow|permit', 'forb[ia]d|prohibit|prevent|den[iy]|refus|disallow'],
   ['enabl', 'disabl'],
@@ -36,7 +36,6 @@ const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
 ].map(([a, b]) => [new RegExp(`\\b(?:${a})`, 'gi'), new RegExp(`\\b(?:${b})`, 'gi')])
 const PREFIX = /^(?:un|in|im|ir|il|dis|non|mis)-?(?=\p{Ll}{4})/u
 
-/** Returns the reason why the statement contradicts or exaggerates its quote; undefined if no such word was found. */
 export function contradictionIn(claim: string, quote: string): string | undefined {
   if (countOf(NEGATION, claim) !== countOf(NEGATION, quote)) return 'It denies more or less than its quote.'
   const more = [...claim.matchAll(UNIVERSAL)].find(([word]) => !hasWord(quote, word))
@@ -47,12 +46,12 @@ export function contradictionIn(claim: string, quote: string): string | undefine
   return turned || hasOtherPrefix(claim, quote) ? 'It says the opposite of a word of its quote.' : undefined
 }
 
-/** Whether the claim has one word of a pair more often than the quote, and its antonym less often. */
+/** Whether the claim has one word of a pair more often than the quote, and the antonym less often. */
 function isAntonymSwapped(claim: string, quote: string, own: RegExp, other: RegExp): boolean {
   return countOf(own, claim) > countOf(own, quote) && countOf(other, claim) < countOf(other, quote)
 }
 
-/** Whether one text has a word and the other only its negated form, as in `safe` and `unsafe`. */
+/** Whether one text contains a word and the other contains only its negated form, as in `safe` and `unsafe`. */
 function hasOtherPrefix(claim: string, quote: string): boolean {
   const [own, other] = [wordsOf(claim), wordsOf(quote)]
   const isDenied = (some: ReadonlySet<string>, others: ReadonlySet<string>) =>

@@ -1,10 +1,10 @@
 /*
- * The mechanical check of a claim against its quotes. There are three verdicts.
+ * Checks a claim against its quotes, without a model. There are three verdicts.
  *
- * `supported`: the claim is a verbatim part of a quote, with the same conditions.
+ * `supported`: a quote contains the claim verbatim, with the same conditions.
  *
- * `refused`: the claim has a link, number, name, negation or antonym that its quotes lack. Claims with too few shared terms are refused
- * too. A refusal is final.
+ * `refused`: the claim contains a link, number, name, negation or antonym that its quotes lack, or shares too few terms with them. A judge
+ * model cannot override a refusal.
  *
  * `undecided`: the claim is a paraphrase. A judge model decides (see `services/research/writer/judge.ts`).
  */
@@ -19,11 +19,11 @@ export type Verdict =
 
 const MARKUP = /\]\(|<\w[^>]{0,300}>/
 const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
-/** Words that limit a statement. A claim that omits them states more than its quote. */
+/** Words that limit a statement. A claim that omits such a word of its quote states more than the quote. */
 const QUALIFIER =
   /\b(?:if|unless|until|except|only|may|might|could|should|would|when|while|where|sometimes|often|usually|mostly|almost|about|up to|at least|at most|allegedly|claims?|claimed|reportedly|planned|proposed)\b/gi
 
-/** Minimum share of the claim's terms that its quotes must contain. Below it, the claim is refused without a judge. */
+/** Minimum share of the claim's terms that its quotes must contain. A claim with fewer shared terms is refused without a judge. */
 const SHARED_MIN = 1 / 3
 
 const NUMBER_WORDS: Readonly<Record<string, string>> = {
@@ -72,7 +72,6 @@ const UNITS: Readonly<Record<string, string>> = {
   ...same('billion'),
 }
 
-/** Checks a claim against the texts of its quotes. */
 export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   if (quotes.some((quote) => plain(quote) === plain(claim))) return { verdict: 'supported' }
   if (hasLink(claim)) return refused('It has an address or markup of its own.')
@@ -89,7 +88,7 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   return { verdict: 'supported' }
 }
 
-/** Whether a text contains an address or markup. Only the report writer may add these. */
+/** Whether a text contains an address or markup. Only the report's own code may add these, so models and sources must not. */
 export function hasLink(text: string): boolean {
   return hasAddress(text) || MARKUP.test(text)
 }
@@ -105,7 +104,7 @@ function nearest(claim: string, quotes: readonly string[]): string {
   return quotes[shared.indexOf(Math.max(...shared))] ?? ''
 }
 
-/** Detects names and numbers in a different order than in the quote: "A is 5 and B is 7" does not support "B is 5". */
+/** Detects names and numbers in a different order than in the quote. Example: "A is 5 and B is 7" does not support "B is 5". */
 function reorderedIn(claim: string, quote: string): string | undefined {
   const [own, other] = [[...wordsIn(claim)], [...wordsIn(quote)]]
   const names = new Set([...namesIn(claim), ...namesIn(quote)])
@@ -114,7 +113,6 @@ function reorderedIn(claim: string, quote: string): string | undefined {
   return places.every((place, at) => place > (places[at - 1] ?? -1)) ? undefined : 'Its names have changed places.'
 }
 
-/** Returns the numbers of a text, in digits or words, each with its unit if one follows. */
 export function numbersIn(text: string): { value: string; unit: string | undefined }[] {
   const digits = [...text.matchAll(NUMBER)].map(([, value = '', after]) => ({
     value: value.replace(/,(?=\d{3}(?:\D|$))/g, ''),
@@ -127,14 +125,13 @@ export function numbersIn(text: string): { value: string; unit: string | undefin
   return [...digits, ...words]
 }
 
-/** Whether a quote contains the number, with the same unit or with a unit missing on one side. */
+/** Whether a quote contains the number. The units must be equal, unless one side has no unit. */
 function hasNumber(quote: string, { value, unit }: { value: string; unit: string | undefined }): boolean {
   return numbersIn(quote).some((own) => {
     return own.value === value && (unit === undefined || own.unit === undefined || own.unit === unit)
   })
 }
 
-/** Words that look like names: capitalized within a sentence, or written like an identifier. */
 function namesIn(claim: string): string[] {
   const words = [...claim.matchAll(/[\p{L}\p{N}_]+(?:['’.-][\p{L}\p{N}_]+)*/gu)]
   return words.flatMap(([word], at) => {
@@ -154,8 +151,8 @@ function bare(word: string): string {
 }
 
 /**
- * Whether the terms of the claim are a contiguous sequence in the quote. Words between them could change the meaning: "A is 5 and B is 7"
- * does not support "A is 7".
+ * Whether the terms of the claim occur in the quote next to each other and in the same order. Words between them could change the meaning:
+ * "A is 5 and B is 7" does not support "A is 7".
  */
 function standsIn(claim: string, quote: string): boolean {
   const own = [...termsOf(claim)].map(({ term }) => term)
@@ -167,7 +164,7 @@ function countOf(pattern: RegExp, text: string): number {
   return text.match(pattern)?.length ?? 0
 }
 
-/** Normalizes a text for comparison: collapses white space and removes final punctuation. */
+/** Normalizes white space and final punctuation of a text for comparison. */
 export function plain(text: string): string {
   return text
     .replace(/\s+/g, ' ')

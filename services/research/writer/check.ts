@@ -5,7 +5,7 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import type { Ask, Asker } from './ask.ts'
 import type { Judge } from './judge.ts'
 
-/** Maximum claims per call that rewrites. */
+/** Maximum claims in one call that asks the model to rewrite them. */
 const REWRITES_MAX = 10
 const TEXT_CHARS_MAX = 500
 
@@ -19,7 +19,6 @@ const SYSTEM = `Each claim failed a check against its quotes, for the reason giv
 their words as it can be: the same numbers, names, conditions and negations. Leave out an id whose quotes cannot support any such
 claim.`
 
-/** A checked claim. The reason of its failure is undefined if the claim passed. */
 interface Checked {
   readonly claim: Claim
   readonly reason: string | undefined
@@ -47,7 +46,7 @@ export async function checkClaims(
   })
 }
 
-/** Checks mechanically first. The judge decides only on undecided claims and cannot override a refusal. */
+/** Checks claims without a model first. The judge then decides only on undecided claims, so it cannot override a refusal. */
 async function checkAll(judge: Judge, claims: readonly Claim[], round: string): Promise<Checked[]> {
   const verdicts = await runYielding(verdictsOn(claims))
   const open = claims.filter((_, at) => verdicts[at]?.verdict === 'undecided')

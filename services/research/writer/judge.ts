@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { Claim } from '#services/research/draft.ts'
 import type { Ask, Asker } from './ask.ts'
 
-/** Judgement of a claim. `unchecked`: the judge gave no clear verdict, or not in time. */
+/** Decision of the judge on a claim. `unchecked`: the judge gave no clear verdict, or was too late. */
 export type Judgement = 'supported' | 'not_supported' | 'unchecked'
 
 /** Decides on claims that the mechanical check leaves undecided. @returns One judgement per claim, in order */
@@ -20,7 +20,7 @@ const SYSTEM = `Judge for each claim whether its quotes state it. supported: a c
 claim. not_supported: a part of it is missing in the quotes, or they say otherwise, in number, name, condition, negation, cause or
 degree. unsure: you cannot tell. Give one verdict for each id.`
 
-/** A judge that calls a model. Claims without a clear verdict get a second call. */
+/** Returns a judge that calls a model. Claims without a clear verdict are sent to the model a second time. */
 export function modelJudge(asker: Asker): Judge {
   return async (claims, round) => {
     const first = await judgeAll(asker, claims, `judge.${round}`)
@@ -45,7 +45,7 @@ async function judgeAll(asker: Asker, claims: readonly Claim[], key: string): Pr
   const answers = await asker.askAll(asks)
   return claims.map((_, at) => {
     const verdicts = answers[Math.floor(at / PAIRS_MAX)]?.verdicts.filter(({ id }) => id === `p${(at % PAIRS_MAX) + 1}`)
-    // Two verdicts on one claim count as none.
+    // If the model returns two verdicts on one claim, then neither counts.
     const [verdict] = verdicts?.length === 1 ? verdicts : []
     return verdict === undefined || verdict.verdict === 'unsure' ? 'unchecked' : verdict.verdict
   })

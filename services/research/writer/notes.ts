@@ -6,12 +6,11 @@ import type { Weights } from '#services/research/question.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import type { Ask, Asker } from './ask.ts'
 
-/** Maximum quotes in one call, and maximum claims in its answer. */
 const QUOTES_MAX = 20
 const CLAIMS_MAX = 8
 const CLAIM_CHARS_MAX = 500
 const PER_CLAIM_MAX = 3
-/** Weight of a quote's relevance to the part; the rest (0.4) is the weight of its score for the whole question. */
+/** Quotes of a part are ranked by 0.6 × relevance to the part + 0.4 × score for the whole question. */
 const PART_SHARE = 0.6
 
 const Notes = z.strictObject({
@@ -35,7 +34,7 @@ export interface PartNotes {
 }
 
 /**
- * Has a model derive claims from quotes, in one call per part. Each claim names the ids of its quotes.
+ * Calls a model once per part to derive claims from quotes. Each claim names the ids of its quotes.
  *
  * @returns Parts that have claims; undefined if every call failed
  */
@@ -73,7 +72,6 @@ function quotesFor(part: string, candidates: readonly Candidate[], weights: Weig
     .map(({ quote }) => quote)
 }
 
-/** A claim with the quotes it names; empty if it names a quote that was not in its prompt. */
 function cited(
   { text, quotes: names }: { text: string; quotes: string[] },
   ids: ReadonlyMap<string, Candidate>,

@@ -22,7 +22,6 @@ const SYSTEM = `Plan how to research the question. Give 1 to ${PARTS_MAX} parts 
 with 1 to ${QUERIES_MAX} search queries of a few words. Earlier turns of the conversation say what the question refers to. Queries are plain
 words: no addresses, no operators.`
 
-/** Has a model divide a question into parts with queries; undefined if the model fails. */
 export async function planResearch(asker: Asker, { question, context }: ResearchRequest): Promise<Plan | undefined> {
   const data = { question, earlier_turns: context }
   const plan = await asker.ask({
@@ -33,7 +32,7 @@ export async function planResearch(asker: Asker, { question, context }: Research
     tokensMax: 1_500,
     timeShare: TIME_SHARE,
   })
-  // Drop parts with an address. The model can only copy it from the conversation, and the query would find that page, not an answer.
+  // A model can only have copied an address from the conversation. A query with it would find that page, so the part is dropped.
   const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasLink))
   return parts === undefined || parts.length === 0 ? undefined : { parts }
 }

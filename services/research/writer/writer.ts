@@ -99,7 +99,7 @@ function fallback({ quotes }: Claim): Claim | undefined {
 
 type Composed = Pick<Draft, 'summary' | 'sections'>
 
-/** Has a model compose a report from claims. If the model fails, then the claims themselves form the report, part by part. */
+/** Calls a model to compose a report from claims. If the model fails, then the claims themselves form the report, part by part. */
 async function compose(asker: Asker, question: string, notes: readonly PartNotes[]): Promise<Composed> {
   const ids = new Map(notes.flatMap(({ claims }) => claims).map((claim, at) => [`c${at + 1}`, claim]))
   const claims = [...ids].map(([id, { text }]) => ({ id, text }))
@@ -121,7 +121,6 @@ function plainly(notes: readonly PartNotes[]): Composed {
   return { summary: first.claims, sections: [] }
 }
 
-/** A sentence with the quotes of the claims it names; empty if it names an unknown claim. */
 function founded({ text, claims: names }: z.infer<typeof Sentence>, ids: ReadonlyMap<string, Claim>): Claim[] {
   const claims = [...new Set(names)].map((name) => ids.get(name))
   if (claims.some((claim) => claim === undefined)) return []
@@ -133,7 +132,7 @@ function keyOf({ source, start }: Claim['quotes'][number]): string {
   return `${source.sha256} ${start}`
 }
 
-/** Replaces a title that has a link or a new number by "More": titles have no citations, so they must state no facts. */
+/** Replaces a title with a link or a new number by "More". Titles have no citations, so they must not state facts. */
 function titleOf(title: string, question: string): string {
   const asked = numbersIn(question).map(({ value }) => value)
   const isNew = numbersIn(title).some(({ value }) => !asked.includes(value))
