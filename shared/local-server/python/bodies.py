@@ -1,4 +1,4 @@
-"""Request bodies: read with a bound, never held in memory when they may be large."""
+"""Reads request bodies up to a maximum size. Large ones are stored on disk, not in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from errors import ApiError, ClientGone
 
 PIECE = 65_536
 FIELDS_MAX = 64
-# A reference sample of 10 s of stereo WAV is 1.8 MB, 2.4 MB as base64; there may be four.
+# A speaker sample of 10 s of stereo WAV has 1.8 MB, which is 2.4 MB in base64. A form may contain four such fields.
 FIELD_BYTES_MAX = 8 * 1024 * 1024
 JSON_BYTES_MAX = 32 * 1024 * 1024
 
@@ -30,12 +30,12 @@ class Body:
         length = headers.get("content-length", "0")
         if not self._chunked and not length.isdecimal():
             raise ApiError("invalid_request", "The Content-Length is not a number.")
-        # With chunks: what is left of the current one.
+        # Number of bytes that remain of the current chunk, or of the whole body if it is not chunked.
         self._left = 0 if self._chunked else int(length)
         self.is_complete = not self._chunked and self._left == 0
 
     def pieces(self) -> Iterator[bytes]:
-        """The body in pieces of at most 64 KiB. Raises ApiError `request_too_large` over the bound."""
+        """Yields the body in pieces of at most 64 KiB. Raises ApiError `request_too_large` above the maximum size."""
         while not self.is_complete:
             if self._chunked and self._left == 0 and not self._next_chunk():
                 return
@@ -52,7 +52,7 @@ class Body:
             yield piece
 
     def discard(self, bytes_max: int) -> None:
-        """Reads on without keeping anything, so that a client that still sends gets to read the answer."""
+        """Reads and discards the rest of the body. A client that is still sending can then read the answer."""
         self._left_max = bytes_max
         try:
             for _ in self.pieces():
@@ -75,7 +75,6 @@ class Body:
 
 
 def read_json(body: Body) -> dict:
-    """A body that must be a JSON object."""
     data = bytearray()
     for piece in body.pieces():
         data += piece
@@ -91,7 +90,7 @@ def read_json(body: Body) -> dict:
 
 
 def spool(body: Body, directory: str) -> BinaryIO:
-    """The whole body as a nameless file on disk, positioned at its start."""
+    """Stores the whole body in a file without a name, and returns the file at its start."""
     file = tempfile.TemporaryFile(dir=directory)
     for piece in body.pieces():
         file.write(piece)
@@ -101,18 +100,16 @@ def spool(body: Body, directory: str) -> BinaryIO:
 
 @dataclass
 class Form:
-    """A multipart form: text fields by name, without a trailing `[]`, and its one file."""
+    """A multipart form: its file, and its text fields by name. A trailing `[]` is removed from names."""
 
     fields: dict[str, list[str]] = field(default_factory=dict)
     file: BinaryIO | None = None
 
     def get(self, name: str) -> str | None:
-        """The last value of a field."""
         values = self.fields.get(name)
         return values[-1] if values else None
 
     def list(self, name: str) -> list[str]:
-        """All values of a field, in order."""
         return self.fields.get(name, [])
 
     def close(self) -> None:
@@ -121,7 +118,7 @@ class Form:
 
 
 def read_form(body: Body, content_type: str, directory: str) -> Form:
-    """A multipart body; the part named `file` goes to a nameless file in `directory` while it is read."""
+    """Reads a multipart body. The part `file` is stored in a file without a name in `directory`."""
     kind, options = parse_options_header(content_type)
     if kind != "multipart/form-data" or not options.get("boundary"):
         raise ApiError("unsupported_media_type", "The body must be multipart/form-data.", status=415)

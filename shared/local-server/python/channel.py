@@ -1,4 +1,4 @@
-"""Messages between the server and its child processes: one JSON object a line over a socket pair, with open files."""
+"""Messages between the server and its child processes: one JSON object per line over a socket pair, with open files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Channel:
         self.sock.sendall(line[sent:])
 
     def receive(self) -> tuple[dict, list[int]] | None:
-        """The next object with its files, which the caller must close. None: the other side has closed the channel."""
+        """Returns the next object and its files, which the caller must close; None if the channel was closed."""
         while self._lacks_line():
             if not self._fill():
                 return None
@@ -45,9 +45,9 @@ class Channel:
 
     def wait(self, client: socket.socket | None, deadline: float) -> tuple[dict, list[int]] | None:
         """
-        As receive, but gives up when the client leaves or time runs out.
+        As `receive`, but ends when the client disconnects or the deadline passes.
 
-        deadline is a time of time.monotonic(). Raises ClientGone or TimeoutError.
+        `deadline` is a time of `time.monotonic()`. Raises ClientGone or TimeoutError.
         """
         while self._lacks_line():
             wait_readable(self.sock, client, deadline)
@@ -78,7 +78,7 @@ class Channel:
 
 
 def wait_readable(sock: socket.socket, client: socket.socket | None, deadline: float) -> None:
-    """Returns when there is something to read from `sock`, its end included."""
+    """Returns when `sock` has data to read or was closed. Raises ClientGone if the client disconnects; TimeoutError."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if client is not None:
@@ -93,7 +93,7 @@ def wait_readable(sock: socket.socket, client: socket.socket | None, deadline: f
         if client is not None and client.fileno() in ready:
             if is_gone(client):
                 raise ClientGone
-            # The client sent more data before its response, so it is connected; polling again would busy-loop.
+            # The client has sent more data, so it is still connected. Polling it again would be a busy loop.
             poll.unregister(client)
 
 
@@ -105,7 +105,7 @@ def has_left(client: socket.socket) -> bool:
 
 
 def is_gone(client: socket.socket) -> bool:
-    """Whether a readable socket is at its end rather than holding data."""
+    """Whether a readable socket was closed by the other side. Otherwise it has data."""
     try:
         return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:

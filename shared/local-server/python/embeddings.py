@@ -21,10 +21,10 @@ DIMENSIONS = 384
 # an error, so texts up to 512 tokens are embedded as a whole and longer ones are refused.
 TOKENS_MAX = 512
 INPUTS_MAX = 2048
-# Refuses long texts without tokenizing them, which takes seconds for a book. Real text of this length has more than
-# 512 tokens; exceptions are blanks and a single endless word.
+# Longer texts are refused without tokenizing them, which takes seconds for a book. Text of this length has more than
+# 512 tokens, unless it consists of blanks or of a single endless word.
 CHARACTERS_MAX = 65_536
-# Maximum texts, and tokens with padding, of one run of the model. Larger batches were not faster (measured).
+# Maximum texts of one run of the model, and maximum tokens including padding. Measured: larger batches are not faster.
 BATCH_TEXTS_MAX = 16
 BATCH_TOKENS_MAX = 512
 THREADS_MAX = 4
@@ -33,13 +33,13 @@ _CHECK = ("hello", "The cat sat on the mat.", "Rates rose again in the third qua
 
 
 class Embedder:
-    """Loads on first use. Safe to use from several threads."""
+    """The embedding model, which is loaded on first use. Thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._lock = threading.Lock()
         self._threads = min(THREADS_MAX, os.cpu_count() or 1)
-        # Limits the runs of all calls. A call waits anew for each batch, so a large call does not block small ones.
+        # Limits the runs of all calls. A call waits again for each batch, so a large call does not block small ones.
         self._runs = threading.Semaphore(self._threads)
         self._session: onnxruntime.InferenceSession | None = None
         self._tokenizer: Tokenizer | None = None
@@ -47,7 +47,7 @@ class Embedder:
 
     def embed(self, texts: list[str], client: socket.socket | None) -> tuple[np.ndarray, list[int]]:
         """
-        One row of little-endian float32 and length 1 for each text, and how many tokens each has.
+        Returns a unit vector of little-endian float32 for each text, and the number of tokens of each text.
 
         Equal texts give exactly equal vectors in every batch. Raises ApiError `context_length_exceeded` with the text's
         `index`, and ClientGone if the caller disconnects.
@@ -81,14 +81,14 @@ class Embedder:
             if self._session is not None:
                 return
             tokenizer = Tokenizer.from_file(os.path.join(self._directory, "tokenizer.json"))
-            # The file cuts at 128 tokens and fills up to them.
+            # The settings in the file truncate and pad every text to 128 tokens.
             tokenizer.no_truncation()
             tokenizer.no_padding()
             options = onnxruntime.SessionOptions()
-            # Two threads in one run cost twice the CPU for a third more speed: runs share the cores instead.
+            # A run with two threads takes twice the CPU but is only a third faster, so runs share the cores.
             options.intra_op_num_threads = 1
             options.inter_op_num_threads = 1
-            # The arena keeps what the longest text ever needed, for each thread.
+            # The arena would keep, per thread, as much memory as the longest text has ever needed.
             options.enable_cpu_mem_arena = False
             self._tokenizer = tokenizer
             session = onnxruntime.InferenceSession(
@@ -99,10 +99,9 @@ class Embedder:
 
     def _measure_batch(self, session: onnxruntime.InferenceSession) -> int:
         """
-        The batch size: one, unless a test on this machine shows that batches give bit-identical vectors.
+        Returns the batch size: 1, unless a test on this machine shows that batches give bit-identical vectors.
 
-        Rows are independent. However, the number of rows may select another multiplication kernel in float32, which
-        rounds differently.
+        A batch with more rows may use another float32 multiplication kernel, which rounds differently.
         """
         encodings = self._tokenizer.encode_batch(list(_CHECK) * 5)
         alone = np.concatenate([_vectors(session, [encoding]) for encoding in encodings])
@@ -112,7 +111,7 @@ class Embedder:
         return BATCH_TEXTS_MAX
 
     def _plan(self, encodings: list[Encoding]) -> list[list[int]]:
-        """Batches of texts of like length, as lists of their places."""
+        """Groups texts of similar length into batches. Each batch is a list of indexes."""
         batches: list[list[int]] = []
         for row in sorted(range(len(encodings)), key=lambda row: len(encodings[row].ids)):
             width = len(encodings[row].ids)
@@ -131,7 +130,7 @@ def _vectors(session: onnxruntime.InferenceSession, encodings: list[Encoding]) -
         mask[row, : len(encoding.ids)] = 1
     feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     (states,) = session.run(None, feeds)
-    # Mean over each text's own tokens, summed one text at a time: a sum over padding would round differently.
+    # Mean over the tokens of each text, without its padding. A sum that includes padding would round differently.
     rows = [states[row, : len(encoding.ids)].mean(axis=0) for row, encoding in enumerate(encodings)]
     return np.stack([row / np.linalg.norm(row) for row in rows]).astype("<f4")
 
@@ -175,7 +174,7 @@ def _texts(value: object) -> list[str]:
     for index, text in enumerate(texts):
         if not text:
             raise ApiError("empty_string", f"Input {index} is empty.", param=f"input[{index}]")
-    # Half of a surrogate pair can be written in JSON but is no text.
+    # JSON can contain half of a surrogate pair, which is no valid text, so it is replaced.
     return [text.encode("utf-8", "replace").decode() for text in texts]
 
 

@@ -17,11 +17,10 @@ class ApiError(Exception):
         self.extra = extra
 
     def body(self) -> dict:
-        """The JSON object to answer with."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code, **self.extra}
         return {"error": error}
 
 
 class ClientGone(Exception):
-    """The caller closed its connection: its work is stopped, and no response is sent."""
+    """The caller has closed its connection. Its work is stopped, and no response is sent."""

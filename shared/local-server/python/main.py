@@ -3,9 +3,9 @@ The local model server: speech, speakers, embeddings and audio decoding over HTT
 
     main.py serve --site DIR --models DIR --run DIR [--memory-bytes-max N] [--audio-seconds-max N] [...]
 
-`--run` is a private directory: the socket is DIR/http.sock, uploads are spooled in DIR/scratch. The server ends at the
-end of its standard input, so it never outlives its parent process. Its own log lines go to standard error as JSON;
-other lines there come from libraries. The commands `decode` and `speak` are its child processes.
+`--run` is a private directory: the socket is DIR/http.sock, and uploads are stored in DIR/scratch. The server ends when
+its standard input is closed, so it never outlives its parent process. The server logs JSON lines to standard error;
+other lines there come from libraries. The commands `decode` and `speak` start its child processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import threading
 
 HERE = os.path.dirname(os.path.realpath(__file__))
-# The assembler of system call filters is the sandbox's.
+# The code sandbox contains the assembler of system call filters, which this server uses too.
 SANDBOX = os.path.join(os.path.dirname(os.path.dirname(HERE)), "sandbox", "python")
 BACKLOG = 64
 
@@ -27,11 +27,11 @@ BACKLOG = 64
 def main() -> None:
     """Runs the process that the first argument names: `serve`, `decode` or `speak`."""
     options = _options()
-    # Ctrl-C in a terminal signals the whole group. The parent drains first and then ends this process by SIGTERM.
+    # Ctrl-C in a terminal signals the whole process group. The parent drains first, then sends SIGTERM to this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # -I keeps every other place off the path.
+    # The flag -I removes all directories of the user from the module path, so these are added here.
     sys.path[:0] = [HERE, SANDBOX, options.site]
-    # faster-whisper imports it to download models, which nothing here does; it is not installed.
+    # faster-whisper imports this package to download models. The server downloads nothing, so the package is absent.
     sys.modules["huggingface_hub"] = type(sys)("huggingface_hub")
     if options.role == "decode":
         from audio import server
@@ -87,7 +87,7 @@ def _listen(path: str) -> socket.socket:
 
 
 def _end_with_input() -> None:
-    """Ends the process with its standard input. Children then end too, because the kernel closes their channels."""
+    """Ends the process when its standard input is closed. The kernel then closes the channels of its children."""
     while os.read(0, 4096):
         pass
     os._exit(0)

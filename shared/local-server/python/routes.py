@@ -29,14 +29,12 @@ from speech.speech import Speech
 IDLE_SECONDS = 60
 CONNECTIONS_MAX = 128
 RATES = (8_000, 48_000)
-# Of a call that asks for no bound of its own.
+# Maximum length of audio for a call that sets none: unlimited in practice, so that the limit of the server applies.
 SECONDS_MAX = "9999999"
 
 
 @dataclass(frozen=True)
 class Services:
-    """What the handlers work with."""
-
     embedder: Embedder
     decoder: Decoder
     speech: Speech
@@ -45,13 +43,13 @@ class Services:
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """One thread for each connection, up to a bound; more wait in the socket's backlog."""
+    """Handles each connection in a thread. Beyond CONNECTIONS_MAX, connections wait in the backlog of the socket."""
 
     daemon_threads = True
     request_queue_size = 64
 
     def __init__(self, listening: socket.socket, services: Services) -> None:
-        # The constructor of UnixStreamServer would make a socket, which this process may no longer do.
+        # The constructor of UnixStreamServer would create a socket, which this confined process is not permitted to do.
         socketserver.BaseServer.__init__(self, listening.getsockname(), Handler)
         self.socket = listening
         self.services = services
@@ -72,7 +70,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, request after request."""
+    """One connection, which may send several requests one after another."""
 
     protocol_version = "HTTP/1.1"
     timeout = IDLE_SECONDS
@@ -203,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _stream(self, events: Iterator[dict]) -> None:
-        # The first event may still fail; then the answer is an ordinary error.
+        # If the first event fails, then no header was sent yet, so the answer is an ordinary error.
         first = next(events)
         self._is_streaming = True
         self._begin(200, "text/event-stream")
@@ -236,7 +234,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _wav_header(length: int, rate: int) -> bytes:
-    """RIFF, PCM, mono, 16 bits."""
+    """WAV header for mono 16-bit PCM."""
 
     def number(value: int, size: int) -> bytes:
         return value.to_bytes(size, "little")

@@ -24,7 +24,7 @@ class Slots:
 
     @contextlib.contextmanager
     def take(self, client: socket.socket | None) -> Iterator[None]:
-        """Waits for a slot. Raises ApiError `overloaded` if too many wait, ClientGone if the caller disconnected."""
+        """Waits for a slot. Raises ApiError `overloaded` if too many callers wait, or ClientGone."""
         with self._lock:
             if self._inside >= self._inside_max:
                 raise ApiError("overloaded", "Too many calls wait for the local model server.", status=503)

@@ -1,1 +1,1 @@
-"""Audio files to samples: the decoder, the fork server that it runs in, and the way to it."""
+"""Converts audio files to samples: the decoder, the fork server in which it runs, and the client of that server."""

@@ -1,7 +1,7 @@
 """
-Decodes one file of unknown origin with FFmpeg (PyAV), in a process that exists for it alone.
+Decodes one untrusted file with FFmpeg (PyAV), in a process of its own.
 
-A file cannot exceed the limits of time, memory and output. A file also cannot make FFmpeg open anything else: the
+A file cannot exceed the limits of time, memory and output. A file also cannot make FFmpeg open other files: the
 demuxers and decoders below follow no references, and the process cannot open files.
 """
 
@@ -24,7 +24,7 @@ import numpy as np  # noqa: E402
 
 from audio.mixing import BLOCK, Mixer, NotNumbers, Writer  # noqa: E402
 
-# FFmpeg's names of the nine formats that are accepted; m4a and mp4 are one, mp3, mpga and MPEG audio are one.
+# FFmpeg's names of the accepted formats. m4a and mp4 have one name, and so have mp3, mpga and MPEG audio.
 DEMUXERS = {"wav": "wav", "mp3": "mp3", "flac": "flac", "ogg": "ogg", "mov": "mp4", "matroska": "webm", "mpeg": "mpeg"}
 # Formats with an exact duration in the header.
 EXACT = ("flac", "mov", "matroska")
@@ -42,27 +42,27 @@ OPTIONS = {
     "enable_drefs": "0",
 }
 SECONDS_MIN = 0.1
-# A lower rate makes hours of a few bytes. Telephones have 8,000, and studios 192,000.
+# In Hz. With a lower rate, a few bytes would be hours of audio. Telephones use 8,000 and studios up to 192,000.
 RATES = (4_000, 384_000)
 CHANNELS_MAX = 8
-# Maximum consecutive packets without sound; then the file is refused.
+# A file with more consecutive packets without sound is refused.
 SOUNDLESS_PACKETS_MAX = 10_000
-# Floating-point codecs: samples may be NaN or above full scale.
+# Sample formats in floating point. Such samples may be NaN or above full scale.
 FLOATS = ("flt", "fltp", "dbl", "dblp")
 # Maximum share of samples that are NaN.
 NOT_NUMBERS_MAX = 0.5
-# A RIFF header of a stream declares a size near the maximum integer; such a size is ignored.
+# If a file was written as a stream, then its RIFF header declares a size near the maximum integer, which is ignored.
 RIFF_SIZELESS = 0x7FFF_0000
-# Codecs declare some padding that is not heard.
+# The declared duration may exceed the real one by this much, because codecs count padding.
 DECLARED_SLACK_SECONDS = 1.0
-# Part that may be missing: many writers round, or count padding.
+# Fraction of the declared length that may be missing, because many writers round it or count padding.
 MISSING_MAX = 0.1
 
 NOT_AUDIO = "The file is not audio in one of the supported formats, or it is damaged."
 
 
 class Refused(Exception):
-    """The file is refused. `code` is an error code of the API; `internal_error` if the file is not the cause."""
+    """The file is refused. `code` is an error code of the API, or `internal_error` if the file is not the cause."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ class Limits:
 
 
 def load() -> None:
-    """Imports all of PyAV, which loads parts of itself on first use: later the process may open no file."""
+    """Imports all modules of PyAV. PyAV loads some of them on first use, when the process may no longer open files."""
     for module in pkgutil.walk_packages(av.__path__, "av."):
         if "__" not in module.name:
             importlib.import_module(module.name)
@@ -90,9 +90,9 @@ def load() -> None:
 
 def decode(source: BinaryIO, target: BinaryIO | None, limits: Limits) -> dict:
     """
-    Writes mono signed 16-bit samples of `limits.rate` to `target`, and gives what the file is.
+    Writes mono signed 16-bit samples at `limits.rate` to `target`, and returns facts about the file.
 
-    Returns duration (seconds, of what was decoded), container, codec, channels and sample_rate (of the file).
+    The facts are `duration` (seconds of decoded audio), `container`, `codec`, `channels` and `sample_rate` of the file.
     Raises Refused.
     """
     size = os.fstat(source.fileno()).st_size
@@ -105,7 +105,7 @@ def decode(source: BinaryIO, target: BinaryIO | None, limits: Limits) -> dict:
             return _decode(container, target, limits)
     except MemoryError:
         raise Refused("invalid_audio", "The file needs too much memory to decode.") from None
-    # PyAV raises OSError and ValueError of its own, and passes on what FFmpeg could not read.
+    # For a file that FFmpeg cannot read, PyAV raises errors of FFmpeg, but also OSError and ValueError.
     except (av.error.FFmpegError, OSError, ValueError, OverflowError, RuntimeError, EOFError):
         raise Refused("invalid_audio", NOT_AUDIO) from None
 
@@ -121,7 +121,7 @@ def _decode(container: av.container.InputContainer, target: BinaryIO | None, lim
     if context is None or context.name not in DECODERS:
         raise Refused("invalid_audio", "The audio is in a coding that is not supported.")
     context.thread_count = 1
-    # Some containers leave it to their packets, where it is looked at again.
+    # Some containers do not declare rate and channels. They are then checked when frames are decoded.
     _require_shape(context.sample_rate or RATES[0], context.channels or 1)
     facts = {
         "container": DEMUXERS[container.format.name.split(",")[0]],
@@ -147,7 +147,7 @@ def _decode(container: av.container.InputContainer, target: BinaryIO | None, lim
 
 
 def _riff_bytes(source: BinaryIO) -> int:
-    """How long a WAV file says it is; 0 for other files, and for those that were written without knowing it."""
+    """Size that the header of a WAV file declares; 0 for other files and for files written as a stream."""
     head = os.pread(source.fileno(), 8, 0)
     size = int.from_bytes(head[4:], "little")
     return size + 8 if head[:4] == b"RIFF" and size < RIFF_SIZELESS else 0
@@ -162,7 +162,7 @@ def _require_shape(rate: int, channels: int) -> None:
 
 
 def _require_declared(seconds: float, limits: Limits) -> None:
-    """Before anything is decoded, which takes a while for hours of silence."""
+    """Refuses a declared duration that is too long before decoding, which takes long for hours of silence."""
     if seconds > limits.seconds_max + DECLARED_SLACK_SECONDS:
         raise _too_long(limits)
 
@@ -174,7 +174,7 @@ def _too_long(limits: Limits) -> Refused:
 
 
 def _declared_seconds(container: av.container.InputContainer, stream: av.AudioStream, formats: tuple[str, ...]) -> float:
-    """How long the file says the audio is; 0 when it does not say, or is none of these formats."""
+    """Duration that the file declares; 0 if it declares none or is in another format than `formats`."""
     if container.format.name.split(",")[0] not in formats:
         return 0
     if stream.duration is not None and stream.time_base is not None:
@@ -191,13 +191,13 @@ def _copy_samples(
         try:
             frames = packet.decode()
         except av.error.InvalidDataError:
-            # A damaged packet is a gap, as in any player; a file of nothing else has no samples and is refused.
+            # A damaged packet becomes a gap, as in any player. A file without any good packet is refused later.
             frames = []
         soundless = 0 if frames else soundless + 1
         if soundless > SOUNDLESS_PACKETS_MAX:
             raise Refused("invalid_audio", NOT_AUDIO)
         for frame in frames:
-            # A stream may change its shape on the way, and the resampler would refuse it.
+            # Format, layout or rate may change within a stream, and each needs a resampler of its own.
             if shape != (shape := (frame.format.name, frame.layout.name, frame.sample_rate)) or channels is None:
                 _require_shape(frame.sample_rate, frame.layout.nb_channels)
                 if channels:
@@ -212,13 +212,13 @@ def _copy_samples(
 
 
 class _Channels:
-    """Frames of one shape, on their way to one channel."""
+    """Converts frames of one format, layout and rate to mono samples."""
 
     def __init__(self, frame: av.AudioFrame, rate: int, writer: Writer) -> None:
         self._layout = frame.layout
         self._numbers = NotNumbers() if frame.format.name in FLOATS else None
         self._count = frame.layout.nb_channels
-        # Not planar: PyAV fails on planes of a layout that has no name.
+        # The format is not planar, because PyAV fails on the planes of a layout without a name.
         self._resampler = av.AudioResampler(format="flt", layout=frame.layout, rate=rate)
         self._mixer = Mixer(self._count)
         self._writer = writer
@@ -263,7 +263,7 @@ class _Channels:
 
 @contextlib.contextmanager
 def _full_disk_told() -> Iterator[None]:
-    """Distinguishes a full disk from an unreadable file: both raise OSError."""
+    """Reports a full disk as `internal_error`. An unreadable file raises OSError too, but outside of this context."""
     try:
         yield
     except OSError:

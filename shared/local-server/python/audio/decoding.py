@@ -1,4 +1,4 @@
-"""Turns uploaded audio into samples, through the fork server that decodes."""
+"""Converts uploaded audio to samples, by the fork server of the decoder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RATE = 16_000
 CPU_SECONDS = 120
 WALL_SECONDS = 300
 MEMORY_BYTES = 1 << 30
-# Files decoded at once, and files that may wait for their turn.
+# Maximum files that are decoded at once, and maximum files that wait.
 AT_ONCE = max(1, min(4, os.cpu_count() or 1))
 WAITING_MAX = 64
 
 
 @dataclass
 class Audio:
-    """Decoded audio: a nameless file of mono signed 16-bit samples, and what the upload was. Close it."""
+    """Decoded audio: a file without a name of mono signed 16-bit samples, and facts about the upload. Close it."""
 
     samples: BinaryIO
     rate: int
@@ -93,7 +93,7 @@ class Decoder:
         return found[0]
 
     def _channel(self) -> Channel:
-        """The fork server's channel. Call it under the lock."""
+        """Returns the channel of the fork server, which is started if needed. The caller has the lock."""
         if self._server is not None:
             process, channel = self._server
             if process.poll() is None:

@@ -13,27 +13,27 @@ from typing import BinaryIO
 
 import numpy as np
 
-# Channels are compared, and written, in blocks of so many samples: half a second of speech.
+# Channels are compared and written in blocks of this many samples, which is half a second of speech.
 BLOCK = 8_000
-# Part that the sums over earlier blocks keep: they halve in some five seconds.
+# Each block multiplies the sums over earlier blocks by this factor, so they halve in about five seconds.
 MEMORY = 0.93
-# Correlation with the loudest channel below which a channel is turned over, and above which it is turned back.
+# A channel is inverted if its correlation with the loudest one is below the first value. Above the second it is not.
 AGAINST, ALONG = -0.2, 0.2
-# Part of the loudest channel's energy below which a mix has lost the voice all the same.
+# If a mix has less than this fraction of the loudest channel's energy, then it has lost the voice.
 LOST = 0.05
-# Samples of floating point: the level that this part of a block stays below is brought down to half of full scale.
+# For samples in floating point: the level below which this fraction of a block stays becomes half of full scale.
 LOUD = 0.95
 HEADROOM = 2.0
-# Energy of second differences to that of the samples, at 16 kHz: less is below some 180 Hz.
+# Ratio of the energy of second differences to that of the samples, at 16 kHz. A sound below about 180 Hz has less.
 RUMBLE = 2e-5
-# Largest sample that is a number: some writers leave samples at the scale of 32-bit integers.
+# Larger samples count as invalid. The limit is high, because some writers use the scale of 32-bit integers.
 NUMBER_MAX = 1e10
-# Blocks of the file that are read again when it is scaled down.
+# Size of the blocks in which a file is read and written again to scale it down.
 AGAIN_BYTES = 1 << 20
 
 
 class Mixer:
-    """The channels of one stream. Blocks are float arrays of channels by samples."""
+    """Mixes the channels of one stream. A block is a float array of shape (channels, samples)."""
 
     def __init__(self, count: int) -> None:
         self._products = np.zeros((count, count))
@@ -42,14 +42,14 @@ class Mixer:
         self._offsets: np.ndarray | None = None
 
     def mix(self, block: np.ndarray) -> np.ndarray:
-        """One channel for a block of many, about as loud as the loudest of them, without a constant offset."""
+        """Mixes a block to one channel, about as loud as the loudest channel and without a constant offset."""
         channels = block.astype(np.float64)
         means = channels.mean(axis=1, keepdims=True)
         self._offsets = means if self._offsets is None else MEMORY * self._offsets + (1 - MEMORY) * means
         channels -= self._offsets
         if len(channels) == 1:
             return channels[0]
-        # Second differences have next to nothing of a hum, which would outweigh the voice.
+        # Second differences contain almost no hum, which would otherwise outweigh the voice.
         voice = np.diff(channels, n=2)
         self._products = MEMORY * self._products + voice @ voice.T
         self._energies = MEMORY * self._energies + (channels * channels).sum(axis=1)
@@ -60,7 +60,7 @@ class Mixer:
         correlations = self._products[loudest] / np.sqrt(np.maximum(energies * energies[loudest], 1e-30))
         self._signs[correlations < AGAINST] = -1
         self._signs[correlations > ALONG] = 1
-        # Of one channel that speaks and five that are silent, the sum is the one.
+        # The weights keep the loudness: if only one of six channels has speech, then the mix equals that channel.
         weights = self._signs * (energies > 0) / (energies.sum() / energies[loudest])
         mixed = weights @ voice
         if mixed @ mixed < LOST * (voice[loudest] @ voice[loudest]):
@@ -68,20 +68,20 @@ class Mixer:
         return weights @ channels
 
     def _is_voice(self) -> np.ndarray:
-        """False for channels of rumble alone, as that of a subwoofer is; unless all of them are."""
+        """False for channels that contain only rumble, such as that of a subwoofer. If all do, then all are True."""
         is_voice = np.diag(self._products) > RUMBLE * self._energies
         return is_voice if is_voice.any() else ~is_voice
 
 
 class NotNumbers:
-    """Replaces samples that are no numbers, or far too large for any, by what their neighbours suggest."""
+    """Replaces samples that are NaN or far too large by interpolating between their neighbours."""
 
     def __init__(self) -> None:
         self.samples = 0
         self.replaced = 0
 
     def replace(self, samples: np.ndarray) -> np.ndarray:
-        """Takes and gives channels by samples."""
+        """Argument and result have the shape (channels, samples)."""
         self.samples += samples.shape[1]
         sizes = np.abs(samples)
         if sizes.max(initial=0) < NUMBER_MAX:
@@ -103,7 +103,7 @@ def _filled(channel: np.ndarray, holes: np.ndarray, places: np.ndarray) -> np.nd
 
 
 class Writer:
-    """Writes samples as signed 16-bit numbers, and scales the file down when louder ones follow than full scale."""
+    """Writes samples as signed 16-bit numbers. If samples exceed full scale, the file is scaled down."""
 
     def __init__(self, target: BinaryIO | None) -> None:
         self._target = target
@@ -111,7 +111,7 @@ class Writer:
         self.samples = 0
 
     def write(self, block: np.ndarray, may_be_over: bool) -> None:
-        """Appends a block. Only samples of floating point may be over full scale."""
+        """Appends a block. `may_be_over` is True for samples in floating point, which may be above full scale."""
         self.samples += len(block)
         if self._target is None or len(block) == 0:
             return
@@ -123,7 +123,7 @@ class Writer:
         level = float(np.quantile(np.abs(block), LOUD))
         if level <= self._scale:
             return
-        # Each time by 4 at least, so that a file that grows louder and louder is not read again for each block.
+        # By at least 4 each time. A file that becomes louder and louder would otherwise be rewritten for each block.
         scale = max(level * HEADROOM, self._scale * 4)
         self._target.flush()
         descriptor, factor = self._target.fileno(), self._scale / scale

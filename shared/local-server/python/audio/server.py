@@ -1,7 +1,7 @@
 """
-The fork server of the decoder: holds PyAV, no model and no secret, and forks one process for each file.
+The fork server of the decoder forks one process for each file. PyAV is loaded, but no model and no secret.
 
-Requests arrive on the channel at descriptor 0: {limits} with three files, the source, the target and a socket for the
+A request on the channel at descriptor 0 contains the limits and three files: source, target and a socket for the
 reply. If the server closes its end of that socket, the decoding process is killed.
 """
 
@@ -35,7 +35,7 @@ class Child:
 
 
 def main() -> None:
-    """Serves until the channel ends, then kills what still runs."""
+    """Serves until the channel is closed, then kills the processes that still run."""
     asks = Channel(socket.socket(fileno=0))
     wake, waker = os.pipe()
     os.set_blocking(wake, False)
@@ -81,7 +81,7 @@ def _reap(children: list[Child]) -> None:
         children.remove(child)
         try:
             if status != 0:
-                # Killed by a resource limit, or crashed in a decoder of FFmpeg.
+                # A resource limit killed the process, or a decoder of FFmpeg crashed.
                 _answer(child.answer, {"code": "invalid_audio", "message": TOO_COSTLY})
         except OSError:
             pass
@@ -121,7 +121,7 @@ def _run(limits: Limits, source: int, target: int, sock: socket.socket) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         confinement.lower_limit(name, value)
-    # Not closed: closing would retry writes that a full disk refused, and the process ends soon anyway.
+    # The file is not closed here, because closing would repeat writes that a full disk refused. The process ends soon.
     samples = os.fdopen(target, "wb", buffering=1 << 18)
     with os.fdopen(source, "rb") as audio:
         filters.allow_only_computing()

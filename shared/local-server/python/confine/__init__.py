@@ -1,1 +1,1 @@
-"""What is taken from a process before it meets any input."""
+"""Removes rights from a process before it reads any input."""

@@ -1,8 +1,8 @@
 """
 Removes network, other files and privileges from this process before it reads any input.
 
-The server also runs where the system lacks these means: `confine` returns the result, and the server logs it. Three
-independent layers block the network: a network namespace, the seccomp filter, and Landlock for TCP.
+If the system lacks some of these means, then the server runs anyway and logs the result of `confine`. Three independent
+layers block the network: a network namespace, the seccomp filter, and Landlock for TCP.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_A
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x0800_0000, 0x1000_0000, 0x4000_0000
 CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x2008_0522, 2
 NOBODY = 65_534
-# What becoming nobody would come to: all is readable, not all is, or this root may not (a container without setuid).
+# Result of an attempt to become the user nobody: all files are readable, some are not, or the change is refused (in a
+# container without setuid).
 CAN_READ, CANNOT_READ, CANNOT_BE = range(3)
 FILES_MAX = 512
-# Where libraries, time zones and facts about the processor are. /proc is not among them: it shows other processes.
+# Paths of libraries, time zones and facts about the processor. Other parts of /proc would show other processes.
 SYSTEM = [
     "/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/proc/cpuinfo",
     "/proc/meminfo", "/sys/devices/system/cpu", "/sys/devices/system/node", "/dev/urandom", "/dev/random",
@@ -31,18 +32,18 @@ SYSTEM = [
 
 
 def lower_limit(name: int, value: int) -> None:
-    """Sets a resource limit, also the hard one, but never above what it was."""
+    """Sets the soft and hard value of a resource limit, but never above the present hard value."""
     _, hard = resource.getrlimit(name)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     try:
         resource.setrlimit(name, (value, value))
     except (OSError, ValueError):
-        # macOS refuses some; the clock and the cap on the output are kept by others.
+        # macOS refuses some limits. Other code limits the time and the size of the output.
         pass
 
 
 def limit_memory(bytes_max: int) -> None:
-    """Caps private memory. Address space that is only reserved, as threads do, is not counted (Linux 4.7)."""
+    """Limits private memory. Address space that is only reserved, as by threads, does not count (Linux 4.7)."""
     lower_limit(resource.RLIMIT_DATA, bytes_max)
 
 
@@ -54,10 +55,10 @@ def die_with_parent() -> None:
 
 def confine(readable: list[str], scratch: str) -> dict:
     """
-    Confines this process and all its children to `readable`, `scratch` (which becomes theirs) and no network.
+    Limits this process and all its children to the paths `readable` and the directory `scratch`, without network.
 
-    Call it before any thread is started. In the result, `network` and `files` name the means, or are "open"; `user` is
-    the user of the process; `is_complete` is False if any restriction is missing.
+    Call this before any thread is started. In the result, `network` and `files` name the restrictions, or are "open".
+    `user` is the user of the process. `is_complete` is False if a restriction is missing.
     """
     for name, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES_MAX)):
         lower_limit(name, value)
@@ -81,9 +82,9 @@ def confine(readable: list[str], scratch: str) -> dict:
 
 
 def _leave_network(libc: ctypes.CDLL) -> bool:
-    """Into a network namespace without interfaces: as root at once, else as root of a user namespace of one user."""
+    """Enters a network namespace without interfaces. Without root, this needs a user namespace with one user."""
     if os.geteuid() == 0:
-        # Not through a user namespace: there only one user exists, and root could not become another.
+        # A user namespace is not used here. Only one user exists in it, so root could not become nobody later.
         return libc.unshare(CLONE_NEWNET | CLONE_NEWIPC) == 0
     user, group = os.geteuid(), os.getegid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC) != 0:
@@ -95,7 +96,7 @@ def _leave_network(libc: ctypes.CDLL) -> bool:
 
 
 def _try_nobody(paths: list[str], scratch: str) -> int:
-    """Asked by trying, in a process that becomes nobody: directories above may be closed to others."""
+    """Tries in a child process whether nobody can read the paths. Directories above them may be closed to others."""
     os.chmod(os.path.dirname(scratch), 0o711)
     child = os.fork()
     if child == 0:
@@ -118,11 +119,11 @@ def _become_nobody() -> None:
 
 def _drop_privileges(libc: ctypes.CDLL, nobody: int, has_landlock: bool, scratch: str) -> None:
     """
-    From root to nobody without capabilities; everybody else only loses those of a user namespace.
+    Changes from root to nobody and drops all capabilities. Another user only drops those of its user namespace.
 
-    Where nobody cannot reach the model files (a home directory closed to others), the right to read past directory
-    permissions is kept, if Landlock bounds what that right is good for. Without Landlock it stays root, but without
-    any capability.
+    If nobody cannot read the model files (in a home directory closed to others), then one capability is kept, which
+    ignores directory permissions. Landlock then limits the readable paths. Without Landlock, the process stays root
+    but has no capability.
     """
     if nobody == CANNOT_BE or (nobody == CANNOT_READ and not has_landlock):
         _set_capabilities(libc, 0)
@@ -139,5 +140,5 @@ def _drop_privileges(libc: ctypes.CDLL, nobody: int, has_landlock: bool, scratch
 
 def _set_capabilities(libc: ctypes.CDLL, mask: int) -> None:
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
-    # Effective, permitted, inheritable; then the same for the upper 32.
+    # Effective, permitted and inheritable capabilities: first the lower 32 bits, then the upper 32.
     libc.capset(header, struct.pack("=IIIIII", mask, mask, mask, 0, 0, 0))

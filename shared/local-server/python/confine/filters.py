@@ -1,4 +1,4 @@
-"""System calls that are denied, by filters (Linux, x86-64 and AArch64). Denied calls fail with EPERM."""
+"""Filters that deny system calls (Linux, x86-64 and AArch64). Denied calls fail with EPERM."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from seccomp import assembler, calls
 from seccomp.assembler import ALLOW, ARGUMENTS, DENY, JUMP_BITS, JUMP_EQUAL, LOAD, RETURN, UNKNOWN, Rule
 
-# Every CLONE_NEW flag: a process in a new user namespace has capabilities again.
+# All CLONE_NEW flags. They are denied, because a process in a new user namespace has capabilities again.
 NAMESPACE_FLAGS = 0x7E02_0000
-# What reaches a network, other processes or more of the kernel. Sockets that exist and socket pairs still work.
+# System calls that reach a network, other processes or more of the kernel. Open sockets and socket pairs still work.
 DENIED = """
     socket connect ptrace process_vm_readv process_vm_writev mount umount2 pivot_root chroot unshare setns bpf
     perf_event_open keyctl add_key request_key userfaultfd io_uring_setup open_by_handle_at kexec_load init_module
     finit_module delete_module kcmp open_tree move_mount fsopen mount_setattr pidfd_getfd""".split()
-# All that a process needs to compute on files which are open already. newfstatat is what
-# C libraries call for fstat. Not sched_getaffinity: FFmpeg then takes the machine for one core and starts no threads.
+# System calls for computing on files that are already open. C libraries call newfstatat for fstat. sched_getaffinity is
+# missing: FFmpeg then assumes one core and starts no threads.
 COMPUTING = """
     read write close fstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn pread64 pwrite64 readv
     writev sched_yield mremap madvise nanosleep getpid exit fcntl gettimeofday sigaltstack gettid futex restart_syscall
@@ -23,17 +23,17 @@ COMPUTING = """
 
 
 def deny_dangerous() -> bool:
-    """For this process and its children: nothing in DENIED, no new namespaces. False where there is no seccomp."""
+    """Denies this process and its children the calls in DENIED and new namespaces. Returns False without seccomp."""
     return _apply(dangerous_rules)
 
 
 def allow_only_computing() -> bool:
-    """For this process: nothing but COMPUTING. It can open no file and start no process any more."""
+    """Permits this process only the calls in COMPUTING. After this, it can open no file and start no process."""
     return _apply(computing_rules)
 
 
 def dangerous_rules(column: int) -> list[Rule]:
-    """The first filter, for the processor of a column of the tables."""
+    """Rules of `deny_dangerous`. `column` selects the processor in the tables of call numbers."""
     return [
         *assembler.return_for(calls.CLONE3[column], UNKNOWN),
         *assembler.return_for_all((calls.DENIED[name] for name in DENIED), column, DENY),
@@ -46,7 +46,7 @@ def dangerous_rules(column: int) -> list[Rule]:
 
 
 def computing_rules(column: int) -> list[Rule]:
-    """The second filter."""
+    """Rules of `allow_only_computing`."""
     allowed = assembler.return_for_all((calls.ALLOWED[name] for name in COMPUTING), column, ALLOW)
     return [*allowed, (RETURN, 0, 0, DENY)]
 

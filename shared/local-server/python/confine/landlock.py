@@ -1,4 +1,4 @@
-"""Which files a process may see and change, by Landlock (Linux 5.13 and newer)."""
+"""Limits the files that a process may read and change, with Landlock (Linux 5.13 and newer)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG, PATH_BENEATH = 1, 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
-# Everything that names of files can be used for, in version 1; later versions add rights one by one.
+# All file system rights of version 1. Later versions add single rights.
 ALL = (1 << 13) - 1
 REFER, IOCTL_DEVICE = 1 << 13, 1 << 15
 TCP = 0b11
@@ -19,10 +19,10 @@ ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 def restrict(readable: list[str], writable: list[str]) -> int:
     """
-    From here on this process and its children see `readable` and change files in `writable` only, reach no TCP port,
-    and signal nobody outside. Needs no_new_privs.
+    Limits this process and its children: they read only `readable`, change files only in `writable`, reach no TCP port
+    and signal no other process. Needs no_new_privs.
 
-    Gives the version of Landlock, 0 where there is none.
+    Returns the version of Landlock; 0 if the kernel has none.
     """
     if sys.platform != "linux":
         return 0
@@ -32,7 +32,7 @@ def restrict(readable: list[str], writable: list[str]) -> int:
         return 0
     known = ALL | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
     known |= IOCTL_DEVICE if version >= 5 else 0
-    # The kernel takes a structure with fewer fields; one with more that are zero as well.
+    # The kernel accepts a structure with fewer fields, and one with more fields if these are zero.
     attributes = struct.pack("=QQQ", known, TCP if version >= 4 else 0, ABSTRACT_SOCKETS_AND_SIGNALS * (version >= 6))
     ruleset = libc.syscall(CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
@@ -51,7 +51,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        # Not every system has every path; what is not allowed is denied.
+        # The system does not have this path. Paths that are not allowed are denied, so it can be skipped.
         return
     try:
         if not os.path.isdir(path):

@@ -1,1 +1,1 @@
-"""Who speaks: voices in windows of speech, told apart and named."""
+"""Speaker diarization: finds the voices in windows of speech, distinguishes and names them."""

@@ -2,10 +2,10 @@
 Groups pieces of speech by speaker, using their voice vectors. The number of speakers is unknown.
 
 1. The closest groups of pieces are joined until the average similarity of the two closest is too low.
-2. Every piece, the short ones included, goes to the group that its voice is most like. Within one track of the
-   segmentation a change of group has a price, so that a single odd piece stays with its neighbours.
+2. Every piece, including short ones, is assigned to the group with the most similar voice. Within one track of the
+   segmentation, a change of group has a cost, so that a single differing piece stays with its neighbours.
 
-Thresholds are chosen on recordings that are not in the tests (docs/guides/transcription.md, Who speaks).
+The thresholds were chosen on recordings that are not in the tests (docs/guides/transcription.md, Who speaks).
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# Average cosine distance up to which groups are joined: within two minutes of audio, and of the whole recording.
+# Groups are joined up to this average cosine distance: within two minutes of audio, and within the whole recording.
 BLOCK_DISTANCE_MAX, DISTANCE_MAX = 0.45, 0.55
-# Groups that are compared all with all: the time grows with the third power of their number.
+# Maximum groups of which every pair is compared, because the time grows with the third power of their number.
 GROUPS_MAX = 800
-# Shorter pieces are not sure enough to begin a group.
+# The voice of a shorter piece is too uncertain to begin a group.
 SURE_SECONDS = 0.9
-# A group with less speech is a speaker only if its voice is unlike those of all speakers.
+# A group with less speech counts as a speaker only if its similarity to every other speaker is below the second value.
 SPEAKER_SECONDS, UNLIKE_MAX = 3.0, 0.3
-# In units of similarity times seconds: what a change of speaker within a track costs.
+# Cost of a change of speaker within a track, in units of similarity times seconds.
 CHANGE_COST = 0.3
-# The other pieces of a track count as so many seconds for each of its pieces.
+# For the assignment of a piece, the other pieces of its track together count as at most this many seconds.
 TRACK_SECONDS = 1.0
 
 
 @dataclass
 class Voice:
-    """A piece of speech and its voice: `vector` has the length 1, or is None where the piece is too short for one."""
+    """A piece of speech and its voice. `vector` has the length 1; None if the piece is too short."""
 
     seconds: float
     track: tuple[int, int]
     vector: np.ndarray | None
-    # Several speakers at once begin no group.
+    # True if several speakers speak at once. Such a piece begins no group.
     is_overlap: bool = False
 
 
 @dataclass
 class Group:
-    """Pieces of one speaker: the sum of their vectors, each times its seconds, is all that average linkage needs."""
+    """Pieces of one speaker. Average linkage needs only `total`, the sum of their vectors times their seconds."""
 
     total: np.ndarray
     seconds: float
@@ -50,7 +50,7 @@ class Group:
 
     @property
     def mean(self) -> np.ndarray:
-        """A vector of length 1."""
+        """Unit vector in the direction of `total`."""
         return self.total / max(1e-6, float(np.linalg.norm(self.total)))
 
 
@@ -58,7 +58,7 @@ NameOf = Callable[[np.ndarray], "str | None"]
 
 
 def groups_of(voices: Sequence[Voice], name_of: NameOf = lambda _: None) -> list[Group]:
-    """The joined pieces of a few minutes, so that an hour has few groups to join later. name_of: as for `tell_apart`."""
+    """Joins the pieces of a few minutes, so that a long recording has few groups. `name_of`: as for `tell_apart`."""
     heard = [voice for voice in voices if voice.vector is not None]
     sure = [voice for voice in heard if voice.seconds >= SURE_SECONDS and not voice.is_overlap] or heard
     return merge(
@@ -71,10 +71,10 @@ def tell_apart(
     groups: Sequence[Group], voices: Sequence[Voice], name_of: NameOf = lambda _: None
 ) -> tuple[np.ndarray, list[Group]]:
     """
-    The number of each piece's group, and the groups.
+    Returns the index of each piece's group, and the groups.
 
-    groups: those of `groups_of` for all pieces, at least one. name_of: the known speaker with this voice. Groups of
-    different names stay apart, however alike they are.
+    `groups`: results of `groups_of` for all pieces, at least one. `name_of` returns the known speaker with a voice.
+    Groups of different names are never joined, even if their voices are similar.
     """
     named = [Group(group.total, group.seconds, name_of(group.mean)) for group in _few(groups)]
     speakers = _speakers(merge(named, DISTANCE_MAX))
@@ -82,7 +82,7 @@ def tell_apart(
 
 
 def _few(groups: Sequence[Group]) -> list[Group]:
-    """Neighbours in time are joined first if there are many groups; those with the least speech begin no speaker then."""
+    """If there are too many groups, joins neighbours in time first, then drops the groups with the least speech."""
     if len(groups) <= GROUPS_MAX:
         return list(groups)
     half = GROUPS_MAX // 2
@@ -91,7 +91,7 @@ def _few(groups: Sequence[Group]) -> list[Group]:
 
 
 def _speakers(groups: Sequence[Group]) -> list[Group]:
-    """The groups that are speakers, not the uncertain pieces of others; the one with the most speech always is."""
+    """The groups that count as speakers. Short groups are probably pieces of other speakers."""
     speakers: list[Group] = []
     for group in sorted(groups, key=lambda group: -group.seconds):
         unlike = all(float(group.mean @ speaker.mean) < UNLIKE_MAX for speaker in speakers)
@@ -102,10 +102,10 @@ def _speakers(groups: Sequence[Group]) -> list[Group]:
 
 def merge(groups: Sequence[Group], distance_max: float) -> list[Group]:
     """
-    Joins the two closest groups until none are closer than `distance_max`; never groups of different names.
+    Joins the two closest groups until no two are closer than `distance_max`. Groups of different names are not joined.
 
-    The distance is average linkage on cosine distance: for unit vectors it is 1 - sum·sum / (seconds × seconds), so
-    groups of groups are joined exactly as if all their pieces were compared.
+    The distance is average linkage on cosine distance, which for unit vectors is 1 - sum·sum / (seconds × seconds).
+    Joining joined groups is therefore exact, as if all their pieces were compared.
     """
     groups = list(groups)
     if len(groups) < 2:
@@ -138,7 +138,7 @@ def _strangers(name: str | None, names: Sequence[str | None]) -> list[int]:
 
 
 def _assign(voices: Sequence[Voice], groups: Sequence[Group]) -> np.ndarray:
-    """The path through the pieces with the greatest sum of similarity times seconds."""
+    """Assigns each piece to a group, so that the sum of similarity times seconds, minus costs, is greatest."""
     means = np.stack([group.mean for group in groups])
     likeness = _vectors(voices, means.shape[1]) @ means.T
     prices = [CHANGE_COST if before.track == voice.track else 0.0 for before, voice in zip(voices, voices[1:])]
@@ -146,7 +146,7 @@ def _assign(voices: Sequence[Voice], groups: Sequence[Group]) -> np.ndarray:
 
 
 def _vectors(voices: Sequence[Voice], width: int) -> np.ndarray:
-    """Of each piece its vector times its seconds, and the voice of the rest of its track."""
+    """For each piece, its vector times its seconds, plus the weighted voice of the rest of its track."""
     own = np.zeros((len(voices), width))
     tracks: dict[tuple[int, int], np.ndarray] = {}
     for at, voice in enumerate(voices):
@@ -160,7 +160,7 @@ def _vectors(voices: Sequence[Voice], width: int) -> np.ndarray:
 
 
 def _best_path(likeness: np.ndarray, prices: Sequence[float]) -> np.ndarray:
-    """Viterbi through (pieces, groups): a change of group before a piece costs that piece's price."""
+    """Viterbi algorithm over (pieces, groups). A change of group before a piece costs the price of that piece."""
     count, groups = likeness.shape
     came_from = np.empty((count, groups), np.int32)
     best = np.zeros(groups)

@@ -1,4 +1,4 @@
-"""`POST /diarize`: who spoke when, with known speakers by sample."""
+"""`POST /diarize`: the turns of speakers. Known speakers are recognised by samples of their voices."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from speech.speech import Speech
 
 KNOWN_MAX = 4
 SECONDS_MIN, SECONDS_MAX = 2.0, 10.0
-# Decoding ends here; what is shorter, and too long, is told how long it is.
+# Decoding of a sample ends at this length. A shorter sample that is still too long is refused with its exact length.
 DECODED_SECONDS_MAX = 60
-# A decoder may give some milliseconds more or less than what was recorded.
+# A decoder may return some milliseconds more or less than were recorded.
 TOLERANCE = 0.05
 
 
 def answer(form: Form, decoder: Decoder, speech: Speech, directory: str, client: socket.socket | None) -> dict:
-    """Raises ApiError `invalid_audio` and the like for the file, `invalid_reference` with `index` for a sample."""
+    """Raises ApiError `invalid_reference` with `index` for a bad sample; errors of the decoder for the file."""
     if form.file is None:
         raise ApiError("missing_required_parameter", "file is missing.", param="file")
     names = form.list("known_speaker_names")
@@ -58,7 +58,7 @@ def _decode_reference(
 
 
 def _data_of(url: str, index: int) -> bytes:
-    """RFC 2397, base64 only: that is what audio comes in."""
+    """Decodes a data URL (RFC 2397), which must use base64."""
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64") or not comma:
         raise _invalid(index, "is not a data: URL in base64.")

@@ -1,5 +1,5 @@
 """
-Finds the turns of speakers: speech is cut into pieces of about two seconds, and each piece gets a voice vector. Pieces
+Finds the turns of speakers. Speech is cut into pieces of about two seconds, and each piece gets a voice vector. Pieces
 with similar vectors belong to one speaker.
 
 If two people speak at once, the speech is assigned to one of them.
@@ -18,24 +18,24 @@ from speakers.segmentation import Piece, Segmenter
 from speakers.voice_encoder import VoiceEncoder
 from speech.samples import RATE, to_float
 
-# Cosine similarity from which a group is a known speaker. In docs/guides/transcription.md, Who speaks, is what it was chosen on.
+# A group is a known speaker from this cosine similarity on. docs/guides/transcription.md describes its measurement.
 KNOWN_MIN = 0.7
-# Pieces of so many seconds are joined before those of the whole recording.
+# Pieces within a block of this length are joined first, and then the groups of all blocks.
 BLOCK_SECONDS = 120
-# Shorter changes of speaker are the uncertainty of the pieces' edges; shorter pauses do not end a turn.
+# The edges of pieces are uncertain, so a shorter change of speaker is ignored. A shorter pause does not end a turn.
 TURN_SECONDS_MIN = 0.3
 PAUSE_SECONDS_MAX = 0.5
 
 
 class Diarizer:
-    """The models in memory. Not for several threads."""
+    """The models in memory. Not thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._segmenter = Segmenter(os.path.join(directory, "segmentation.ort"))
         self._encoder = VoiceEncoder(os.path.join(directory, "voice.ort"))
 
     def diarize(self, samples: np.ndarray, known: dict[str, np.ndarray]) -> list[dict]:
-        """Turns in order, `{"start", "end", "speaker"}`. known: a vector of `voice_of` for each name."""
+        """Returns the turns `{"start", "end", "speaker"}` in order. `known`: a vector of `voice_of` for each name."""
         pieces, voices = [], []
         for piece, voice in self._voices(samples):
             pieces.append(piece)
@@ -47,7 +47,7 @@ class Diarizer:
         return _name(_turns(pieces, labels), [_known_name(speaker.mean, known) for speaker in speakers])
 
     def voice_of(self, samples: np.ndarray) -> np.ndarray:
-        """The voice of a sample of one speaker: the mean over its speech, of length 1. Zeros where there is none."""
+        """The voice in a sample of one speaker: the mean over its speech, as a unit vector; zeros without voice."""
         voices = [voice for _, voice in self._voices(samples) if voice.vector is not None]
         if not voices:
             whole = self._encoder.embed(to_float(samples))
@@ -70,7 +70,7 @@ def _block_groups(
 
 
 def _turns(pieces: Sequence[Piece], labels: np.ndarray) -> list[list]:
-    """[start, end, label] of one speaker each, in seconds."""
+    """Turns `[start, end, label]` of one speaker each, in seconds."""
     turns: list[list] = []
     for piece, label in zip(pieces, labels):
         _append(turns, piece.start / RATE, piece.end / RATE, int(label))
@@ -85,7 +85,7 @@ def _append(turns: list[list], start: float, end: float, label: int) -> None:
 
 
 def _absorb(turns: list[list]) -> list[list]:
-    """Gives changes that are too short to be turns to the turn before them, if it is near."""
+    """Joins a turn that is too short with the turn before it, if the pause between them is short."""
     kept: list[list] = []
     for start, end, label in turns:
         is_short = end - start < TURN_SECONDS_MIN and kept and start - kept[-1][1] <= PAUSE_SECONDS_MAX
@@ -100,7 +100,7 @@ def _known_name(voice: np.ndarray, known: dict[str, np.ndarray]) -> str | None:
 
 
 def _name(turns: list[list], names: list[str | None]) -> list[dict]:
-    """Known names, and letters for the others in order of appearance."""
+    """Names known speakers, and gives letters to the others in order of appearance."""
     letters: dict[int, str] = {}
     named = []
     for start, end, label in turns:

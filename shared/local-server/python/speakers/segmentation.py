@@ -1,10 +1,10 @@
 """
-Where speech is, and where its speaker changes, by pyannote's segmentation model (community-1).
+Finds speech and changes of speaker with pyannote's segmentation model (community-1).
 
-The model reads ten seconds at once and marks up to three speakers in them, whose numbers mean nothing in the next
-window. Windows advance by five seconds and only the middle of each is used: at its edges the model knows one side only.
-Measured on conversations joined of recordings, the model misses one change of speaker in ten. Therefore long pieces are
-cut: the clustering compares the voices of all pieces and finds the missed changes.
+The model reads a window of ten seconds and marks up to three speakers in it. The next window numbers speakers anew.
+Windows advance by five seconds, and only the middle of each is used, because the model lacks context at the edges.
+Measured on conversations joined from recordings, the model misses one change of speaker in ten. Long pieces are
+therefore cut. The clustering compares the voices of all pieces and finds the missed changes.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from speech.samples import RATE, to_float
 
 WINDOW, STEP = 10 * RATE, 5 * RATE
 MARGIN = (WINDOW - STEP) // 2
-# The model's frames, in samples: from one centre to the next, and the first centre.
+# Position of the model's frames, in samples: distance between two centres, and the first centre.
 FRAME_STEP, FRAME_FIRST = 270, 496
 PIECE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Speech of one speaker, or of several at once; `start` and `end` count samples of the recording."""
+    """Speech of one speaker, or of several at once. `start` and `end` are sample indexes of the recording."""
 
     start: int
     end: int
-    # Pieces of one track are of one speaker, as far as the segmentation knows.
+    # According to the segmentation, all pieces of one track are of one speaker.
     track: tuple[int, int]
     is_overlap: bool
 
 
 class Segmenter:
-    """The model in memory. Not for several threads."""
+    """The model in memory. Not thread-safe."""
 
     def __init__(self, path: str) -> None:
         self._session = open_session(path)
 
     def pieces(self, samples: np.ndarray) -> Iterator[Piece]:
-        """All speech in pieces of at most three seconds, in order; they do not overlap. samples: 16 bits."""
+        """Yields all speech in pieces of at most three seconds, in order and without overlap. `samples`: 16 bits."""
         for number, start in enumerate(range(0, max(1, len(samples) - WINDOW + STEP), STEP)):
             is_last = start + WINDOW >= len(samples)
             first = start + (MARGIN if start else 0)
@@ -51,7 +51,7 @@ class Segmenter:
                 yield from _cut(Piece(begin, end, (number, speakers), speakers not in (1, 2, 4)))
 
     def _speakers(self, samples: np.ndarray) -> np.ndarray:
-        """Of each frame the set of its speakers, a bit each."""
+        """The speakers of each frame, one bit per speaker."""
         window = np.zeros((1, 1, WINDOW), np.float32)
         window[0, 0, : len(samples)] = to_float(samples)
         (active,) = self._session.run(None, {"waveforms": window})[0]
@@ -59,7 +59,7 @@ class Segmenter:
 
 
 def _runs(speakers: np.ndarray, start: int, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """Stretches of the same speakers between two samples, without silence."""
+    """Yields ranges of samples between `first` and `last` with an unchanged set of speakers, without silence."""
     edges = np.flatnonzero(np.diff(speakers, prepend=-1, append=-1))
     for begin, end in zip(edges[:-1], edges[1:]):
         found = max(first, _sample_of(begin, start)), min(last, _sample_of(end, start))

@@ -1,8 +1,8 @@
 """
-The voice of a piece of speech as a unit vector of 256 numbers, by WeSpeaker's ResNet34 (pyannote community-1).
+Computes the voice of a piece of speech as a unit vector of 256 numbers, with WeSpeaker's ResNet34 (community-1).
 
-Vectors of one speaker have a cosine similarity of 0.6 for pieces of 2 s and 0.85 for 8 s; those of two speakers 0.3,
-and rarely more than 0.5.
+Two vectors of one speaker have a cosine similarity of 0.6 for pieces of 2 s, and 0.85 for 8 s. For different speakers,
+the similarity is 0.3, and rarely more than 0.5.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ FRAMES_MIN = 30
 
 
 class VoiceEncoder:
-    """The model in memory. Not for several threads."""
+    """The model in memory. Not thread-safe."""
 
     def __init__(self, path: str) -> None:
         self._session = open_session(path)
 
     def embed(self, samples: np.ndarray) -> np.ndarray | None:
-        """A vector of length 1 of samples from -1 to 1; None for less than a third of a second."""
+        """Unit vector for samples from -1 to 1; None for less than a third of a second."""
         if len(samples) < FRAME + FRAMES_MIN * HOP:
             return None
         bands = filter_banks(samples)
@@ -38,14 +38,14 @@ class VoiceEncoder:
 
 
 def open_session(path: str) -> onnxruntime.InferenceSession:
-    """A model that runs in the calling thread alone: workers share the cores."""
+    """Opens a model that runs only in the calling thread, because the worker processes share the cores."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def filter_banks(samples: np.ndarray) -> np.ndarray:
-    """Kaldi's log energies of 80 mel bands with Hamming windows, without dither: (frames, BANDS)."""
+    """Log energies of 80 mel bands as in Kaldi, with Hamming windows and without dither. Shape: (frames, BANDS)."""
     frames = np.lib.stride_tricks.sliding_window_view(samples * np.float32(32_768), FRAME)[::HOP]
     frames = frames - frames.mean(axis=1, keepdims=True)
     before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
@@ -55,7 +55,7 @@ def filter_banks(samples: np.ndarray) -> np.ndarray:
 
 
 def _mel_filters() -> np.ndarray:
-    """Kaldi's triangles, even in mel from 20 Hz to half the rate: (FFT // 2 + 1, BANDS)."""
+    """Triangular filters as in Kaldi, evenly spaced in mel, 20 Hz to half the rate. Shape: (FFT // 2 + 1, BANDS)."""
     edges = np.linspace(_mel(LOW_HZ), _mel(RATE / 2), BANDS + 2)
     bins = _mel(np.arange(FFT // 2 + 1) * RATE / FFT)[:, None]
     step = edges[1] - edges[0]

@@ -1,1 +1,1 @@
-"""What is said: the jobs of speech, the process that runs their models, and what it runs."""
+"""Speech recognition: its jobs, and the worker process that runs the models."""

@@ -1,12 +1,13 @@
 """
 Checks whether speech is in the single language of a monolingual model.
 
-Such a model cannot detect other languages: it writes fluent nonsense, but with low probability. On recordings of
-packages (docs/guides/transcription.md, Languages) the average log probability of English windows is -0.52 or better. For
-French, Spanish, Italian, Russian and German it is -0.75 or worse, mostly after the temperature was raised. One sure
-window proves the model's language; a few consecutive unsure windows prove another. Some Spanish windows are an
-exception: the model is sure of them and spells them as they sound (-0.63). If a multilingual model is present, it
-therefore decides below -0.5, given four seconds of speech.
+Such a model cannot detect other languages. For them it writes fluent nonsense, but with low probability. On the
+recordings of docs/guides/transcription.md, Languages, the average log probability of English windows is -0.52 or
+better. For French, Spanish, Italian, Russian and German it is -0.75 or worse, mostly after the temperature was raised.
+One sure window therefore proves the model's language, and a few consecutive unsure windows prove another one.
+
+Some Spanish windows are an exception: the model is sure of them and spells them as they sound (-0.63). If a
+multilingual model is present, then that model decides about windows below -0.5 with at least four seconds of speech.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# A window with less is unsure: at temperature 0, and after the temperature was raised.
+# A window with a lower log probability is unsure: at temperature 0, and after the temperature was raised.
 LOGPROB_MIN, RAISED_LOGPROB_MIN = -0.8, -0.7
-# A window with less is given to the model of many languages, if there is one.
+# The multilingual model, if present, checks a window with a lower log probability.
 DOUBTFUL_LOGPROB_MIN = -0.5
-# So many unsure windows are enough, or all of a recording with so much speech.
+# Another language is proven by this many unsure windows, or if all windows of a recording with this much speech are.
 WINDOWS_MAX, SPEECH_SECONDS_MIN = 3, 4.0
-# A window from here on is noise: the default of Whisper itself. Synthetic German had 0.55.
+# A window with a higher value is noise. Whisper itself has this default; synthetic German speech had 0.55.
 NO_SPEECH_MIN = 0.6
 
 
 @dataclass(frozen=True)
 class Window:
-    """What the model found of 30 seconds: all segments of a window have these in common."""
+    """Results of the model for a window of 30 seconds, which all segments of the window share."""
 
     place: tuple[int, int]
     avg_logprob: float
@@ -42,25 +43,25 @@ class Window:
 
 @dataclass
 class LanguageCheck:
-    """The windows of one recording. `detect`: the code of the language of samples, None without such a model."""
+    """Checks one recording. `detect` returns the language code of samples; None without a multilingual model."""
 
     only: str
     detect: Callable[[np.ndarray], str | None]
-    # Samples per second.
+    # In samples per second.
     rate: int
     is_sure: bool = False
-    # The code of the other language; empty if it is not known which.
+    # Code of the other language; empty if it is another but unknown language.
     other: str | None = None
     _unsure: list[Window] = field(default_factory=list)
     _seconds: float = 0.0
 
     @property
     def is_untouched(self) -> bool:
-        """There was no speech so far."""
+        """True if there was no speech so far."""
         return self._seconds == 0
 
     def add(self, window: Window, speech: np.ndarray, seconds: float) -> None:
-        """A segment, with the window that it is of: `speech` is heard if the model is unsure of it."""
+        """Adds a segment and its window. If the model is unsure, then `detect` may check `speech`."""
         if self.is_sure:
             return
         self._seconds += seconds
@@ -83,7 +84,7 @@ class LanguageCheck:
         return self.detect(speech)
 
     def finish(self) -> None:
-        """No more windows come. Noise, and a word or two, are not taken for another language."""
+        """Decides after the last window. Noise, or a word or two, does not count as another language."""
         is_speech = any(window.no_speech_prob < NO_SPEECH_MIN for window in self._unsure)
         if self.is_sure or not is_speech or self._seconds < SPEECH_SECONDS_MIN:
             self.is_sure = True

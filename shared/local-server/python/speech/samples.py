@@ -1,4 +1,4 @@
-"""Decoded audio as the models want it: read in blocks, cut at silences. Memory does not grow with the length."""
+"""Reads decoded audio in blocks that are cut at silences, so that memory does not grow with the length."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from faster_whisper.vad import VadOptions, get_speech_timestamps
 
 RATE = 16_000
 BLOCK_SECONDS = 120
-# Speech without a pause is cut at its shortest silence before this, so that a block holds at least two pieces.
+# Speech without a pause is cut at a short silence before this length, so that a block holds at least two pieces.
 SPEECH_SECONDS_MAX = 50
 
 
 @dataclass(frozen=True)
 class Block:
-    """A stretch of audio, and where in it somebody speaks; `speech` counts samples from the block's start."""
+    """A part of the audio. `speech` lists the ranges with speech, in samples from the start of the block."""
 
     start: int
     samples: np.ndarray
@@ -30,7 +30,7 @@ class Block:
 
 
 def open_samples(descriptor: int) -> np.ndarray:
-    """The signed 16-bit samples of a file, mapped, not read. Closes the descriptor."""
+    """Maps the signed 16-bit samples of a file into memory, without reading them. Closes the descriptor."""
     try:
         if os.fstat(descriptor).st_size == 0:
             return np.empty(0, "<i2")
@@ -40,18 +40,18 @@ def open_samples(descriptor: int) -> np.ndarray:
 
 
 def to_float(samples: np.ndarray) -> np.ndarray:
-    """From 16-bit to ±1, as all models here take it."""
+    """Converts 16-bit samples to numbers from -1 to 1, which all models here expect."""
     return samples.astype(np.float32) / 32_768
 
 
 def blocks(samples: np.ndarray, options: VadOptions) -> Iterator[Block]:
-    """The whole audio in blocks of at most two minutes, none of which ends while somebody speaks."""
+    """Yields the whole audio in blocks of at most two minutes. A block does not end within speech, if possible."""
     start = 0
     while start < len(samples):
         audio = to_float(samples[start : start + BLOCK_SECONDS * RATE])
         speech = get_speech_timestamps(audio, options)
         end = len(audio)
-        # Speech up to the end may go on: it is the next block's, unless it fills this one.
+        # Speech at the end of a block may continue, so it is left to the next block, unless it fills this one.
         if start + end < len(samples) and speech and speech[-1]["end"] >= end and speech[-1]["start"] > 0:
             end = speech.pop()["start"]
         yield Block(start, audio[:end], speech)
@@ -59,7 +59,7 @@ def blocks(samples: np.ndarray, options: VadOptions) -> Iterator[Block]:
 
 
 def vad_options(asked: dict | None) -> VadOptions:
-    """How speech is found: by Silero VAD, with the wishes of a `server_vad` chunking strategy where there are any."""
+    """Options of Silero VAD, which finds speech. `asked`: the `server_vad` chunking strategy of the request, if any."""
     asked = asked or {}
     return VadOptions(
         threshold=asked.get("threshold", 0.5),

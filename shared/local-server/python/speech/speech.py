@@ -14,15 +14,15 @@ from channel import Channel
 from errors import ApiError
 from slots import Slots
 
-# Each worker has a model of its own, 300 MB, and one thread: two need a third more CPU for the same text.
+# Each worker has a model of its own (300 MB) and one thread, because two threads take a third more CPU per text.
 WORKERS = min(4, os.cpu_count() or 1)
 WAITING_MAX = 32
-# Timeout of a job, base and per second of audio. Only a job that hangs takes so long, even on a slow machine.
+# Timeout of a job: a base, plus a part per second of audio. Even on a slow machine, only a job that hangs exceeds it.
 SECONDS_BASE, SECONDS_PER_SECOND = 120, 10
 
 
 class Speech:
-    """The worker processes, each started when it is first needed and after it was killed."""
+    """The worker processes. A process is started when a job needs one and none is idle."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command

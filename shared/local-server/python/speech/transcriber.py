@@ -14,22 +14,23 @@ from faster_whisper.vad import collect_chunks
 from speech.language_check import LanguageCheck, Window
 from speech.samples import RATE, Block, blocks, vad_options
 
-# Automatic: the next temperature is tried when a text repeats itself or the model is unsure of it.
+# Automatic temperature: if a text repeats itself or is improbable, then the next temperature is tried.
 LADDER = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 FRAMES_A_SECOND = 100
-# What the model has room for, less a few: text does not always come back as the tokens it was made of. The end counts.
+# Limit of the model, minus a few tokens, because text may be encoded again to more tokens. The end of a prompt is kept.
 PROMPT_TOKENS_MAX = 216
-# Tokens of a phrase of which a prompt keeps one, however often it follows itself: the model would go on repeating it.
+# If a phrase of up to this many tokens repeats in a prompt, one is kept. The model would otherwise repeat it forever.
 PHRASE_TOKENS_MAX = 16
-# Tokens that a window may have with a prompt. Fast speech has 5 a second; more are a text that repeats itself.
+# Maximum tokens of a window with a prompt. Fast speech has 5 per second; more tokens mean that the text repeats itself.
 PROMPTED_TOKENS, PROMPTED_TOKENS_A_SECOND = 16, 5
 WINDOW_SECONDS = 30
-# As faster-whisper decides it by default: beyond these a text repeats itself, or the model is unsure of it.
+# Defaults of faster-whisper. A text with a higher compression ratio repeats itself; one with a lower log probability
+# is improbable.
 COMPRESSION_MAX, LOGPROB_MIN = 2.4, -1.0
 
 
 class Transcriber:
-    """One model in memory. Not for several threads."""
+    """One model in memory. Not thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._model = WhisperModel(directory, device="cpu", compute_type="int8", cpu_threads=1)
@@ -44,9 +45,9 @@ class Transcriber:
         Yields `{"language": code}`, `{"segment": …}` and `{"progress": seconds}` as they become known, then `{"done": …}`.
 
         job: `language`, `only_language`, `prompt`, `temperature` (0 or absent: automatic), `words`, `logprobs`, `vad`.
-        Times are seconds of the whole audio. Nothing but progress is yielded for silence. Without any language it is
-        detected. Speech that is probably not in the only language has one message, `{"unknown_language": code or ""}`,
-        before the end; `detect` is the one of `LanguageCheck`.
+        Times are seconds of the whole audio. Silence yields only progress. If the job names no language, then it is
+        detected. If the speech is probably not in `only_language`, then the one message before the end is
+        `{"unknown_language": code or ""}`. `detect` is passed to `LanguageCheck`.
         """
         check = LanguageCheck(job.get("only_language") or "", detect, RATE)
         check.is_sure = bool(job.get("language") or not check.only or job.get("temperature"))
@@ -68,11 +69,11 @@ class Transcriber:
         yield {"done": done}
 
     def detect_language(self, speech: np.ndarray) -> str:
-        """The code of the language of samples from -1 to 1, by their first 30 seconds."""
+        """Detects the language of the first 30 seconds of samples from -1 to 1. Returns its code."""
         return self._model.detect_language(speech)[0]
 
     def _messages(self, samples: np.ndarray, job: dict, check: LanguageCheck) -> Iterator[tuple[dict, dict]]:
-        """Each message, and what is done if it is the last one."""
+        """Yields each message, together with the content of `done` in case the message is the last one."""
         prompt = self._model.hf_tokenizer.encode(job.get("prompt") or "", add_special_tokens=False).ids
         prompt = without_repeats(prompt)[-PROMPT_TOKENS_MAX:]
         language = job.get("language") or job.get("only_language")
@@ -104,9 +105,9 @@ class Transcriber:
             speech,
             language=language,
             temperature=temperature if temperature > 0 else LADDER,
-            # One window's mistake would be the next one's prompt: small models then repeat themselves for minutes.
+            # A mistake in one window would be part of the next prompt, and small models repeat it for minutes.
             condition_on_previous_text=False,
-            # Given to every window, not to the first only.
+            # `hotwords` apply to every window, whereas `initial_prompt` applies only to the first.
             hotwords=prompt or None,
             word_timestamps=bool(job.get("words") or job.get("logprobs")),
         )
@@ -163,7 +164,7 @@ class Transcriber:
 
 
 def _speech_of(block: Block) -> np.ndarray:
-    """The samples of a block in which there is speech, without the silence between."""
+    """The samples of a block that contain speech, without the silence between them."""
     if not block.speech:
         return np.empty(0, np.float32)
     pieces, _ = collect_chunks(block.samples, block.speech)
@@ -171,12 +172,12 @@ def _speech_of(block: Block) -> np.ndarray:
 
 
 def _seconds(block: Block, seconds: float) -> float:
-    """A time in a block as one of the whole audio. The model rounds up to what it was trained on, beyond the audio's end."""
+    """Converts a time in a block to one of the whole audio. The model may round up beyond the end, so it is limited."""
     return round(min(block.start / RATE + seconds, block.end / RATE), 2)
 
 
 def without_repeats(tokens: list[int]) -> list[int]:
-    """The tokens of a prompt in which no phrase of up to 16 of them follows itself."""
+    """Removes repetitions from a prompt: of a phrase of up to 16 tokens that follows itself, one is kept."""
     kept: list[int] = []
     for token in tokens:
         kept.append(token)
@@ -189,10 +190,10 @@ def without_repeats(tokens: list[int]) -> list[int]:
 
 class _Recorder:
     """
-    The model, with two changes.
+    The model, with two additions.
 
-    It remembers each text token's probability in the last window: faster-whisper keeps only words'. And a prompt costs
-    one attempt at most: a window whose text repeats itself with it, or is unlikely, is read again without.
+    1. The probability of each text token of the last window is stored. faster-whisper returns only those of words.
+    2. If a window's text with a prompt repeats itself or is improbable, the window is read again without the prompt.
     """
 
     def __init__(self, model: object, start: int, text_of: Callable[[list[int]], str]) -> None:
@@ -226,13 +227,13 @@ class _Recorder:
 
     def align(self, encoded: object, start: list[int], texts: list[list[int]], *args: object, **options: object):
         results = self._model.align(encoded, start, texts, *args, **options)
-        # faster-whisper aligns one window at a time, all of its segments as one text.
+        # faster-whisper aligns one window per call, with all of its segments as one text.
         self._tokens = [token for text in texts for token in text]
         self._probabilities = [float(p) for result in results for p in result.text_token_probs]
         return results
 
     def take(self, tokens: list[int]) -> list[float]:
-        """The probabilities of a segment's tokens. Segments that came to nothing are skipped over."""
+        """The probabilities of a segment's tokens. Tokens of segments that faster-whisper dropped are skipped."""
         for at in range(len(self._tokens) - len(tokens) + 1):
             if self._tokens[at : at + len(tokens)] == tokens:
                 found = self._probabilities[at : at + len(tokens)]
@@ -245,7 +246,7 @@ class _Recorder:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's vocabulary writes each byte as one printable character (its `bytes_to_unicode`)."""
+    """Inverse of `bytes_to_unicode` of GPT-2, whose vocabulary represents each byte by one printable character."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]

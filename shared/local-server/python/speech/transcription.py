@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions` of the OpenAI dialect, with more in the stream: segments and progress."""
+"""`POST /v1/audio/transcriptions` of the OpenAI API. The stream also contains segments and progress."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bodies import Form
 from errors import ApiError
 from speech.speech import Speech
 
-# The languages that a model knows; None: all of Whisper's, and it detects them.
+# The only language of each model; None if the model supports and detects all languages of Whisper.
 MODELS: dict[str, str | None] = {"whisper-tiny.en": "en", "whisper-base": None}
-# Those of Whisper.
+# Languages of Whisper.
 LANGUAGES = frozenset(
     """
     af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he hi hr
@@ -24,7 +24,7 @@ LANGUAGES = frozenset(
     """.split()
 )
 PROMPT_CHARACTERS_MAX = 16_384
-# What a second of audio counts as (docs/reference/compatibility.md, Transcripts).
+# A second of audio counts as this many tokens (docs/reference/compatibility.md, Transcripts).
 TOKENS_A_SECOND = 10
 
 
@@ -46,7 +46,7 @@ def read_job(form: Form) -> dict:
         "model": model,
         "language": _read_language(form.get("language"), model),
         "only_language": MODELS[model],
-        # A tokenizer takes <|endoftext|> in a text for the token.
+        # The tokenizer would read `<|endoftext|>` in a text as the special token.
         "prompt": (form.get("prompt") or "")[-PROMPT_CHARACTERS_MAX:].replace("<|", "< |"),
         "temperature": _number(form.get("temperature"), "temperature", 0, 1),
         "words": "word" in granularities,
@@ -60,15 +60,15 @@ def read_job(form: Form) -> dict:
 
 def events(speech: Speech, job: dict, audio: Audio, client: socket.socket | None) -> Iterator[dict]:
     """
-    The events of a stream, each as soon as it is known; `transcript.text.done` is the last.
+    Yields the events of a stream, each as soon as possible; `transcript.text.done` is the last.
 
-    Raises ApiError before any text if the speech is in a language that the model does not know.
+    Raises ApiError before any text if the speech is in a language that the model does not support.
     """
     text, logprobs = "", []
     messages = speech.run(job, [audio], client)
     for at, message in enumerate(messages):
         if "unknown_language" in message:
-            # To its end, so that the worker is kept.
+            # Reads the rest of the messages. Otherwise the worker would be killed.
             for _ in messages:
                 pass
             raise _unknown_language(job["model"], message["unknown_language"])
@@ -92,7 +92,7 @@ def events(speech: Speech, job: dict, audio: Audio, client: socket.socket | None
 
 
 def whole(speech: Speech, job: dict, audio: Audio, client: socket.socket | None) -> dict:
-    """The answer in one piece."""
+    """The answer without streaming."""
     segments, last = [], {}
     for last in events(speech, job, audio, client):
         if last["type"] == "sluice.segment":
@@ -139,7 +139,7 @@ def _done(text: str, done: dict, job: dict, audio: Audio, logprobs: list[dict]) 
 
 
 def _read_language(language: str | None, model: str) -> str | None:
-    """The code of a language that the model knows; None: it is detected."""
+    """Code of the requested language, which the model must support; None if it is to be detected."""
     if not language:
         return None
     code = {"english": "en"}.get(language.lower(), language.lower())
@@ -157,7 +157,7 @@ def _multilingual() -> str:
 
 
 def _unknown_language(model: str, language: str) -> ApiError:
-    """language: the code that was detected; empty where only a model of many languages could have detected it."""
+    """`language`: detected code; empty if no multilingual model was present to detect it."""
     found = f"The speech is probably in the language {language!r}." if language else "The speech is probably not English."
     message = (
         f"{found} {model} knows English only. Set model to one that detects languages, such as {_multilingual()}; "

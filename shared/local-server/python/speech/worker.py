@@ -1,8 +1,8 @@
 """
 The process that runs speech models: one job at a time, received on the channel at descriptor 0.
 
-To stop a job at once, the process is killed: a model cannot be interrupted within a window. The process therefore holds
-no state. A job arrives with its files of samples. Replies are one object each; `done` or `error` is the last.
+A model cannot be interrupted within a window, so the process is killed to stop a job at once. The process therefore has
+no state. A job arrives with its files of samples. Each reply is one object; `done` or `error` is the last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from confine import confinement
 from speech.samples import open_samples
 
 
-# Optional: shared/local-server/weights-manifest.ts.
+# An optional model of shared/local-server/weights-manifest.ts, which may be absent.
 MULTILINGUAL = "whisper-base"
 
 
@@ -34,7 +34,7 @@ class Models:
         self._diarizer = None
 
     def run(self, job: dict, audio: list[np.ndarray]) -> Iterator[dict]:
-        """All messages of a job, including the last."""
+        """Yields all messages of a job, including the last."""
         if job["kind"] == "diarize":
             yield {"done": {"turns": self._diarize(job["names"], audio)}}
             return
@@ -48,7 +48,7 @@ class Models:
         return self._transcribers[model]
 
     def _detect_language(self, speech: np.ndarray) -> str | None:
-        """By the model of many languages, if it was fetched."""
+        """Detects the language with the multilingual model; None if that model is absent."""
         if not os.path.isdir(os.path.join(self._directory, MULTILINGUAL)):
             return None
         return self._transcriber(MULTILINGUAL).detect_language(speech)
@@ -63,7 +63,7 @@ class Models:
 
 
 def main(directory: str, memory_bytes_max: int) -> None:
-    """Serves until the channel ends."""
+    """Serves until the channel is closed."""
     confinement.limit_memory(memory_bytes_max)
     channel = Channel(socket.socket(fileno=0))
     jobs: queue.Queue[tuple[dict, list[int]]] = queue.Queue(maxsize=1)
@@ -85,7 +85,7 @@ def main(directory: str, memory_bytes_max: int) -> None:
 
 
 def _listen(channel: Channel, jobs: queue.Queue) -> None:
-    """Receives jobs. Ends the process if the channel closes: the server ended, or stops this job."""
+    """Receives jobs. If the server ends or stops this job, then the channel is closed and the process ends."""
     while (found := channel.receive()) is not None:
         jobs.put(found)
     os._exit(0)
