@@ -196,10 +196,6 @@ function refuseMethod(path: string, req: Request, res: Response): void {
   throw new ServiceError('method_not_supported', `${req.method} is not supported here. Use ${allowed.join(' or ')}.`)
 }
 
-/*
- * Advice in 404 messages: the path that the caller probably meant, or an alternative to an API that is not supported.
- */
-
 const PATH_MAX = 200
 /**
  * Maximum edit distance between a path and its suggestion, absolute and relative to the length. Without the relative

@@ -228,7 +228,6 @@ function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   return new StoredQuota({ bytes: store?.storedBytes, boot, most: config.filesBytesMaxPerProject, floor })
 }
 
-/** Creates the memory budget for request bodies and messages. One key may use at most half of it. */
 function openBudget({ config, metrics }: Ports): ByteBudget {
   const { bodyBudgetBytes: bytesMax } = config
   const budget = new ByteBudget({ bytesMax, keyBytesMax: bytesMax / 2 })

@@ -77,7 +77,6 @@ export interface Route {
   readonly isCall?: boolean
   /** True if the request needs a body: JSON, unless {@link readBody} is given. */
   readonly hasBody?: boolean
-  /** Reads a body of another type than JSON. */
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
   /**
    * Answers the call.

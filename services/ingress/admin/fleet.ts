@@ -208,7 +208,6 @@ export function capacityOf(
   return Math.min(slots, sum)
 }
 
-/** GET /v1/admin/pauses: paused models and pools, oldest pause first. */
 export async function listPauses({ pauses }: IngressContext, call: Call): Promise<void> {
   const data = pauses.all.map((pause) => ({
     object: 'pause',

@@ -344,11 +344,6 @@ async function select(context: IngressContext, { max, dry_run: _, ...asked }: Bu
   return { found, hasMore: after !== null }
 }
 
-/**
- * Applies the operation to one job. An error in {@link PER_JOB_ERRORS} is reported in the entry of the job.
- *
- * @throws ServiceError for errors that would occur for every job
- */
 async function applyTo(context: IngressContext, call: Call, job: DurableJob, operation: Operation): Promise<object> {
   try {
     const now = await operation.run(context, call, job)

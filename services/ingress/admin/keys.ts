@@ -31,7 +31,6 @@ import { dayOf } from '#shared/usage/cost.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
 import { audit } from './audit.ts'
 
-/** Maximum number of known paths that an error message suggests for an unknown one, most similar first. */
 const NAMED_MAX = 5
 
 export async function listKeys(context: IngressContext, call: Call): Promise<void> {

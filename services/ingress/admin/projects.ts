@@ -1,5 +1,3 @@
-/* Endpoints for projects and the audit log, for operators (docs/operate/keys.md, Over HTTP). */
-
 import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'

@@ -89,11 +89,6 @@ export async function cancelBatch(context: IngressContext, call: Call): Promise<
   await call.reply.whole(await currentBatchObject(context, job))
 }
 
-/**
- * Converts `completion_window` to the maximum duration of the batch, in milliseconds.
- *
- * @throws ServiceError `integer_above_max_value`
- */
 function windowOf({ config }: IngressContext, window: string): number {
   const ms = Number(window.slice(0, -1)) * UNITS_MS[window.slice(-1) as keyof typeof UNITS_MS]
   if (ms <= config.jobDeadlineMaxMs) return ms
@@ -194,17 +189,14 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
     return job
   } finally {
-    // Deletes the upload unless it now belongs to a batch.
     if (call.uploads.has(input)) await requireFiles(context).delete(tenant, input)
   }
 }
 
 export interface BatchDetails {
   readonly request: BatchRequest
-  /** Undefined while the batch runs, and if its job ended without a result. */
   readonly result: BatchResult | undefined
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
-  /** Phase and counts in the last progress event of the job. */
   readonly reported: { readonly phase: string; readonly completed: number; readonly failed: number }
 }
 

@@ -18,7 +18,6 @@ import { type Line, LineChecker, type LineProblem, LineSplitter } from './lines.
 /** Maximum form fields: `purpose`, the members of `expires_after`, and some fields that are ignored. */
 const FIELDS_MAX = 32
 const FIELD_BYTES_MAX = 4 * 1024
-/** Maximum bytes of boundaries and part headers. */
 const FRAMING_BYTES_MAX = 64 * 1024
 export const FILES_MAX = 10_000
 const FILENAME_CHARS_MAX = 255
@@ -237,7 +236,6 @@ export async function countInput(
   throw new ServiceError('insufficient_quota', message)
 }
 
-/** Deletes the input of a batch once no part of the batch needs it. */
 export async function dropInput(
   { blobs, files }: { readonly blobs: Blobs; readonly files: FileStore },
   tenant: string,

@@ -18,7 +18,6 @@ const NEWLINE = 0x0a
 const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d, 0xef, 0xbb, 0xbf])
 
 export interface Line {
-  /** Line number, starting at 1 and including blank lines. */
   readonly number: number
   readonly start: number
   readonly end: number
@@ -40,10 +39,6 @@ export class LineSplitter {
    */
   #isBlank = true
 
-  /**
-   * @param bytesMax Maximum bytes per line
-   * @param from Offset and line number at which reading starts
-   */
   constructor(bytesMax: number, from: { readonly start: number; readonly line: number } = { start: 0, line: 1 }) {
     this.#bytesMax = bytesMax
     this.#number = from.line
@@ -67,7 +62,6 @@ export class LineSplitter {
     if (from < piece.length) this.#append(piece.subarray(from))
   }
 
-  /** Returns the last line if no line feed ends it. */
   *end(): Generator<Line, void> {
     const line = this.#line()
     if (line) yield line
@@ -121,7 +115,6 @@ const RequestLine = z.object({
   body: z.looseObject({}),
 })
 
-/** Line of an Anthropic batch, whose endpoint is always /v1/messages. */
 const MessagesLine = z.object({
   custom_id: z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 letters, digits, _ and -'),
   params: z.looseObject({}),
@@ -131,7 +124,6 @@ export interface LineProblem {
   readonly code: string
   readonly message: string
   readonly param: string | null
-  /** Line number, starting at 1; null for a problem of the whole file. */
   readonly line: number | null
 }
 
@@ -169,7 +161,6 @@ export function* readLine(
   return { customId, url, body }
 }
 
-/** Advice in the error message for a line that is no JSON object, such as a plain prompt. */
 const FORM = 'Each line is a request: a JSON object with custom_id, method, url and body.'
 
 function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefined, unknown> {
@@ -254,7 +245,6 @@ export class LineChecker {
   }
 }
 
-/** Error codes that OpenAI's Batch API names differently. */
 const CODES: Readonly<Record<string, string>> = {
   invalid_request: 'invalid_json_line',
   request_too_large: 'line_too_large',

@@ -27,7 +27,6 @@ import {
 } from './batches.ts'
 import { LineChecker } from './lines.ts'
 
-/** Path of Anthropic batches, and the endpoint that their jobs have in the store. */
 export const MESSAGE_BATCHES = '/v1/messages/batches'
 
 const PREFIX = 'msgbatch_'
@@ -276,7 +275,6 @@ function refuseOtherTypes({ headers }: IncomingMessage): void {
   )
 }
 
-/** Maximum bytes before and after the list: the field name and whitespace. */
 const AROUND_BYTES_MAX = 1_024
 /**
  * Matches the text before the list. Each character stands for one byte, so a byte order mark appears as three
@@ -284,7 +282,6 @@ const AROUND_BYTES_MAX = 1_024
  */
 const BEFORE = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
 const BEHIND = /^\s*\}\s*$/
-/** Maximum bytes that are scanned between two event-loop yields. */
 const TURN_BYTES = 128 * 1024
 
 const [QUOTE, BACKSLASH, COMMA, SPACE] = [0x22, 0x5c, 0x2c, 0x20]
@@ -306,7 +303,6 @@ class RequestsReader {
   readonly #bytesMax: number
   #place: Place = 'before'
   #around = ''
-  /** Token that is allowed next in the list. */
   #next: 'first' | 'object' | 'comma' = 'first'
   #depth = 0
   #isInText = false
@@ -315,7 +311,6 @@ class RequestsReader {
   #held = 0
   #count = 0
 
-  /** @param bytesMax Maximum bytes of one object */
   constructor(bytesMax: number) {
     this.#bytesMax = bytesMax
   }

@@ -70,7 +70,6 @@ function invalid(message: string): ServiceError {
   return new ServiceError('invalid_request', message)
 }
 
-/** Minimum and maximum size of a block in which small pieces are collected. */
 const BLOCK_BYTES_MIN = 4 * 1024
 const BLOCK_BYTES_MAX = 1024 * 1024
 const CODINGS_MAX = 3

@@ -170,21 +170,13 @@ function kindOf(value: unknown): string {
   return Number.isInteger(value) ? 'an integer' : `a ${typeof value === 'number' ? 'decimal number' : typeof value}`
 }
 
-/* Media in a request: checks the syntax of data URLs and base64, and remote addresses. */
-
 const HEAD_CHARS_MAX = 256
 /** Beginning of a data URL (RFC 2397): data:<type>/<subtype>[;attribute=value]*;base64,<data> */
 const DATA_URL_HEAD = /^data:([a-z]+\/[a-z0-9.+-]+)(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
-/** Number of base64 characters that are checked together; a multiple of four. */
 const BASE64_PIECE_CHARS = 64 * 1024
 const DECODED = Buffer.alloc((BASE64_PIECE_CHARS / 4) * 3)
 const IMAGE_TYPES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/jpg', 'image/gif', 'image/webp'])
 
-/**
- * Refuses text that is not base64 in the standard alphabet.
- *
- * @throws ServiceError `invalid_value`
- */
 export function requireBase64(data: string, param: string): void {
   if (!isBase64(data)) throw new ServiceError('invalid_value', 'Expected base64-encoded data.', { param })
 }
@@ -215,11 +207,6 @@ export function requireDataUrl(url: string, param: string): string {
   return (head[1] as string).toLowerCase()
 }
 
-/**
- * Checks the address of an image: a data URL of a known type, or an https URL if the operator allows remote images.
- *
- * @throws ServiceError a 400
- */
 export function requireImageUrl(url: string, param: string, remoteImages: boolean): void {
   if (!url.slice(0, 5).toLowerCase().startsWith('data:')) return requireRemoteUrl(url, param, remoteImages)
   const type = requireDataUrl(url, param)

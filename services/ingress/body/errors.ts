@@ -54,9 +54,7 @@ export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'header
  * retry delay.
  */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
-/** Matches the `User-Agent` of the SDKs of OpenAI and Anthropic, and of libraries that contain them. */
 const SDKS = /openai|anthropic|ai-sdk|litellm/i
-/** Maximum `Retry-After` for any caller, in milliseconds. */
 export const CLIENT_RETRY_AFTER_MS_MAX = 3_600_000
 
 /**

@@ -33,9 +33,6 @@ export interface FormFile {
   readonly bytes: Readable
 }
 
-/**
- * Consumer of the files in a form. If the consumer fails, then the form fails, and the rest of the form is not read.
- */
 export interface FileTaker {
   /** Whether a part is a file. Other parts are fields, which are held in memory. */
   isFile(name: string, filename: string | undefined): boolean
@@ -47,11 +44,9 @@ export interface FileTaker {
   take(file: FormFile): Promise<void>
 }
 
-/** Maximum number and bytes of the headers of a part. Real parts have a name, a type and a length. */
 const PART_HEADERS = { headerPairs: 32, headerSize: 16 * 1024 }
 /** Byte order mark, which some clients write before the JSON of a field. */
 const BYTE_ORDER_MARK = /^\uFEFF/
-/** Maximum number of parts without a name, which are skipped. */
 const NAMELESS_PARTS_MAX = 8
 
 /**

@@ -11,7 +11,6 @@ export type Wording = 'openai' | 'messages'
 const EXCERPT_CHARS_MAX = 64
 const PARAM_CHARS_MAX = 256
 
-/** Path of a field in error messages, such as `messages[2].content`; null for the body itself. */
 function paramOf(path: readonly PropertyKey[]): string | null {
   let param = ''
   for (const key of path) param += typeof key === 'number' ? `[${key}]` : `${param === '' ? '' : '.'}${String(key)}`
@@ -24,11 +23,6 @@ interface Problem {
   messages: string
 }
 
-/**
- * Converts a schema issue to the error of the API (docs/internals/protocol.md, Errors).
- *
- * @param body The checked value
- */
 export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wording): ServiceError {
   const cause = deepest(issue)
   const param = paramOf(cause.path)

@@ -26,7 +26,6 @@ export type Pieces<T> = Generator<void, T>
 const MESSAGES_MAX = 100_000
 /** Maximum messages and parts that are checked or decoded between two event-loop yields. */
 export const PIECE_MESSAGES = 1_000
-/** Number of nesting levels around a message, which are the body and its list. */
 const MESSAGE_DEPTH = 2
 const PART_DEPTH = MESSAGE_DEPTH + 2
 
@@ -111,9 +110,7 @@ function isObject(value: unknown): value is Record<string, unknown> {
 interface Portion {
   readonly index: number
   readonly message: unknown
-  /** Index of the first part in the message that this portion contains. */
   readonly offset: number
-  /** Index of the first block in a long part that this portion contains. */
   readonly inner: number
   readonly weight: number
 }
@@ -148,7 +145,6 @@ export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
   return { ...head, messages: checked }
 }
 
-/** Groups portions into pieces of at most {@link PIECE_MESSAGES} messages and parts. */
 function piecesOf(messages: readonly unknown[]): Portion[][] {
   const pieces: Portion[][] = []
   let weight = Number.POSITIVE_INFINITY

@@ -13,7 +13,6 @@ import { similarNameOf } from '#shared/lib/similar-name.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Maximum ids per kind of change in a log line; the rest are only counted. */
 const IDS_MAX = 20
 
 type OnEnd = (error: ServiceError) => void
@@ -74,9 +73,6 @@ export class ApiKeys {
     this.#fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: FIXED_KEY_ID })
   }
 
-  /**
-   * Secret of the key that this process created at the first start, to be shown once; undefined if none was created.
-   */
   get created(): string | undefined {
     return this.#created
   }
@@ -131,16 +127,10 @@ export class ApiKeys {
     return { id, project, limits: this.limitsOfKey(id) }
   }
 
-  /** All keys, including SLUICE_API_KEY, and all projects that were created. */
   get known(): ValidKeys {
     return { keys: [...this.#byHash.values()], projects: this.#known?.projects ?? [] }
   }
 
-  /**
-   * {@link known}, read from the store now.
-   *
-   * @throws if the store cannot be reached
-   */
   async fresh(): Promise<ValidKeys> {
     await this.#load()
     return this.known
@@ -162,11 +152,6 @@ export class ApiKeys {
     return this.#store.listAudit(limit)
   }
 
-  /**
-   * Secrets that sign the webhooks of a project, read from the store.
-   *
-   * @throws if the store cannot be reached
-   */
   webhookSecretsOf(projectId: string): Promise<readonly WebhookSecret[]> {
     return webhookSecretsOf(this.#store, projectId)
   }
@@ -300,10 +285,6 @@ function mask(secret: string): string {
 
 type What = 'created' | 'gone' | 'revoked' | 'changed' | 'projects'
 
-/**
- * Changes of keys and projects as fields of a log line: ids by kind of change. Yields to the event loop, because there
- * may be many keys.
- */
 function* keyChanges(before: ValidKeys, after: ValidKeys): Generator<undefined, Record<string, string[] | number>> {
   const found = new Map<What, string[]>()
   const note = (what: What, id: string) => {

@@ -44,7 +44,6 @@ export interface IngressContext {
   readonly limits: RateLimits
   readonly budgets: Budgets
   readonly usage: UsageBatches | undefined
-  /** Memory budget of this process for request bodies. */
   readonly budget: ByteBudget
   readonly storage: StoredQuota
   /** Fair queue of durable submissions and batch lines, by project. */
@@ -90,7 +89,6 @@ export interface Call {
   readonly held: HeldBytes
 }
 
-/** Fields of the access log for one call, in addition to its route and status. */
 export interface CallFacts {
   /** Status of a failure after the head of the answer was sent. Metrics count this status instead of the sent one. */
   status?: number
@@ -109,15 +107,12 @@ export interface CallFacts {
   error_code?: string
 }
 
-/** Form of an answer: one JSON value, plain text, a stream, or the event history of a job. */
 export type ReplyForm = 'json' | 'text' | 'stream' | 'events'
 
-/** How a call ended, as the handler reports it. */
 export type Outcome =
   | { readonly type: 'completed' }
   | {
       readonly type: 'failed'
-      /** Any thrown value. The reply converts it to an error. */
       readonly thrown: unknown
       /**
        * Format of a failure that is stored as the result of the job. Set if a repeated request would return the same
@@ -142,7 +137,6 @@ export interface Reply {
    * without the caller.
    */
   readonly disconnectedOrDraining: AbortSignal
-  /** True if the client is no longer connected. */
   readonly isDisconnected: boolean
   setHeader(name: string, value: string): void
   /**
@@ -198,7 +192,6 @@ export function throwIfRefused({ disconnected: left }: Reply): void {
 }
 
 export interface Output {
-  /** Time of the first output that is visible to the caller; undefined before. */
   readonly firstOutputAtMs: number | undefined
   /**
    * Returns the next events, at least one; undefined after the last one.

@@ -290,7 +290,6 @@ class StoredOutput implements Output, AsyncDisposable {
   readonly #signal: AbortSignal
   readonly #events: AsyncGenerator<DurableEvent[]>
   #hasEnded = false
-  /** Sequence number of the last progress event that was sent. */
   #progress = 0
 
   /** @param signal Aborts when the reader stops. If the reason is a ServiceError, then `next` throws it */

@@ -16,7 +16,6 @@ import type { Call, IngressContext } from './call.ts'
 
 export type Caller = Pick<Call, 'key' | 'headers'>
 
-/** A validated request, ready to become an attached or durable job. */
 export interface PreparedCall {
   readonly model: string
   /** Name that the caller used for the model, which may be an alias. The answer repeats it. */
@@ -45,7 +44,6 @@ export interface PreparedCall {
    * stores the whole answer first.
    */
   readonly isBytes?: boolean
-  /** Deadline of a call whose caller waits for the result, in milliseconds. */
   readonly timeoutMs: number
   /**
    * Time that a cancelled job has to write a partial result, in milliseconds. Only for composed durable jobs. If
@@ -69,9 +67,7 @@ export interface PreparedCall {
  * instead.
  */
 export interface StoredAnswers {
-  /** Sends the current state of a job that runs in the background. */
   accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
-  /** Converts the stored result to the answer of a caller that waited for it. */
   formatted(result: unknown, encode: Partial<EncodeContext>): unknown
   /**
    * Streams the output of the job.
@@ -102,11 +98,6 @@ export interface JobEndpoint {
   requireModel?(context: IngressContext, caller: Caller, model: string): void
   /** Whether the answer to this body can be streamed. If so, streaming is the default over a WebSocket. */
   canStream?(body: Record<string, unknown>): boolean
-  /**
-   * Reads a body that is not JSON.
-   *
-   * @throws ServiceError
-   */
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
   /**
    * Validates a body without running it.

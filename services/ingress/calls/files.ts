@@ -41,7 +41,6 @@ export async function retrieveFile(context: IngressContext, call: Call): Promise
   await call.reply.whole(fileObject(await fileOf(context, call)))
 }
 
-/** GET /v1/files/{id}/content: the bytes as uploaded. */
 export async function fileContent(context: IngressContext, call: Call): Promise<void> {
   const { id, bytes, filename } = await fileOf(context, call)
   call.reply.setHeader('content-disposition', `attachment; filename*=UTF-8''${extendedValue(filename)}`)

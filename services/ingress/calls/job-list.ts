@@ -28,7 +28,6 @@ const SCAN_MS_MAX = 10_000
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
 const PAIRS_MAX = 16
 
-/** Filter that the store cannot apply, because it has no index for it. */
 type Matches = (job: DurableJob) => boolean
 
 /**
@@ -139,10 +138,6 @@ function noneFound(lastId: string | null): ServiceError {
   return new ServiceError('invalid_request', message, { param: 'after' })
 }
 
-/**
- * Serializes the jobs of a page. At least one job is included; further jobs follow until {@link RESULTS_CHARS_MAX} is
- * reached.
- */
 async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
   const jobs = requireJobs(context)
   const counts = await childCountsOfPage(context, found)
@@ -191,11 +186,6 @@ class Group {
   readonly #parents: ReadonlySet<string>
   readonly #beginning: string
 
-  /**
-   * @param id Id of a job or a batch
-   *
-   * @throws ServiceError `invalid_value`
-   */
   constructor(id: string) {
     const root = id.replace(/^(msg)?batch_/, 'job_')
     const atMs = isJobId(root) ? jobIdTime(root) : undefined
@@ -215,11 +205,6 @@ class Group {
     return id.startsWith(this.#beginning)
   }
 
-  /**
-   * Cursor at which reading a page of the group starts: the cursor of the request, but never outside the group.
-   *
-   * @param after Cursor in the request
-   */
   cursor(after: string | undefined, order: 'asc' | 'desc'): string {
     const edge = order === 'asc' ? this.#beginning : this.#beginning + LAST
     if (after === undefined) return edge
@@ -237,11 +222,6 @@ const STATES: Readonly<Record<string, readonly DurableState[]>> = {
   expired: ['expired'],
 }
 
-/**
- * States of the given statuses, without duplicates.
- *
- * @throws ServiceError `invalid_value`
- */
 export function statesOfAll(statuses: readonly string[]): DurableState[] {
   // The store prepares a separate statement for each number of states, so duplicates are removed.
   return [...new Set(statuses.flatMap(statesOf))]

@@ -13,13 +13,11 @@ import { childJobId } from '#shared/store/job-id.ts'
 import type { Call, IngressContext } from './call.ts'
 
 interface JobDetails {
-  /** Stored answer of a completed job. If undefined, then the field is left out. */
   readonly result?: unknown
   readonly deliveries?: readonly WebhookDelivery[]
   readonly children?: readonly DurableJob[]
   readonly steps?: readonly DoneStep[]
   readonly counts?: ChildCounts | undefined
-  /** Cost in US dollars; undefined if unknown. */
   readonly cost?: number | undefined
   /** Number of jobs that start before this one. Null if the job does not wait, or if the number is unknown. */
   readonly position?: number | null
@@ -152,11 +150,6 @@ export function isJobId(text: string): boolean {
   return /^job_[0-9A-Za-z_-]{8,64}$/.test(text)
 }
 
-/**
- * Job id in the path `/v1/jobs/{id}…`.
- *
- * @throws ServiceError `job_not_found` if the text is not a job id
- */
 export function jobIdOf(call: Call): string {
   const id = String(call.params.id)
   if (isJobId(id)) return id

@@ -31,7 +31,6 @@ const ANSWERED = 'x-job-id'
  * character is escaped.
  */
 const METADATA_CHARS_MAX = 64 * 1024
-/** Default events of a webhook (docs/guides/webhooks.md). */
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
 const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
 
@@ -63,11 +62,6 @@ export function boundMetadata(metadata: Record<string, string> | undefined): Rec
   throw new ServiceError('invalid_value', message, { param: 'metadata' })
 }
 
-/**
- * Converts the text of a header to the value of a job field.
- *
- * @throws ServiceError for invalid text
- */
 type ReadHeader = (text: string, header: string) => unknown
 
 const HEADERS = (
@@ -85,7 +79,6 @@ const HEADERS = (
 
 const NOTHING: JobFields = {}
 
-/** Job options of a call, merged from headers and body. A field with null counts as absent. */
 export class JobOptions {
   readonly fields: JobFields
   readonly #headers: IncomingHttpHeaders
@@ -203,11 +196,6 @@ export function jobFieldsOf(fields: object): object {
   return Object.fromEntries(entries)
 }
 
-/**
- * Refuses headers with job options on a request that accepts none.
- *
- * @throws ServiceError `invalid_request`
- */
 export function refuseJobHeaders(headers: IncomingHttpHeaders, why: string): void {
   const given = HEADERS.find(({ name }) => headers[name] !== undefined)
   if (given) throw new ServiceError('invalid_request', `'${given.name}': ${why}`, { param: given.name })
@@ -255,7 +243,6 @@ function asText(text: string): string {
   return text
 }
 
-/** Converts decimal digits to a number. Any other text is returned unchanged, so that the schema refuses it. */
 function asNumber(text: string): number | string {
   return /^\d{1,15}$/.test(text) ? Number(text) : text
 }
@@ -337,7 +324,6 @@ export function readJobFields(fields: readonly FormField[]): {
   return { jobFields, others }
 }
 
-/** @returns false if the field is not a job option */
 function addField(jobFields: Record<string, unknown>, { name, value }: FormField): boolean {
   const [, field = '', member, index] = NAME.exec(name) ?? []
   if (!Object.hasOwn(JobFields.shape, field)) return false

@@ -46,7 +46,6 @@ export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
   return /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(String(prefer ?? ''))
 }
 
-/** Paths of calls that submit work without waiting for the result. */
 const JOB_SUBMISSIONS = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
 
 /**

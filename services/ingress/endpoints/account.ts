@@ -124,11 +124,6 @@ function decode(escaped: string): string | undefined {
   }
 }
 
-/**
- * Describes a model in the format of the Messages API.
- *
- * @param name Id or alias under which the model is shown
- */
 function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
   const { created, limits } = model
   return {

@@ -109,7 +109,6 @@ function refuse(code: ConstructorParameters<typeof ServiceError>[0], param: stri
   return new ServiceError(code, message, { param })
 }
 
-/** Whether a library is installed, by its import name: `numpy`, `matplotlib.pyplot`, `json`. */
 function isInstalled(name: string): boolean {
   const [root = ''] = name.split('.', 1)
   return INSTALLED.has(root)

@@ -33,11 +33,6 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   research,
 ]
 
-/**
- * Endpoint of a path in the body of a request, such as `endpoint` of a job.
- *
- * @throws ServiceError `invalid_value`
- */
 export function findEndpoint(path: string): JobEndpoint {
   const endpoint = JOB_ENDPOINTS.find((known) => known.path === path)
   if (endpoint) return endpoint
@@ -45,11 +40,6 @@ export function findEndpoint(path: string): JobEndpoint {
   throw new ServiceError('invalid_value', `Unknown endpoint. Expected one of ${known}.`, { param: 'endpoint' })
 }
 
-/**
- * Checks that a caller may use a model for an endpoint, if the endpoint takes a model.
- *
- * @throws ServiceError as `getModel`
- */
 export function requireModelOf(endpoint: JobEndpoint, context: IngressContext, caller: Caller, model: string): void {
   const { pool } = endpoint.kind
   if (endpoint.requireModel) endpoint.requireModel(context, caller, model)

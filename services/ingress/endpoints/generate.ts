@@ -23,7 +23,6 @@ import {
 } from './messages/decode.ts'
 import { searchesHere, withSearch } from './messages/native.ts'
 
-/** Deadline of a token count. Counting takes little time, so a longer wait would only delay the report of a failure. */
 const COUNT_TIMEOUT_MS = 30_000
 
 export const chatCompletions: JobEndpoint = {

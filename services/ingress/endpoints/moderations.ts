@@ -54,11 +54,6 @@ interface InputContext {
   readonly remoteImages: boolean
 }
 
-/**
- * Inputs of a call (docs/guides/moderations.md): one text, several texts, or the parts of one input.
- *
- * @throws ServiceError a 400 with the path of the first problem, such as `input[3].image_url.url`
- */
 function readModerationInputs(input: unknown, context: InputContext): ModerationInput[] {
   const isParts = Array.isArray(input) && typeof input[0] === 'object' && !Array.isArray(input[0]) && input[0] !== null
   const inputs = isParts ? [readParts(input, context)] : readTexts(input)

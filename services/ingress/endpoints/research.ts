@@ -93,7 +93,6 @@ function questionOf(messages: readonly ResearchMessage[]): string {
   return refuse('string_above_max_length', param, `Invalid '${param}': string too long. ${rule}`)
 }
 
-/** The latest non-empty messages before the question. Each is cut to the maximum length that the planner reads. */
 function contextOf(messages: readonly ResearchMessage[]): ResearchRequest['context'] {
   const turns = messages.slice(0, -1).map((message) => {
     const role = message.role === 'developer' ? 'system' : message.role

@@ -40,11 +40,6 @@ export const speech: JobEndpoint = {
   },
 }
 
-/**
- * Finds a speech model. If the catalogue has none, then the error message explains how to add one.
- *
- * @throws ServiceError as `getModel`
- */
 function speakerOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
   if (context.models.models.some(({ task }) => task === 'speech')) return getModel(context, caller, id, 'speech')
   const message =

@@ -16,7 +16,6 @@ import { openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
-/** Chunk that ends a chunked response (RFC 9112 §7.1), without trailers. */
 const LAST_CHUNK = '0\r\n\r\n'
 
 /**
@@ -32,7 +31,6 @@ const KEEP_ALIVE_MS = 15_000
  */
 const EARLY_HEAD_MS = 240_000
 const SMALL_BODY = 16 * 1024
-/** Time in which a slow reader must receive the final error before its connection is cut. */
 const SLOW_END_TIMEOUT_MS = 1_000
 /** Time in which a caller with a revoked key must receive the error before the connection is cut. */
 const REVOKED_END_TIMEOUT_MS = 2_000
@@ -79,9 +77,7 @@ export class HttpReply implements Reply {
   #unwatch: (() => void) | undefined
   #form: ReplyForm | undefined
   #failed: ((error: ServiceError) => Frame) | undefined
-  /** Frames of a stream that are delayed until the first output. */
   #held = ''
-  /** Timer that sends the head of the response without its body. */
   #head: NodeJS.Timeout | undefined
   #pulse: NodeJS.Timeout | undefined
   #isWhole = false
@@ -454,7 +450,6 @@ export const SSE_KEEP_ALIVE: Readonly<Record<WireFormat, string>> = {
   anthropic: 'event: ping\ndata: {"type":"ping"}\n\n',
 }
 
-/** Frame that ends a failed stream (docs/internals/protocol.md, Failures after the head). */
 export function failureFrame(error: ServiceError, format: WireFormat, requestId: string): Frame {
   const data = JSON.stringify(errorBody(error, format, requestId))
   return format === 'anthropic' ? { event: 'error', data } : { data }

@@ -9,12 +9,9 @@ import { newId } from '#shared/lib/id.ts'
 import { openTickThrottle } from '#shared/lib/yielding.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 
-/** Timeouts of the HTTP server, in milliseconds, and its maximum number of connections. */
 export interface ServerBounds {
   readonly keepAliveMs: number
-  /** Maximum time until the head of a request is complete. */
   readonly headersMs: number
-  /** Maximum time until a request is complete. */
   readonly requestMs: number
   /**
    * Time without any byte in either direction after which the connection is cut. Must exceed the longest pause within
@@ -142,7 +139,6 @@ class Exchanges {
     this.#underWay.set(socket, underWay.add(exchange))
     res.once('close', () => {
       underWay.delete(exchange)
-      // The request was answered before its body arrived. Node would discard the rest of the body without a time limit.
       if (!req.complete) this.#cutLater(socket, () => !req.complete)
     })
   }
@@ -161,7 +157,6 @@ class Exchanges {
     this.#cutLater(socket, () => true)
   }
 
-  /** Cuts the connection after `lingerMs`, because a client may never close its side. */
   #cutLater(socket: Socket, isDue: () => boolean): void {
     const cut = () => {
       if (isDue()) socket.destroy()
@@ -218,7 +213,6 @@ function reasonOf(code: string | undefined): { status: number; error: ServiceErr
  * therefore never sent.
  */
 
-/** Response headers that a page may read, in addition to those that browsers always allow. */
 const EXPOSED = [
   ...['x-request-id', 'request-id', 'x-job-id', 'location', 'preference-applied', 'idempotency-replayed', 'allow'],
   ...['retry-after', 'retry-after-ms', 'x-should-retry', 'openai-processing-ms', 'www-authenticate'],
@@ -235,7 +229,6 @@ const ASKED_CHARS_MAX = 4_096
 
 export class Cors {
   readonly #isOpen: boolean
-  /** Undefined if CORS_ORIGINS is not set. */
   readonly #origins: ReadonlySet<string> | undefined
 
   /** @param setting Origins separated by commas, or `*`; undefined: no origin */

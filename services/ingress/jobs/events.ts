@@ -21,7 +21,6 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
   await followEvents(context, call, await findJob(jobs, call), position)
 }
 
-/** Position in the events of a job, and the request parameter that contained it. */
 interface Position {
   readonly after: number
   readonly param: string
@@ -80,7 +79,6 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
  * @param known The job as it was read earlier
  */
 async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: DurableEvent): Promise<number | null> {
-  // The job already had a later event when it was read, so the store is not read again.
   if (known.last_seq > seq) return null
   const job = await jobs.get(known.tenant, known.id)
   return job.last_seq === seq ? await jobs.positions.of(job) : null

@@ -96,11 +96,6 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
   await call.reply.whole(await jobWithDetails(context, job, result))
 }
 
-/**
- * Waits until a job has ended. The wait counts against the key's limit of open long polls.
- *
- * @throws ServiceError `rate_limit_exceeded`
- */
 async function waitForJob({ limits }: IngressContext, call: Call, jobs: DurableJobs, seconds: number) {
   let end = () => {}
   const begin = () => {
@@ -271,7 +266,6 @@ function meteredOf(usage: unknown) {
 
 /** Maximum steps per page. Each step may have 64 KiB of input and 1 MiB of output. */
 const LIMIT_MAX = 20
-/** Maximum value of `after`. No job has as many steps. */
 const AFTER_MAX = 1_000_000
 
 /**

@@ -10,7 +10,6 @@ const ACCEPTED: Answer = {
   headers: ['location', 'retry-after'],
 }
 
-/** Adds the headers and the 202 response that all inference endpoints share. */
 function call(operation: Omit<Operation, 'answers'>, answer: Answer): Operation {
   const headers = ['prefer', 'idempotency-key', ...(operation.headers ?? [])] as const
   return { ...operation, headers, answers: { 200: { ...answer, headers: CALL_HEADERS }, 202: ACCEPTED } }

@@ -16,7 +16,6 @@ import {
   TAGS,
 } from './operation.ts'
 
-/** One operation per row of the route table, by `METHOD /path`. */
 export const OPERATIONS: Operations = {
   ...CALLS,
   ...STORED,
@@ -182,7 +181,6 @@ const ERROR_DESCRIPTIONS: Readonly<Record<number, string>> = {
  */
 const TWO_FORMATS = /^\/v1\/(models|jobs\/:id\/result$)/
 
-/** Error statuses of a route. Most are derived from its row in the route table, and its operation lists the others. */
 function failuresOf({ method, path, format, isCall, hasBody }: Route, { failures = [] }: Operation): number[] {
   const overload = format === 'anthropic' ? [529] : TWO_FORMATS.test(path) ? [503, 529] : [503]
   const statuses = [400, 401, 403, 500, ...overload, ...failures]

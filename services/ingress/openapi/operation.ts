@@ -1,7 +1,6 @@
 import { z } from 'zod'
 import type { AnswerName, JsonSchema, RequestName } from './components.ts'
 
-/** Tags of the API reference, in display order, with their descriptions. */
 export const TAGS = {
   Chat: 'Text generation with the request formats of the OpenAI and Anthropic APIs.',
   Responses: 'The OpenAI Responses API: stored responses, conversations and background responses.',
@@ -30,7 +29,6 @@ export interface Answer {
 }
 
 export interface Operation {
-  /** OpenAPI `operationId`: the method name in generated clients. */
   readonly id: string
   readonly tag: TagName
   /** Summary as an imperative without a full stop, such as "Create a batch". */
@@ -45,7 +43,6 @@ export interface Operation {
    */
   readonly pairs?: string
   readonly headers?: readonly HeaderName[]
-  /** Media type of the request body; JSON by default. */
   readonly form?: 'multipart/form-data'
   readonly body?: RequestName
   readonly answers: Readonly<Record<number, Answer>>
@@ -119,7 +116,6 @@ export const CALL_HEADERS = [
   'x-ratelimit-reset-requests',
 ] as const
 
-/** Status 200 with a JSON body that matches one of these schemas. */
 export function ok(description: string, ...json: AnswerName[]): Operation['answers'] {
   return { 200: { description, json } }
 }

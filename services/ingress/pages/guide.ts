@@ -208,19 +208,12 @@ function escaped(text: string): string {
 }
 
 interface Section {
-  /** Path with an anchor, such as `/docs/guide/jobs#limits`. */
   readonly path: string
   readonly page: string
   readonly heading: string
   readonly text: string
 }
 
-/**
- * Sections of a page, in page order.
- *
- * @param path Path of the page without an anchor
- * @param body HTML of the page from {@link https://marked.js.org marked}
- */
 function sectionsOf(path: string, page: string, body: string): Section[] {
   const [, ...parts] = body.split(HEADING)
   return Array.from({ length: Math.floor(parts.length / 3) }, (_, nth) => {

@@ -23,7 +23,6 @@ export type ReadFrame =
  */
 const BEGINNINGS: ReadonlySet<unknown> = new Set(['request.create', 'job.subscribe'])
 const ID_CHARS_MAX = 64
-/** Maximum bytes of invalid JSON that an error message quotes. */
 const SHOWN_BYTES = 1_024
 
 /**
@@ -56,7 +55,6 @@ function* parse(data: Buffer): Generator<undefined, object> {
   throw new ServiceError('invalid_request', 'The frame is not a JSON object.')
 }
 
-/** Id of a frame that would start a request. Undefined if the frame starts none or has no valid id. */
 function beginningOf(value: unknown): string | undefined {
   const { type, id } = (value ?? {}) as { type?: unknown; id?: unknown }
   const isId = typeof id === 'string' && id.length > 0 && id.length <= ID_CHARS_MAX
@@ -94,7 +92,6 @@ export function errorFrame(error: ServiceError): ServerFrame {
   return { type: 'error', error: openaiErrorBody(error).error }
 }
 
-/** Limits per WebSocket connection, key and process, and timeouts. */
 export interface SocketBounds {
   readonly connectionsMax: number
   readonly connectionsMaxPerKey: number
@@ -116,7 +113,6 @@ export interface SocketBounds {
   /** Time without received bytes after which the connection is closed. The check runs with each ping. */
   readonly idleMs: number
   readonly malformedMax: number
-  /** Time that a client has to complete the closing handshake. */
   readonly lingerMs: number
 }
 
@@ -151,7 +147,6 @@ export class Outbox {
   #replies = 0
   #stall: NodeJS.Timeout | undefined
 
-  /** @param onStalled Called if the client reads nothing for `drainMs` */
   constructor(ws: WebSocket, bounds: SocketBounds, pause: ReadPause, onStalled: () => void) {
     this.#ws = ws
     this.#bounds = bounds

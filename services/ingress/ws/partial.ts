@@ -21,7 +21,6 @@ const FREE_BYTES = 48 * 1024
  */
 const READ_BYTES = 128 * 1024
 
-/** Connection whose incomplete messages are counted, and the limits for its messages. */
 export interface PartialOptions {
   readonly ws: WebSocket
   readonly socket: Socket
@@ -130,13 +129,11 @@ function forgetUnfinished(ws: WebSocket): void {
 class WireFrames {
   readonly #head = Buffer.alloc(2 + 8 + MASK_BYTES)
   #headBytes = 0
-  /** Remaining payload bytes of the current frame; undefined while its header is incomplete. */
   #payloadLeft: number | undefined
   #isMidMessage = false
   /** Number of frames that began since the last moment without an incomplete frame or message. */
   begun = 0
 
-  /** True if no frame and no message is incomplete. */
   get isClear(): boolean {
     return this.#headBytes === 0 && !this.#isMidMessage
   }
@@ -154,7 +151,6 @@ class WireFrames {
     return wasClear
   }
 
-  /** @returns the number of bytes read, always 1 */
   #readHead(chunk: Buffer, at: number): number {
     this.#head[this.#headBytes++] = chunk[at] ?? 0
     if (this.#headBytes === this.#headLength()) {
@@ -176,7 +172,6 @@ class WireFrames {
     return length === 126 ? this.#head.readUInt16BE(2) : length
   }
 
-  /** @returns how many of the available bytes belong to the payload */
   #skip(there: number): number {
     const left = this.#payloadLeft ?? 0
     const skipped = Math.min(left, there)

@@ -123,7 +123,6 @@ interface SocketReplyOptions {
   readonly kind: 'request' | 'subscription'
   readonly key: Call['key']
   readonly outbox: Outbox
-  /** Memory reservation of the frame that started the request. */
   readonly held: HeldBytes
   readonly sessionId: string
   readonly path: string
@@ -185,7 +184,6 @@ export class SocketReply implements Reply {
     this.#left.abort()
   }
 
-  /** Has no effect, because WebSocket frames have no headers. */
   setHeader(): void {}
 
   /**
@@ -223,7 +221,6 @@ export class SocketReply implements Reply {
     await this.#options.outbox.waitForSpace(this.disconnected)
   }
 
-  /** Destroys the source and throws, because a WebSocket call cannot have a binary answer. */
   async bytes(source: Readable): Promise<void> {
     source.destroy()
     throw new ServiceError(

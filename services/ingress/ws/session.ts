@@ -83,7 +83,6 @@ export class Session {
     return [...this.#replies.values()].some((reply) => reply.isAttached)
   }
 
-  /** Sends a frame that asks the client to finish its requests and to reconnect. */
   announceDrain(deadlineMs: number): void {
     this.#reply({ type: 'session.draining', deadline_seconds: Math.ceil(deadlineMs / 1_000) })
   }

@@ -52,7 +52,6 @@ export class Sockets {
     return [...this.#sessions.keys()].some((session) => session.isBusy)
   }
 
-  /** Handles an upgrade to `GET /v1/ws`, for the `upgrade` event of a server. */
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void {
     // Until `ws` handles the socket, its errors are ignored, because the client may disconnect during the upgrade.
     const ignore = () => {}
@@ -76,7 +75,6 @@ export class Sockets {
     }
   }
 
-  /** Asks every client to finish its requests and to reconnect to another ingress. */
   announceDrain(): void {
     for (const session of this.#sessions.keys()) session.announceDrain(this.#context.config.drainMs)
   }
@@ -188,13 +186,11 @@ function credentialsOf({ headers }: IncomingMessage): Credentials {
   return { headers: offered ? { authorization: `Bearer ${offered.slice(KEY_PREFIX.length)}` } : {} }
 }
 
-/** @throws ServiceError `invalid_request` if the client does not request the subprotocol */
 function requireProtocol({ headers }: IncomingMessage): void {
   if (protocolsOf(headers).includes(WS_PROTOCOL)) return
   throw new ServiceError('invalid_request', `Offer the protocol ${WS_PROTOCOL} in Sec-WebSocket-Protocol.`)
 }
 
-/** @throws ServiceError `permission_denied` for a page whose origin CORS_ORIGINS does not allow */
 function requireOrigin(cors: Cors, req: IncomingMessage): void {
   if (cors.allowsSocket(req)) return
   throw new ServiceError(
@@ -220,8 +216,7 @@ function refuseUpgrade(
   res.setHeader('x-request-id', requestId)
   res.setHeader('request-id', requestId)
   res.setHeader('connection', 'close')
-  // A client that requests another version of the protocol learns the supported version from this header (RFC 6455
-  // §4.4).
+  // A client that requests another version of the protocol finds the supported version in this header (RFC 6455 §4.4).
   res.setHeader('sec-websocket-version', '13')
   res.once('finish', () => {
     res.detachSocket(socket)

@@ -127,7 +127,6 @@ class BatchRun {
     }
   }
 
-  /** Runs a group of parts; returns undefined if the batch was cancelled or its time is over. */
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
     if (this.#isOver) return undefined
     const ids: string[] = []
@@ -184,10 +183,6 @@ class BatchRun {
     return { status, model: plan.model, problems: [], counts, usage, ...ended }
   }
 
-  /**
-   * Deletes the input. No later attempt needs the input: all steps that read it are recorded, and an ended batch does
-   * not run again.
-   */
   async #dropInput(): Promise<void> {
     const { context, files } = this.#tools
     await dropInput({ blobs: context.blobs, files }, this.#options.tenant, this.#request.input)
@@ -287,7 +282,6 @@ async function joinSide(
 
 interface Plan {
   readonly requests: number
-  /** Model of all requests; null if the requests name no model. */
   readonly model: string | null
   readonly parts: readonly BatchPartRange[]
   /** If there are problems, then no request runs. */

@@ -37,7 +37,6 @@ interface Submitted {
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
 
-/** Runs the requests of a part of a batch, each as its own job, and writes the results into blobs. */
 export async function* runPart(
   tools: BatchTools,
   request: BatchPartRequest,
@@ -123,11 +122,6 @@ async function submitLines(
   }
 }
 
-/**
- * Creates the job of a line if the limits and budgets of its key and project allow it.
- *
- * @throws LineWaits if they do not
- */
 async function submitLine(
   tools: BatchTools,
   part: OwnPart,
@@ -212,7 +206,6 @@ export type Side = (typeof SIDES)[number]
 interface PartEnds {
   readonly id: string
   readonly refused: Refusals
-  /** Outcome that is written for requests without an ended job: cancelled or expired. */
   readonly undone: Outcome
   readonly composition: Composition
 }

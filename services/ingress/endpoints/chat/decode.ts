@@ -99,7 +99,6 @@ const FORMAT_SCHEMA = 'response_format.json_schema.schema'
 const UNSUPPORTED = ['audio', 'web_search_options', 'moderation', 'functions', 'function_call'] as const
 const METADATA_PAIRS_MAX = 16
 
-/** Refuses features that this model cannot provide. Some fields need an upstream with the chat completions API. */
 function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean): void {
   for (const field of isSame ? [] : UNSUPPORTED) {
     if (chat[field] === undefined || chat[field] === null) continue
@@ -118,11 +117,6 @@ function requireSupported(chat: ChatRequest, model: ModelConfig, isSame: boolean
 
 type Sampling = Pick<ChatRequest, 'stream' | 'stream_options' | 'metadata' | 'n' | 'logprobs'>
 
-/**
- * Refuses options that need another option, or that exceed the model's limits.
- *
- * @throws ServiceError with the field
- */
 function requireSampling(chat: Sampling, model: ModelConfig): void {
   if (chat.stream_options && chat.stream !== true) {
     const message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
@@ -252,7 +246,6 @@ function reasoning(chat: ChatRequest, model: ModelConfig): GenerateRequest['reas
   return effort === 'none' ? { effort, enabled: false } : { effort }
 }
 
-/** Default of `max_tokens` in the completions API. */
 const MAX_TOKENS = 16
 const CHOICES_MAX = 2_048
 

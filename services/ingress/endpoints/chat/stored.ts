@@ -18,7 +18,6 @@ import { JsonText } from '#shared/kinds/encode.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
-/** Maximum turns that are converted between two event-loop yields. */
 const PIECE_TURNS = 500
 
 /*
@@ -43,7 +42,6 @@ export const ListParams = z.object({
 export const ListCompletions = ListParams.extend({ model: z.string().max(1_000).optional() })
 export const UpdateCompletion = z.object({ metadata: ChatRequest.shape.metadata })
 
-/** GET /v1/chat/completions: completions of the caller's project, oldest first by default. */
 export async function listCompletions(context: IngressContext, call: Call): Promise<void> {
   const { pairs, rest } = readPairs(call.query)
   refuseUnknown(ListCompletions, rest)
@@ -66,11 +64,6 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
   await sendPage(call, data, hasMore)
 }
 
-/**
- * Adds completions until PAGE_CHARS_MAX is reached.
- *
- * @returns whether some of the jobs were left out
- */
 async function addCompletions(
   context: IngressContext,
   jobs: readonly DurableJob[],
@@ -108,7 +101,6 @@ export async function deleteCompletion(context: IngressContext, call: Call): Pro
   await call.reply.whole({ id: completion.id, object: 'chat.completion.deleted', deleted: true })
 }
 
-/** GET /v1/chat/completions/{id}/messages: the messages of the prompt, in order by default. */
 export async function listCompletionMessages(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListParams, call.query)
   const { limit, order, after } = parseBody(ListParams, call.query, 'openai')
@@ -195,9 +187,7 @@ function throwNotFound(id: string, param = 'id'): never {
 interface StoredMessage {
   readonly id: string
   readonly role: Turn['role']
-  /** All text parts joined; null if there are none. */
   readonly content: string | null
-  /** All parts; null if the content is a single text. */
   readonly content_parts: readonly object[] | null
   readonly [field: string]: unknown
 }

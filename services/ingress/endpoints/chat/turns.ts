@@ -39,7 +39,6 @@ class TurnDecoder {
   readonly #turns: Turn[] = []
   #calls = new OpenCalls([], [])
   #callsParam = 'messages'
-  /** Function call of the latest assistant message in the legacy field `function_call`; undefined if it has none. */
   #implied: { name: string; arguments: string } | undefined
   #legacyCalls = 0
 
@@ -284,7 +283,6 @@ type MadeCall = Extract<Part, { type: 'tool_call' }>
 
 interface Shared {
   readonly calls: MadeCall[]
-  /** Index of the first call without a result. */
   next: number
 }
 
@@ -304,7 +302,6 @@ export class OpenCalls {
   /** Function name → ids of its calls, in reverse order. Built when the first result without an id arrives. */
   #byName: Map<string, string[]> | undefined
 
-  /** @param parts Parts of the message, to which the calls are added */
   constructor(calls: readonly MadeCall[], parts: Part[]) {
     this.#parts = parts
     const taken = new Set(calls.map(({ id }) => id))

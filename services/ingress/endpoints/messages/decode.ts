@@ -267,7 +267,6 @@ export function parseVersion(headers: IncomingHttpHeaders): string {
   throw new ServiceError('invalid_request', message, { param: name })
 }
 
-/** Maximum characters of `anthropic-beta`; enough for several dozen features. */
 const BETA_CHARS_MAX = 2_000
 
 /**

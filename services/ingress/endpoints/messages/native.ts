@@ -15,10 +15,6 @@ import { resultText } from '#shared/kinds/generate/messages/whole.ts'
 
 type Fields = Readonly<Record<string, unknown>>
 
-/**
- * Whether the upstream of a model has the Messages API. Such an upstream receives blocks without an internal form
- * unchanged.
- */
 export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boolean {
   return engine.type === 'anthropic'
 }
@@ -41,11 +37,6 @@ export function unknownPart({ value }: Unknown, param: string, model: ModelConfi
   refuse('invalid_value', `${param}.type`, message)
 }
 
-/**
- * Converts a block to a native part.
- *
- * @param text Text that replaces the block for upstreams of other APIs
- */
 export function nativePart(block: object, text = substituteOf(block as Fields)): NativePart {
   const value = asSent(block) as Record<string, unknown>
   return { type: 'native', dialect: 'anthropic', value, ...(text === undefined || text === '' ? {} : { text }) }
@@ -96,7 +87,6 @@ function failure(content: unknown): string | undefined {
   return typeof error_code === 'string' ? `[The tool failed: ${error_code}]` : undefined
 }
 
-/** Output of a tool that the upstream ran: code, a fetched page, or a search for tools. */
 function outputOf(content: unknown): string | undefined {
   const { stdout, stderr, url, content: inner, tool_references } = fieldsOf(content)
   if (typeof stdout === 'string') return [stdout, stderr].filter((text) => text !== '').join('\n')
@@ -105,7 +95,6 @@ function outputOf(content: unknown): string | undefined {
   return failure(content)
 }
 
-/** Text of a document after its title and context. Undefined if the document is not text. */
 function documentText({ title, context, source }: Fields): string | undefined {
   const { data, content, type } = fieldsOf(source)
   const text = type === 'text' ? data : type === 'content' ? textsOf(content, '') : undefined

@@ -31,7 +31,6 @@ type SystemMessage = Extract<InputMessage, { role: 'system' }>
 
 /** Matches beta features that permit `system` turns inside the conversation. */
 const SYSTEM_TURNS_BETA = /\bmid-conversation-/
-/** Mark at the beginning of a user turn that replaces a `system` turn. */
 const SYSTEM_MARK = '[System message]\n'
 
 /**

@@ -180,7 +180,6 @@ function pageOf(items: StoredConversation['items'], limit: number) {
   return { object: 'list', data, first_id, last_id, has_more: items.length > limit }
 }
 
-/** Maximum attempts of a change that conflicts with concurrent changes of the same conversation. */
 const TRIES_MAX = 5
 /**
  * Interval at which a running response is read to detect its end. A notification nearly always arrives first, so the
@@ -188,11 +187,6 @@ const TRIES_MAX = 5
  */
 const END_POLL_MS = 600_000
 
-/**
- * Conversation store of this deployment.
- *
- * @throws ServiceError `jobs_unavailable` without a store
- */
 function requireConversations(context: IngressContext): ConversationStore {
   requireJobs(context)
   return (context.store as NonNullable<IngressContext['store']>).conversations
@@ -341,7 +335,6 @@ async function addWhenEnded(
   }
 }
 
-/** Maximum number of stored responses whose items one request may reference. */
 const REFERRED_MAX = 100
 
 /** Item id: a prefix such as `msg_`, `rs_` or `fc_`, the id of the response, and the index of the item. */

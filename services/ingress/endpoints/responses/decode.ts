@@ -23,7 +23,6 @@ import { extraOf, type Pieces, parseAt } from '#services/ingress/body/validate.t
 import { decodeHosted, hostedTool } from './hosted-tools.ts'
 import { ItemTurns } from './items.ts'
 
-/** Stored context that a request continues. */
 export interface ConversationContext {
   /** Prompt of the previous response, without instructions. */
   readonly turns: readonly Turn[]
@@ -208,7 +207,6 @@ function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unkn
 
 interface DecodedTool {
   readonly tool: Tool
-  /** Path of the tool in the body, such as `tools[2]`. */
   readonly path: string
 }
 
@@ -221,7 +219,6 @@ const CUSTOM_INPUT = {
   required: ['input'],
   additionalProperties: false,
 }
-/** Separator between the namespace and the name of a function. */
 const NAMESPACE_SEPARATOR = '__'
 
 /**
@@ -338,7 +335,6 @@ function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
   })
 }
 
-/** Returns a function that maps the name and namespace of a call to the function name that the model uses. */
 function toolNames(tools: readonly Tool[]): (name: string, namespace: unknown) => string {
   const names = new Map(tools.map((tool) => [keyOf(tool.called ?? tool.name, tool.namespace), tool.name]))
   return (name, namespace) => names.get(keyOf(name, namespace)) ?? name

@@ -14,7 +14,6 @@ import { type Caller, isUsable } from '#services/ingress/calls/endpoint.ts'
 
 /* Hosted tools: tools of the Responses API that Sluice runs itself (docs/guides/responses.md, Hosted tools). */
 
-/** Hosted tool for each tool type in a request. Some types contain a version. */
 const NAMES: Readonly<Record<string, HostedTool>> = {
   code_interpreter: 'code_interpreter',
   web_search: 'web_search',
@@ -41,11 +40,6 @@ export function hostedTool(type: string): HostedTool | undefined {
   return Object.hasOwn(NAMES, type) ? NAMES[type] : undefined
 }
 
-/**
- * Converts a hosted tool to the function that the model can call.
- *
- * @throws ServiceError for unsupported options, with their path
- */
 export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readonly (string | number)[]): Tool {
   REQUIRE[name](tool, path)
   const [field, text] = INPUTS[name]

@@ -23,7 +23,6 @@ interface ItemContext {
   readonly remoteImages: boolean
   readonly referenced: ReadonlyMap<string, AnyItem>
   readonly referencedCharsMax: number
-  /** Returns the function name that the model uses for the tool of a call. */
   readonly nameOf: (name: string, namespace: unknown) => string
 }
 
@@ -51,7 +50,6 @@ const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 export class ItemTurns {
   readonly turns: Turn[] = []
   readonly #context: ItemContext
-  /** True if the upstream has the Responses API. */
   readonly #isNative: boolean
   /** Calls without an output, by call id, each with the turn that contains it. */
   readonly #unanswered = new Map<string, AssistantTurn>()
@@ -63,11 +61,6 @@ export class ItemTurns {
     this.#isNative = dialectOf({}, context.model) === 'responses'
   }
 
-  /**
-   * Adds the turns of an earlier response.
-   *
-   * @param param Request field that names the response, for error messages
-   */
   addTurns(turns: readonly Turn[], param: string): void {
     for (const turn of turns) {
       for (const { type } of turn.parts) {
@@ -273,7 +266,6 @@ function paramOf(path: readonly PropertyKey[]): string {
   return path.map((key, at) => (typeof key === 'number' ? `[${key}]` : `${at === 0 ? '' : '.'}${String(key)}`)).join('')
 }
 
-/** Input item of a tool that either Sluice or an upstream ran. */
 type HostedItemIn =
   | ({ readonly type: 'code_interpreter_call' } & ItemOf<'code_interpreter_call'>)
   | ({ readonly type: 'web_search_call' } & ItemOf<'web_search_call'>)
@@ -285,7 +277,6 @@ interface HostedTurns {
   readonly output: string
 }
 
-/** Whether Sluice ran the tool of an item. The form of the id shows it. */
 function isHostedItem(id: string): boolean {
   return HOSTED_ID.test(id)
 }
@@ -329,11 +320,6 @@ const PART_CONSUMED: ReadonlySet<string> = new Set([
 ])
 const IMAGE_CONSUMED: ReadonlySet<string> = new Set([...PART_CONSUMED, 'detail'])
 
-/**
- * Decodes a part of a message (docs/guides/responses.md, Items). Parts of unknown types become native parts.
- *
- * @throws ServiceError a 400 with the path of the part
- */
 function decodePart(part: AnyPart, path: readonly PropertyKey[], context: PartContext): Part {
   const { type } = part
   if (!isKnown(type)) return native(part, typeof part.text === 'string' ? part.text : undefined)

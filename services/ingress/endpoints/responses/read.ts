@@ -127,7 +127,6 @@ interface InputItem {
   readonly [field: string]: unknown
 }
 
-/** Maximum turns that are converted between two event-loop yields. */
 const PIECE_TURNS = 500
 
 /**

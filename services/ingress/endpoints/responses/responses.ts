@@ -42,7 +42,6 @@ const ENDING_CHARS_MAX = 16
  */
 const NOT_A_NAME = /^.*[/\\]|[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gsu
 
-/** Deadline of a token count. Counting takes little time, so a longer wait would only delay the report of a failure. */
 const COUNT_TIMEOUT_MS = 30_000
 
 /** POST /v1/responses (docs/guides/responses.md). Responses are stored unless the body has `store: false`. */
@@ -153,7 +152,6 @@ function sharedOf(
   return { at, segments: isSame ? segments : [] }
 }
 
-/** Adds the hosted tools to a request. Files of the code tool are listed in its description. */
 async function withHosted(
   context: IngressContext,
   caller: Caller,

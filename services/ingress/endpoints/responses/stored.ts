@@ -38,7 +38,6 @@ export const RESPONSES_PATH = '/v1/responses'
 interface StoredResponse {
   readonly job: DurableJob
   readonly encode: EncodeContext
-  /** Undefined until the response has completed. */
   readonly result: ResponseObject | undefined
   /** Segments of the prompt. Later responses of the conversation may store references to them. */
   readonly history: SharedHistory | undefined
@@ -115,7 +114,6 @@ export function failureOf({ state, error }: DurableJob): ServiceError {
   return new ServiceError(isExpired ? 'job_expired' : 'internal_error', message)
 }
 
-/** Turns of a stored prompt that the next response continues: all except the instructions. */
 export function turnsOf({ encode }: StoredResponse, request: GenerateRequest): readonly Turn[] {
   return encode.responses?.has_instructions ? request.turns.slice(1) : request.turns
 }
@@ -323,10 +321,6 @@ function summaryOf({ reasoning }: ResponsesRequest): string | null {
   return reasoning?.summary ?? reasoning?.generate_summary ?? null
 }
 
-/**
- * Returns a function with a byte budget. The function returns its value while the values so far fit into the budget,
- * and otherwise the replacement.
- */
 function fitting(bytesMax: number) {
   let left = bytesMax
   return <T, U>(value: T | null | undefined, instead: U): T | U => {

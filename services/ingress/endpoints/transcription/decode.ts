@@ -20,7 +20,6 @@ import { AudioSniffer, tooLarge, UploadedAudio } from './upload.ts'
  */
 const HEAD = /^data:(?:[a-z]+\/[a-z0-9.+-]+)?(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
 
-/** Maximum characters before the data; a longer URL is refused. */
 const HEAD_CHARS_MAX = 256
 
 const NAMES = 'known_speaker_names'
@@ -203,13 +202,6 @@ function referenceOf(url: string, index: number): string {
   return base64
 }
 
-/**
- * Audio in a JSON body: `data:audio/wav;base64,…`, or an object with the base64 text and the file name.
- *
- * @param file Field `file` of the body
- * @throws ServiceError `missing_required_parameter`, `invalid_type`, `invalid_value`, `request_too_large`,
- * `invalid_audio`
- */
 function audioOfJson(file: unknown, bytesMax: number): TranscribeRequest['audio'] {
   const given = parseBody(JsonAudioBody, { file }, 'openai').file
   const { data, filename } = typeof given === 'string' ? { data: base64OfUrl(given, 'file'), filename: null } : given

@@ -80,11 +80,6 @@ export const translations: JobEndpoint = {
   },
 }
 
-/**
- * Finds a model that can translate. If the given model cannot, then the error message lists models that can.
- *
- * @throws ServiceError as `getModel`
- */
 function translatorOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
   const model = getModel(context, caller, id, 'transcription')
   if (model.transcription.translates) return model

@@ -22,7 +22,6 @@ const FIELDS_MAX = 256
 const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024
 /** Maximum bytes of all fields: the voice samples, and 512 KiB for all others. */
 const FIELDS_BYTES_MAX = SPEAKERS_MAX * FIELD_BYTES_MAX + 512 * 1024
-/** Maximum bytes of boundaries and part headers. */
 const FRAMING_BYTES_MAX = 256 * 1024
 
 /**
@@ -131,8 +130,8 @@ export function tooLarge(bytesMax: number): ServiceError {
 }
 
 /*
- * Detects an audio container by its first bytes (docs/reference/compatibility.md, Uploads). If the bytes fit several
- * formats, then the extension of the file name decides. Whether the audio can be decoded is checked by the worker.
+ * Detects an audio container by its first bytes (docs/reference/compatibility.md, Uploads). If the bytes match no known
+ * format, then the extension of the file name decides. Whether the audio can be decoded is checked by the worker.
  */
 
 const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
@@ -168,7 +167,6 @@ export class AudioSniffer {
   #tags = 0
   #format: AudioFormat | undefined
 
-  /** @param filename Decides if the content is inconclusive */
   constructor(filename: string | undefined) {
     this.#filename = filename
   }
@@ -195,11 +193,6 @@ export class AudioSniffer {
     if (this.#head.length === HEAD_BYTES) this.#format = this.#decide()
   }
 
-  /**
-   * The format, after all bytes.
-   *
-   * @throws ServiceError `invalid_audio`
-   */
   end(): AudioFormat {
     this.#format ??= this.#decide()
     return this.#format
@@ -219,7 +212,6 @@ export class AudioSniffer {
   }
 }
 
-/** Size of the ID3v2 tag at the start; 0 if there is none, or if too few bytes are available. */
 function tagBytesOf(head: Buffer): number {
   if (head.length < ID3_HEAD_BYTES || head.toString('latin1', 0, 3) !== 'ID3') return 0
   const [a = 0, b = 0, c = 0, d = 0] = head.subarray(6, ID3_HEAD_BYTES).map((byte) => byte & 0x7f)
@@ -227,7 +219,10 @@ function tagBytesOf(head: Buffer): number {
   return ID3_HEAD_BYTES + ((a << 21) | (b << 14) | (c << 7) | d) + footer
 }
 
-/** Format by content; `other` if the content is certainly not audio; undefined if it is inconclusive. */
+/**
+ * Format by content. The result is `other` if the content is certainly not audio, and undefined if it matches no known
+ * format.
+ */
 function formatOf(head: Buffer): AudioFormat | 'other' | undefined {
   const four = head.toString('latin1', 0, 4)
   if (four === 'RIFF' || four === 'RF64') return head.toString('latin1', 8, 12) === 'WAVE' ? 'wav' : 'other'
@@ -244,13 +239,12 @@ function formatOf(head: Buffer): AudioFormat | 'other' | undefined {
   return isOther(head) ? 'other' : undefined
 }
 
-/** First bytes of archives, images, documents and programs, as latin1. */
 const OTHERS = ['PK\x03\x04', 'PK\x05\x06', '\x1f\x8b', 'BZh', '\xfd7zXZ', '7z\xbc\xaf', 'Rar!', '\x28\xb5\x2f\xfd']
 const MORE_OTHERS = ['%PDF', '\x89PNG', '\xff\xd8\xff', 'GIF8', '\x7fELF', 'MZ', 'SQLite']
 
 /**
- * Whether the content is certainly not audio, whatever the name of the file. Archives, which may be decompression
- * bombs, pictures, and text such as an error page are not audio.
+ * Whether the content is certainly not audio, whatever the name of the file. Such content is an archive (perhaps a
+ * decompression bomb), a picture, or plain text such as an error page.
  */
 function isOther(head: Buffer): boolean {
   const text = head.toString('latin1')
