@@ -51,7 +51,6 @@ export interface Ports {
   readonly contentFilter: ContentFilter | undefined
   /** Concurrency limits of upstream servers, which workers of all processes share. */
   readonly upstreams: UpstreamFleet
-  /** Loads the code that opens engines. Processes without engines save its memory. */
   loadEngines(): Promise<EngineOpeners>
   /** Opens at least one search backend for research. The caller closes the backends. */
   openSearch(): Promise<SearchBackend[]>
@@ -162,7 +161,6 @@ function openPreparation(
     const prepare = () =>
       pool === 'code' ? sandbox.prepare(report, signal) : prepareAll(own, directory, localServer, onProgress, signal)
     const next = last.then(prepare)
-    // The caller of this preparation receives the error. The next preparation runs anyway.
     last = next.catch(() => {})
     return next
   }

@@ -24,7 +24,6 @@ export interface Blobs {
    */
   open(key: string, range?: { readonly start: number; readonly end: number }): Promise<Readable>
   size(key: string): Promise<number>
-  /** @throws ServiceError `not_found` */
   get(key: string): Promise<Buffer>
   delete(key: string): Promise<void>
   /**

@@ -26,7 +26,6 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     if (!KEY.test(key)) throw new Error('malformed blob key')
     return join(directory, key)
   }
-  /** Writes a draft and renames it, so that a reader sees a complete blob or none. */
   const writeAtomically = async (path: string, write: (partial: string) => Promise<void>) => {
     const partial = join(directory, newId('.partial-'))
     try {
@@ -58,7 +57,6 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       return await readFile(pathOf(key)).catch(throwGone)
     },
     async delete(key) {
-      // `rm()` would first call stat, and `unlink` does not.
       await unlink(pathOf(key)).catch(passGone)
     },
     async sweep(ageMs, choose = async (old) => old.map(({ key }) => key)) {
@@ -76,7 +74,6 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
   }
 }
 
-/** Converts the error of a full disk or an exhausted disk quota to a temporary error, after which callers may retry. */
 function withoutRoom(error: unknown): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error

@@ -56,7 +56,6 @@ export async function watchFleetDirectory(
   return atAlignedInterval(RENEW_MS, () => void renew(), { keepsAlive: false })
 }
 
-/** The id of a directory; undefined if the directory does not exist or no process has used it. */
 export async function findDirectoryId(directory: string): Promise<string | undefined> {
   const text = await readFile(join(directory, ID_FILE), 'utf8').catch(() => '')
   return ID.test(text) ? text : undefined

@@ -1,6 +1,5 @@
 /** Minimum time without any answer, in milliseconds, before a server counts as hanging. */
 const SILENCE_MS_MIN = 10_000
-/** Time after a decrease during which the limit rises slowly. */
 const SLOW_RISE_MS = 10_000
 const PAUSE_MS_MAX = 60_000
 
@@ -127,7 +126,6 @@ export class AdaptiveLimit {
     if (permit.startedAtMs > this.#loweredAtMs) this.#lower(this.#used / 2)
   }
 
-  /** Pauses calls at the server's request, at most for a minute. */
   pause(ms: number): void {
     this.#pausedUntilMs = Math.max(this.#pausedUntilMs, this.#nowMs() + Math.min(ms, PAUSE_MS_MAX))
   }
@@ -255,13 +253,11 @@ export class Queueing {
   readonly #spans: { readonly fromMs: number; ms: number }[] = []
   #window: number[] = []
   #windowFromMs = Number.NEGATIVE_INFINITY
-  /** Smoothed duration of a whole call. */
   #wholeMs: number | undefined
   /** Shortest wait before the last decrease; undefined once the effect of the decrease is known. */
   #loweredFrom: number | undefined
   #futileDecreases = 0
   #shortestNow: number | undefined
-  /** Share of the calls, from 0 to 1, that queued during the last measurement. */
   part = 0
 
   ended(ms: number): void {
@@ -274,7 +270,6 @@ export class Queueing {
     this.restart(nowMs)
   }
 
-  /** Starts a new measurement. First bytes of calls that began earlier are ignored, because more or fewer calls were in flight. */
   restart(nowMs: number): void {
     this.#windowFromMs = nowMs
     this.#window = []

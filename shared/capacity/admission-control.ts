@@ -25,11 +25,6 @@ export interface AdmissionRequest extends Work {
 /** Advice in the refusal. SDKs show the text of the refusal to their users after the last retry. */
 const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
 
-/**
- * @param waitMs Estimated wait, which the message states
- * @param afterMs Computed Retry-After
- * @param mostMs Longest Retry-After that the caller's SDK honours
- */
 function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
   const retryAfterMs = retryAfterOf(afterMs, mostMs)
   const [wait, back] = [Math.round(waitMs / 1_000), Math.ceil(retryAfterMs / 1_000)]
@@ -47,7 +42,6 @@ const CAPACITY_TTL_MS = 100
 
 export interface QueuedJob {
   readonly envelope: Work & { readonly pool: PoolName; readonly tenant: string }
-  /** Time at which the job was sent to its pool; undefined before. */
   readonly sentAtMs: number | undefined
 }
 
@@ -115,10 +109,6 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     this.#startTimeoutMs = startTimeoutMs
   }
 
-  /**
-   * @param ahead Number of jobs that would run before the job
-   * @throws ServiceError `overloaded`, with the Retry-After after which the job could start within `startTimeoutMs`
-   */
   admit(asked: AdmissionRequest, ahead: number): void {
     const waitMs = this.estimateMs(asked, ahead)
     if (waitMs <= this.#startTimeoutMs) return
@@ -164,7 +154,6 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     this.#queueOf.delete(job)
   }
 
-  /** Estimated wait of a new job, in ms. @param ahead Jobs that would run before it */
   estimateMs(work: Work & { readonly pool: PoolName }, ahead: number): number {
     const queue = this.of(work)
     return queue.waitEstimate.estimateMs(ahead, Date.now(), this.#capacityOf(queue, work))

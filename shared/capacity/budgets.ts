@@ -16,7 +16,6 @@ const CACHE_TTL_MS = 1_000
  * budget since the last read.
  */
 const STALE_MS = 2_000
-/** Maximum time that a call waits for the ledger, in milliseconds. */
 const LEDGER_TIMEOUT_MS = 250
 /** Maximum number of cached budgets; more than a deployment has active keys and projects. At the maximum, the cache is emptied. */
 const CACHED_MAX = 20_000
@@ -32,7 +31,6 @@ export interface BudgetOptions {
   limitsOf(project: string): Limits
   /** Undefined if this ingress is the only one. */
   readonly fleet?: Fleet | undefined
-  /** Number of ingresses, including this one. */
   ingresses?(): number
   now?(): number
   clock?(): number
@@ -55,7 +53,6 @@ interface ReservedPart {
  * called, once.
  */
 export interface BudgetReservation {
-  /** Amount that a durable job reserves in the store, in billionths of a US dollar. */
   readonly nanos: number
   /**
    * Replaces the reservation by the cost of the ended call.
@@ -96,11 +93,6 @@ export class Budgets {
     this.#clock = options.clock ?? (() => performance.now())
   }
 
-  /**
-   * Refuses a call whose budget is spent, before its body is read.
-   *
-   * @throws ServiceError `insufficient_quota`
-   */
   require(key: KeyOf): Promise<void> | undefined {
     const budgets = this.#of(key)
     return budgets.length === 0 ? undefined : this.#require(budgets)
@@ -254,14 +246,12 @@ export class Budgets {
     return known
   }
 
-  /** Starts a read unless one is running, so that an older result cannot replace a newer one. */
   #startRead(budget: Budget, month: Month, held: HeldBudget): void {
     held.reading ??= this.#read(budget, month, held).finally(() => {
       held.reading = undefined
     })
   }
 
-  /** Never rejects. */
   async #read(budget: Budget, month: Month, held: HeldBudget): Promise<void> {
     held.requestedAtMs = this.#clock()
     const { ledger, log, fleet } = this.#options
@@ -310,7 +300,6 @@ function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
  */
 const PUBLISHED_MS = 3_000
 
-/** Amounts of one budget in the ledger, in billionths of a US dollar. */
 interface LedgerAnswer {
   readonly costNanos: number
   readonly reservedNanos: number
@@ -347,7 +336,6 @@ export class HeldBudget {
     return this.#spent + this.#costs + this.#unread.costs
   }
 
-  /** Estimated cost of all calls and jobs in flight, in the whole fleet. */
   underWay(nowMs: number): number {
     return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
   }

@@ -3,7 +3,6 @@ import type { ControlRecord } from '#schemas/event.ts'
 import { type Work, workKey } from './fair-queue.ts'
 import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 
-/** Time after its last interactive job for which a model counts as busy with interactive work. */
 const BUSY_MS = 1_000
 /** An announcement of waiting jobs expires at this age if this worker does not have their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
@@ -50,7 +49,6 @@ export interface BulkheadsOptions {
 export class ModelBulkhead implements Work, SlotHolder {
   readonly kind: string
   readonly model: string
-  /** Undefined if only the worker's slots limit the model. */
   bound: ConcurrencyLimit | undefined
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
@@ -94,14 +92,12 @@ export class ModelBulkhead implements Work, SlotHolder {
   free(lane: Priority): number {
     const capacity = this.#capacity
     if (capacity === undefined) return Number.POSITIVE_INFINITY
-    // Durable jobs always keep half of the capacity.
     const most = Math.max(capacity + quarterOf(capacity) - this.#attached, Math.ceil(capacity / 2))
     if (lane === 'normal') return most - this.#running.normal
     const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
     return (isBusy ? quarterOf(capacity) : most) - this.#running.low
   }
 
-  /** @param lane Lane of the durable jobs that start or are being claimed; undefined for an attached call */
   enter(lane: Priority | undefined, count = 1): void {
     if (lane === undefined) this.#attached += count
     else this.#running[lane] += count
@@ -158,7 +154,6 @@ export class ModelBulkhead implements Work, SlotHolder {
     return new Set([...this.#waiting.keys(), ...this.#pulling])
   }
 
-  /** Drops waiting jobs that no process has announced recently. */
   forgetWaiting(): void {
     for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > ANNOUNCEMENT_TTL_MS) this.#waiting.delete(lane)
   }
@@ -186,7 +181,6 @@ export class ModelBulkheads {
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
   #publishedWaiting: readonly { readonly bulkhead: ModelBulkhead; readonly lane: Priority }[] = []
-  /** Bulkheads with a limit, and the number of permits that this worker last published for each. */
   #bounded: { readonly bulkhead: ModelBulkhead; published: number }[] = []
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
@@ -234,7 +228,6 @@ export class ModelBulkheads {
     return this.#models?.has(model) !== false
   }
 
-  /** Time in ms since the first job arrived for a model that this worker does not have. */
   unknownForMs(model: string): number {
     const lastMs = Date.now()
     const known = this.#unknown.get(model)

@@ -17,7 +17,6 @@ export interface HeldBytes {
   readonly bytes: number
   /** Replaces the number of bytes in the account. @throws ServiceError `overloaded` */
   hold(bytes: number): void
-  /** Reduces the account to at most `bytes`. */
   shrink(bytes: number): void
   release(): void
 }
@@ -49,7 +48,6 @@ export class ByteBudget {
     return this.#options.bytesMax
   }
 
-  /** Opens an empty account for one body. The caller releases it. */
   open(keyId: string): HeldBytes {
     let held = 0
     const hold = (bytes: number) => {
@@ -90,7 +88,6 @@ function refusal(whose: string): ServiceError {
 
 /** Cache lifetime of the measured free space. Even a fast disk takes longer to fill the free space that must remain. */
 const CACHE_TTL_MS = 250
-/** Fraction of the disk that stays free by default; at most `FREE_BYTES_MAX`. */
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
 /** In milliseconds. By then, the periodic purge may have freed space. */
@@ -165,7 +162,6 @@ function mebibytes(bytes: number): string {
  * reservations expire.
  */
 
-/** Bytes that a process reserves for a project in addition to its present need. */
 const SPARE_BYTES = 1024 ** 2
 /** An unused reservation is returned to the store after this time. */
 const IDLE_TIMEOUT_MS = 2_000
@@ -189,7 +185,6 @@ interface Project {
   timer: NodeJS.Timeout | undefined
 }
 
-/** Reserved bytes of one call or job. `dispose` releases them. */
 export interface Holding extends Disposable {
   readonly bytes: number
   /**
@@ -246,7 +241,6 @@ export class StoredQuota {
     return taken
   }
 
-  /** @param stored The part of `bytes` that a committed row now counts */
   giveBack(tenant: string, bytes: number, stored: number): void {
     const project = this.#projectOf(tenant)
     project.held -= bytes

@@ -51,7 +51,6 @@ import type { RateLimits, RemainingLimit } from './rate-limits.ts'
 const TOKENS_POLL_MS = 600_000
 
 export interface Admission {
-  /** Part of the budget that the durable job reserves in the store, in billionths of a US dollar. */
   readonly nanos: number
   /** Replaces the reserved tokens by the tokens used. Call this method or {@link release} once. */
   useTokens(tokens: number): void
@@ -69,11 +68,9 @@ export interface Admission {
   release(): void
 }
 
-/** An attached call within the limits of its key and project. */
 export interface AdmittedSlot {
   /** Undefined if neither tokens nor budget are limited. */
   readonly admission?: Admission
-  /** Must be called once, when the call has ended. */
   leave(): void
 }
 
@@ -132,7 +129,6 @@ export function admitCall(context: Limiting, key: KeyOf, call: AdmittedCall): Pr
   })
 }
 
-/** Reserves tokens and budget for a call. Returns undefined if no limit applies. */
 function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
   // Each request of a batch reserves its own tokens and budget.
   if (call.pool === 'batches') return undefined
@@ -174,7 +170,6 @@ export interface AdmittingJobs extends Limiting {
 
 /** Reserved budget of a durable job until the job is stored. Call exactly one of the two methods, once. */
 export interface JobAdmission {
-  /** Maximum cost, in billionths of a US dollar. */
   readonly nanos: number
   handOver(job: Pick<DurableJob, 'id' | 'tenant'>): void
   release(): void

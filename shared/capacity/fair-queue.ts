@@ -12,7 +12,6 @@ export interface FairQueueItem {
   readonly envelope: Work & { readonly tenant: string }
 }
 
-/** Waiting jobs of one tenant, by work key, oldest first. */
 interface TenantQueue<Job> {
   /** Position of the tenant in the round robin. The tenant with the lowest rank is served next. */
   rank: number
@@ -111,7 +110,6 @@ export class FairQueue<Job extends FairQueueItem> {
     return own && this.#oldestOf(own, open)
   }
 
-  /** Oldest job of one tenant that may start. The job stays in the queue. */
   nextOf(tenant: string, open: ReadonlySet<string>): Job | undefined {
     const own = this.#tenants.get(tenant)
     return own && this.#oldestOf(own, open)
@@ -180,7 +178,6 @@ export class FairQueue<Job extends FairQueueItem> {
   }
 }
 
-/** Index of a rank in the sorted array, or the index at which to insert it. A new rank is usually the highest. */
 function positionOf(ranks: readonly number[], rank: number): number {
   if (rank > (ranks.at(-1) ?? Number.NEGATIVE_INFINITY)) return ranks.length
   let [from, to] = [0, ranks.length]
@@ -231,7 +228,6 @@ export class TenantCounts {
     for (const [tenant, count] of others.#of) for (let n = 0; n < count; n++) this.change(tenant, 1)
   }
 
-  /** Sum over all tenants, in which each tenant counts at most `most` jobs. */
   sum(most: number): number {
     if (most >= this.#above.length) return this.#total
     let sum = 0

@@ -9,7 +9,6 @@ export const RUNNING_MS = 15_000
 export interface FleetWindow {
   readonly name: string
   readonly used: number
-  /** Milliseconds until the window ends. */
   readonly remainingMs: number
 }
 
@@ -83,12 +82,10 @@ export class MinuteWindow {
     return this.#settled + this.#sent + this.#pending
   }
 
-  /** Usage that the total in the store may not contain yet. */
   get unsettled(): number {
     return this.#sent + this.#pending
   }
 
-  /** Number of the current minute. A reservation made in an earlier minute no longer counts. */
   minute(nowMs: number): number {
     this.#roll(nowMs)
     return this.#minute
@@ -233,7 +230,6 @@ export class Fleet {
     ).unref()
   }
 
-  /** Schedules a read of a count if its value is older than {@link CACHE_TTL_MS}. */
   refresh(count: Count, nowMs: number): void {
     if (nowMs - count.syncedAtMs > CACHE_TTL_MS) this.markChanged(count)
   }

@@ -52,7 +52,6 @@ interface Begun {
 
 interface Bound {
   readonly count: number
-  /** Configured limit of the tenant; undefined if the tenant may have as many jobs as remain of `most`. */
   readonly own: number | undefined
   readonly total: number
   readonly most: number
@@ -80,7 +79,6 @@ export class JobQuota {
   /** Jobs admitted since the current count began, and jobs whose creation was in progress then. The count may miss them. */
   #since: Tally
   readonly #pendingCreates = new Set<PendingCreate>()
-  /** Keyed by state and key id, separated by a space. */
   readonly #begunOfKeys = new Map<string, Begun>()
 
   constructor(store: StoreView, bounds: JobBounds) {
@@ -227,7 +225,6 @@ export class JobQuota {
   }
 }
 
-/** Counts per tenant and in total. In the total, a tenant counts at most up to its limit. */
 class Tally {
   readonly #bounds: JobBounds
   readonly #counts = new Map<string, Counts>()

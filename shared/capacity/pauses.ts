@@ -78,7 +78,6 @@ export class Pauses {
     send({ type: 'pause_work', ...target, paused: isPaused, by })
   }
 
-  /** Applies a pause that another process started or ended; ignores all other records. */
   onControl(record: ControlRecord): void {
     if (record.type === 'pause_work') this.#apply(record, record.paused, record.by)
   }

@@ -18,19 +18,16 @@ const COUNTERS_MAX = 50_000
 /** Default limits of a key. A limit of the key itself or of its project replaces them. 0 means no limit. */
 export interface RateLimitConfig extends LimitSettings {
   readonly followsMaxPerKey: number
-  /** Maximum code runs per minute of one end user of a key, in one ingress. */
   readonly codeRunsPerUser: number
 }
 
 export interface RateLimitOptions {
   limitsOf?(project: string): Limits | undefined
-  /** Maximum concurrent calls and durable jobs of a project; undefined: no limit. */
   runningMaxOf?(project: string): number | undefined
   /** Undefined if the deployment has no durable jobs. */
   readonly tenants?: Pick<TenantReads, 'running'> | undefined
   /** Undefined if this ingress is the only one, or if no store can hold shared counts. */
   readonly fleet?: Fleet | undefined
-  /** Number of ingresses, including this one. */
   ingresses?(): number
   clock?(): number
 }
@@ -44,7 +41,6 @@ export interface RemainingLimit {
   readonly resetMs: number
 }
 
-/** Receives the remaining limits of a call, for its response headers (docs/internals/protocol.md, Headers). */
 type ShowRemaining = (left: readonly RemainingLimit[]) => void
 
 interface Use {
@@ -173,7 +169,6 @@ export class RateLimits implements RunningLimits {
     return this.#options.runningMaxOf?.(project)
   }
 
-  /** Number of attached calls of a project that run in this ingress. */
   callsOf(project: string): number {
     return this.#running.get(callsName(project))?.local ?? 0
   }
@@ -237,7 +232,6 @@ export class RateLimits implements RunningLimits {
     this.#recheck(uses, [], () => {})
   }
 
-  /** Undoes {@link enterLine} for a line that did not become a job. */
   leaveLine(key: KeyOf): void {
     for (const { kind, window } of this.#usesOf(key)) if (kind === 'requests') this.#add(window, -1)
   }
@@ -307,7 +301,6 @@ export class RateLimits implements RunningLimits {
     }
   }
 
-  /** Checks the limits again after a synchronization. If the call is refused, then its counts are undone. */
   #recheck(uses: readonly Use[], slots: readonly SlotUse[], leave: () => void): void {
     try {
       this.#refuse(uses, slots, 0)

@@ -121,13 +121,11 @@ export class Semaphore {
   }
 }
 
-/** A project counts as active for this time after its last call. */
 const ACTIVE_MS = 10_000
 /** Maximum concurrent submissions of all projects while calls of other projects run. */
 const PERMITS = 2
 /** A submission of at most this duration, in milliseconds, is not followed by a pause. */
 const FREE_RUN_MS = 2
-/** Pause after a submission, as a multiple of its duration beyond {@link FREE_RUN_MS}. */
 const PAUSE_FACTOR = 2
 const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }
 /** Limits of one project: the number of its waiting submissions, and how long each of them waits. */
@@ -151,7 +149,6 @@ const RETRY_AFTER_MS = 2_000
 export class SubmitQueue {
   readonly #permits = new Semaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooManySubmissions })
   #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
-  /** Last call of a project other than the project of {@link #last}. */
   #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
   #nextLineAtMs = 0
 

@@ -17,7 +17,6 @@ const NONE: ReadonlyMap<string, WaitingElsewhere> = new Map()
 
 type WaitingRecord = Extract<ControlRecord, { type: 'calls_waiting' }>
 
-/** Calls of one kind and model in the fair queue of this ingress, with their tenants. */
 export interface WaitingCalls {
   readonly pool: PoolName
   readonly work: Work
@@ -94,7 +93,6 @@ export class SlotPartition {
     return share
   }
 
-  /** Number of ingresses at which calls of a tenant wait for a pool, including this one. */
   spread(pool: PoolName, tenant: string): number {
     const others = this.#othersOf(pool)
     return 1 + (others?.tenants.get(hashed(tenant)) ?? 0)
@@ -194,7 +192,6 @@ function keyOf(pool: PoolName, work: Work | undefined): string {
   return work ? `${pool} ${workKey(work)}` : pool
 }
 
-/** Tenants are hashed, so that readers of the channel cannot identify them. */
 function hashed(tenant: string): string {
   return hashOf(tenant).toString(36)
 }

@@ -19,7 +19,6 @@ export function laneSlots(lane: Priority, { slots, running, batch, isInteractive
   return Math.min(free, most - batch)
 }
 
-/** Number of slots that batch jobs always leave free. */
 export function reservedSlots(slots: number): number {
   return Math.min(quarterOf(slots), slots - quarterOf(slots))
 }
@@ -61,7 +60,6 @@ const EXTRA_PER_LEFT = 3
 
 export interface SlotHolder {
   readonly held: number
-  /** Number of jobs that have run for at least `ms`, counted up to `max`. */
   countOlder(ms: number, max: number): number
 }
 
@@ -106,7 +104,6 @@ interface PermitHolder extends Pick<SlotHolder, 'held'> {
 export interface ParkedCall<Lane> {
   readonly lane: Lane
   readonly tenant: string
-  /** Called synchronously when the call may start; takes a permit and a slot. */
   enter(): void
 }
 
@@ -125,7 +122,6 @@ export class ParkedCalls<Lane, Bulkhead extends PermitHolder> {
   readonly #running = new Map<Bulkhead, Map<string, number>>()
   #size = 0
 
-  /** @param slotsFor Returns the number of a lane's slots that a model may take now */
   constructor(slotsFor: (bulkhead: Bulkhead, lane: Lane) => number) {
     this.#slotsFor = slotsFor
   }
@@ -138,7 +134,6 @@ export class ParkedCalls<Lane, Bulkhead extends PermitHolder> {
     return this.#size >= PARKED_MAX
   }
 
-  /** True if a call may take a slot at once: its model has a permit, and no other call waits for one. */
   canStart(lane: Lane, bulkhead: Bulkhead): boolean {
     return !this.#waiting.has(bulkhead) && this.#hasPermit(lane, bulkhead)
   }

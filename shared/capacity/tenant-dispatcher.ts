@@ -32,11 +32,9 @@ export interface DispatcherView {
   /** Number of jobs that this ingress may send before a slot is free, possibly fractional; undefined if nothing can be sent. */
   prefetch(): number | undefined
   slots(): number
-  /** Maximum concurrent jobs of one kind and model in the pool; undefined if only slots limit them. */
   capacityOf(work: Work): number | undefined
   waitingElsewhere(): ReadonlyMap<string, WaitingElsewhere>
   partOf(work: Work): number
-  /** Number of ingresses at which jobs of a tenant wait, including this one. */
   ingressesOf(tenant: string): number
   isIdle(): boolean
 }
@@ -44,7 +42,6 @@ export interface DispatcherView {
 interface Model {
   readonly work: Work
   waiting: number
-  /** Jobs that were sent to the workers and have not ended. */
   inFlight: number
   readonly ends: RateMeter
 }
@@ -121,7 +118,6 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return true
   }
 
-  /** Removes a job that ended, or whose attempt ended. @returns True if another job may be sent in its place */
   leave(job: Job): boolean {
     this.start(job)
     if (this.#release(job)) return true
@@ -137,7 +133,6 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return false
   }
 
-  /** Removes and returns the job to send now; undefined if none may be sent. */
   next(): Job | undefined {
     if (this.#queue.size === 0) return undefined
     const room = this.#prefetch()
@@ -239,7 +234,6 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return maxMinPart(wanted, this.#view.slots())
   }
 
-  /** True if the tenant skips this round; it is then moved to the end of the round. */
   #skipsRound(tenant: string): boolean {
     const rounds = this.#skippedRounds.get(tenant) ?? 0
     if (rounds === 0) return false

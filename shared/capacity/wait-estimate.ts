@@ -51,7 +51,6 @@ export class WaitEstimate<Job = unknown> {
     this.#peak.now = Math.max(this.#peak.now, this.#running.size)
   }
 
-  /** Removes a job that has ended. If it ran, then its duration is recorded. */
   left(job: Job, now: number): void {
     const startedAtMs = this.#running.get(job)
     this.forget(job)
@@ -133,7 +132,6 @@ const WINDOW_MS = 30_000
 /** Completions are counted per second, so the window of 30 s takes 30 numbers instead of one entry per job. */
 const BUCKET_MS = 1_000
 
-/** Minimum number of completions from which a rate is computed. */
 const SAMPLES_MIN = 20
 
 interface Bucket {
@@ -154,7 +152,6 @@ class Completions {
     this.#forget(now)
   }
 
-  /** Mean interval between completions in ms; undefined for fewer than 20. @param sinceMs Earlier completions are ignored */
   everyMs(now: number, sinceMs = 0): number | undefined {
     this.#forget(now)
     let [fromMs, count] = [now, 0]

@@ -15,7 +15,6 @@ export interface KafkaConfig {
     | undefined
 }
 
-/** The validated settings of one process, plus paths that are derived from them. */
 export type Config = ReturnType<typeof parseConfig>
 
 /** Invalid settings. `problems` has one sentence per setting. */
@@ -67,7 +66,6 @@ export function parseConfig(env: Record<string, string | undefined>) {
   })
 }
 
-/** The name of a setting in code, such as `jobLeaseMs` for `JOB_LEASE_MS`. */
 type CamelCase<Name extends string> = Name extends `${infer Word}_${infer Rest}`
   ? `${Lowercase<Word>}${Capitalize<CamelCase<Rest>>}`
   : Lowercase<Name>

@@ -27,7 +27,6 @@ export function problemText(issue: Issue, input: unknown, isSecret = false): str
   return `${name === '' ? '' : `${name}: `}${expectation(issue)}${isShown ? `, got ${shown(value)}` : ''}`
 }
 
-/** All problems of a file, one line each. For an unknown field, the line lists the known ones. */
 export function problemTexts(error: z.ZodError, input: unknown, schema: z.ZodType): string[] {
   return error.issues.map((issue) => {
     const text = problemText(issue, input)

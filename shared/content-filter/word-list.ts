@@ -95,7 +95,6 @@ function* windowsOf(text: string): Generator<string> {
   }
 }
 
-/** Last position after white space among the {@link OVERLAP} characters before `at`; `at` if there is none. */
 function cutBefore(text: string, at: number): number {
   for (let place = at; place > at - OVERLAP; place--) if (/\s/.test(text[place - 1] ?? '')) return place
   return at

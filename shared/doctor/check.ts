@@ -6,16 +6,13 @@ export interface Finding {
   readonly check: string
   readonly status: 'ok' | 'skip' | 'warn' | 'fail'
   readonly message: string
-  /** Remedy; undefined if there is no problem. */
   readonly remediation?: string
-  /** Additional sentences, such as the guarantees of a sandbox. */
   readonly details?: readonly string[]
 }
 
 /** A read-only check of one dependency. If `run` throws, then the check yields a finding with status `fail`. */
 export interface Check {
   readonly name: string
-  /** Remedy that is shown if `run` throws. */
   readonly remediation: string
   /** Time limit in ms; default: 20,000. */
   readonly msMax?: number
@@ -59,7 +56,6 @@ export function failed(check: string, message: string, remediation: string): Fin
   return { check, status: 'fail', message, remediation }
 }
 
-/** The remedy that an adapter has attached to the error or to one of its causes. */
 function remediationOf(error: unknown): string | undefined {
   if (!(error instanceof Error)) return undefined
   const { remediation } = error as { remediation?: unknown }

@@ -10,7 +10,6 @@ export interface PoolFacts {
   readonly workers: number
   readonly slots: number
   readonly free: number
-  /** Queued calls and durable jobs, in the broker and in the store. */
   readonly waiting: number
   readonly oldestSeconds: number | undefined
   /** Models with queued jobs whose permits are all in use at some worker. */
@@ -21,7 +20,6 @@ export interface PoolFacts {
 
 export interface FleetFacts {
   readonly broker: { readonly name: string; readonly isReachable: boolean; readonly missing?: readonly string[] }
-  /** Undefined if this deployment has no store. */
   readonly store: { readonly name: string; readonly isReachable: boolean; readonly isFull: boolean } | undefined
   readonly pools: readonly PoolFacts[]
   /** Number of unfinished durable jobs, and DURABLE_JOBS_MAX; undefined until both are known. */
@@ -29,7 +27,6 @@ export interface FleetFacts {
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
   /** Models for which all upstreams fail, and the number of workers that report this. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
-  /** Dead letters among the newest records; undefined until counted. */
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
 }
 

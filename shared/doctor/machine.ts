@@ -29,7 +29,6 @@ export const dataCheck: Check = {
   },
 }
 
-/** Checks the directory of the blobs, unless it is inside the data directory. */
 export const blobsCheck: Check = {
   name: 'blobs',
   remediation: 'Set BLOB_DIR to a directory that this user may write.',
@@ -39,7 +38,6 @@ export const blobsCheck: Check = {
   },
 }
 
-/** @throws Error if the directory is not writable */
 async function directoryFinding(
   { name: check, remediation: instead }: Check,
   setting: string,
@@ -84,7 +82,6 @@ export const modelsCheck: Check = {
   },
 }
 
-/** Checks the weights of models that run inside the worker. */
 export const weightsCheck: Check = {
   name: 'weights',
   remediation: 'Fix models.yaml first.',

@@ -30,7 +30,6 @@ function withSandbox({ name, works, message, details }: Tried, chosen: Tried): F
   return { ...ok('sandbox', `${name}: ${role}: ${message}`), ...(details && { details }) }
 }
 
-/** Finding for one sandbox if none works, with the reason and a remedy. */
 function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
   const remediation = 'The service tries to prepare it at its start; docs/guides/code.md lists its requirements.'
   const text = `${name}: not available: ${message}`

@@ -11,7 +11,6 @@ const DEPTH_MAX = 500
 const REFERENCE_CHARS_MAX = 1_000
 const PARAM_CHARS_MAX = 256
 
-/** Maximum value of each keyword that sets a minimum. */
 const LEAST_MAX: ReadonlyMap<string, number> = new Map([
   ['minItems', 10_000],
   ['minContains', 10_000],

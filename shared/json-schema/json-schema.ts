@@ -105,7 +105,6 @@ export class SchemaReader {
 
   /** Merges properties. A part also restricts properties that only other parts list, by its `additionalProperties`. */
   #joinProperties(all: readonly Schema[]): Schema {
-    // Without a prototype, `__proto__` is an ordinary key.
     const joined: Record<string, unknown> = Object.create(null)
     for (const { properties } of all) {
       if (!isSchema(properties)) continue
@@ -167,7 +166,6 @@ const BOTH_HOLD = new Set([
   'unevaluatedItems',
 ])
 
-/** Values that `const` and `enum` permit; undefined if neither is present. */
 export function valuesOf(schema: Schema): readonly unknown[] | undefined {
   const listed = Array.isArray(schema.enum) ? (schema.enum as unknown[]) : undefined
   if (!('const' in schema)) return listed
@@ -214,7 +212,6 @@ function distinct(values: readonly unknown[]): unknown {
   return different.length === 1 ? different[0] : different
 }
 
-/** Types that both lists contain. An integer is also a number. */
 function commonTypes(one: unknown, other: unknown): unknown {
   const [first, second] = [[one].flat(), [other].flat()]
   const both = first.filter((type) => second.includes(type) || (type === 'integer' && second.includes('number')))

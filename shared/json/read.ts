@@ -93,7 +93,6 @@ class Reader {
     if (this.#at < this.#json.length) throw this.#unexpected()
   }
 
-  /** Parses a number, `true`, `false` or `null`. */
   #scalar(): unknown {
     const start = this.#at
     const most = Math.min(this.#json.length, start + PIECE_BYTES)
@@ -155,7 +154,6 @@ class Reader {
     }
   }
 
-  /** End of the last member that fits into a piece; undefined if the first member does not fit. */
   #endOfRun(): number | undefined {
     const json = this.#json
     const most = Math.min(json.length, this.#at + PIECE_BYTES)

@@ -6,7 +6,6 @@ export const DEPTH_MAX = 128
 /** Maximum keys per object. In much larger objects, parsing or visiting a key takes a microsecond. */
 const KEYS_MAX = 50_000
 
-/** Bytes that are checked between two event-loop yields, in about half a millisecond. */
 const PIECE_BYTES = 256 * 1024
 
 /** Maximum values in a request. A conversation of 100,000 messages fits. */

@@ -7,11 +7,9 @@ import { runYielding } from '#shared/lib/yielding.ts'
  * parts are written by JSON.stringify itself.
  */
 
-/** Approximate length of a piece of text, which takes about half a millisecond to write. */
 const PIECE_CHARS = 64 * 1024
 const VALUES_AT_ONCE = 512
 const CHARS_AT_ONCE = PIECE_CHARS
-/** Maximum number of parts in a piece. Many short values take as long as one long text. */
 const PARTS_PER_PIECE = 512
 
 export interface WriteOptions {
@@ -65,7 +63,6 @@ export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
   return yield* concatBytes(pieces, bytes)
 }
 
-/** Whether JSON.stringify can write this value without blocking the event loop. */
 export function isSmall(value: unknown): boolean {
   return isWithin(value, { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE })
 }

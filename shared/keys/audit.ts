@@ -13,7 +13,6 @@ export const AuditEntry = z.object({
 })
 export type AuditEntry = z.infer<typeof AuditEntry>
 
-/** The fields of an entry that describe the change. The store adds time and author. */
 export type AuditAction = Pick<AuditEntry, 'action' | 'subject' | 'project' | 'change'>
 
 /** Author of changes that no operator made, such as the creation of the first key. */

@@ -10,7 +10,6 @@ const SECOND_MS = 1_000
 /** Time in seconds for which an old key stays valid after its successor was created. */
 export const GRACE_PERIOD_SECONDS = 86_400
 
-/** A key without its hash, as responses and the command line show it. */
 export type KeyView = Omit<ApiKey, 'hash'>
 
 export function keyView({ hash: _, ...rest }: ApiKey): KeyView {
@@ -40,7 +39,6 @@ export function rotationError(old: ApiKey, isEndGiven: boolean): 'revoked' | 'ex
 }
 
 export interface Rotation {
-  /** Expiry of the new key in Unix seconds; undefined if it never expires. */
   readonly expiresAt: number | undefined
   readonly gracePeriodSeconds: number
 }
@@ -78,7 +76,6 @@ export async function createProject(
   return project
 }
 
-/** Limits after a change. A null removes the limit, so the default of the settings applies again. */
 export function limitsAfter(
   before: Limits,
   change: { readonly [name in keyof Limits]?: number | null | undefined },

@@ -40,7 +40,6 @@ export function missingPermission(
 
 const ALL = Symbol('all')
 
-/** The first name that is missing in one of the lists. A holder without a list has all names. */
 function missingOf(
   given: readonly string[] | undefined,
   lists: readonly (readonly string[] | undefined)[],

@@ -235,9 +235,6 @@ async function readSecret(path: string): Promise<string> {
   return (await readFile(path, 'utf8')).trim()
 }
 
-/**
- * Writes a draft and links it to its final path. If several processes start together, then one link succeeds, and all processes read that secret.
- */
 async function createSecret(directory: string, path: string): Promise<void> {
   const partial = join(directory, newId('.partial-'))
   makeDirectory(directory)

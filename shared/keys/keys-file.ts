@@ -31,7 +31,6 @@ const StoredKeys = z.looseObject({
 })
 export type StoredKeys = z.infer<typeof StoredKeys>
 
-/** Number of bytes read from the end of the audit log. The maximum number of requested entries fits. */
 const AUDIT_TAIL_BYTES = 1024 * 1024
 
 /**
@@ -60,7 +59,6 @@ export class KeysFile {
     return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
   }
 
-  /** @throws Error if the file exists and is not valid */
   read(): StoredKeys {
     try {
       return StoredKeys.parse(JSON.parse(readFileSync(this.path, 'utf8')))
@@ -91,7 +89,6 @@ export class KeysFile {
     }
   }
 
-  /** The last audit entries, newest first. Invalid lines are skipped. */
   audit(limit: number): AuditEntry[] {
     const lines = tailOf(this.#auditPath).split('\n').filter(Boolean).toReversed()
     return lines.flatMap((line) => entryOf(line) ?? []).slice(0, limit)
@@ -105,7 +102,6 @@ export class KeysFile {
   }
 }
 
-/** Writes a private draft and renames it, so that a reader never sees a part of the text. */
 function replaceFile(path: string, text: string): void {
   const draft = `${path}.${newId('', 8)}`
   try {
@@ -118,7 +114,6 @@ function replaceFile(path: string, text: string): void {
   }
 }
 
-/** The end of a file, starting at the beginning of a line; empty if the file does not exist. */
 function tailOf(path: string): string {
   if (!statSync(path, { throwIfNoEntry: false })) return ''
   const file = openSync(path, 'r')

@@ -5,7 +5,6 @@ import type { AuditEntry } from './audit.ts'
 import { Limits, type Project, type ProjectChange } from './project.ts'
 import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
 
-/** Permissions of a key: `calls` for the API, `admin` for the admin API. */
 export const KeyScope = z.enum(['calls', 'admin'])
 export type KeyScope = z.infer<typeof KeyScope>
 
@@ -35,7 +34,6 @@ export type ApiKey = z.infer<typeof ApiKey>
 /** Maximum keys of one store, including revoked ones. Every ingress holds all keys in memory. */
 export const KEYS_MAX = 10_000
 
-/** Id of the key that the first start creates. */
 export const FIRST_KEY_ID = 'key_first'
 
 export interface KeyChange {
@@ -76,7 +74,6 @@ export interface KeyStore extends WebhookSecretSource {
    * @returns Whether this call added the key
    */
   createFirst(key: ApiKey): Promise<boolean>
-  /** @returns The changed key; undefined if it does not exist */
   update(id: string, change: KeyChange, by?: string): Promise<ApiKey | undefined>
   /**
    * Adds the successor of a key and sets the expiry of the old key, atomically.
@@ -90,7 +87,6 @@ export interface KeyStore extends WebhookSecretSource {
   revoke(id: string, by?: string): Promise<ApiKey | undefined>
   /** @throws Error if the id exists, or if there are {@link PROJECTS_MAX} projects */
   createProject(project: Project, by?: string): Promise<void>
-  /** @returns The changed project; undefined if it does not exist */
   updateProject(id: string, change: ProjectChange, by?: string): Promise<Project | undefined>
   /**
    * Adds a webhook secret to a project.
@@ -99,7 +95,6 @@ export interface KeyStore extends WebhookSecretSource {
    * @returns False if the project has {@link WEBHOOK_SECRETS_MAX} secrets
    */
   createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
-  /** Deletes a webhook secret of a project, unless it is the last one. */
   deleteWebhookSecret(project: string, id: string, by?: string): Promise<'deleted' | 'last' | 'none'>
   /** The latest audit entries, newest first. @param limit Up to `AUDIT_LIMIT_MAX` */
   listAudit(limit: number): Promise<AuditEntry[]>

@@ -50,7 +50,6 @@ export function* readKnownVersion(
   return known
 }
 
-/** A copy of a record with a change applied. A field whose new value is undefined is removed. */
 export function changed<T extends object>(record: T, change: object): T {
   return Object.fromEntries(Object.entries({ ...record, ...change }).filter(([, value]) => value !== undefined)) as T
 }

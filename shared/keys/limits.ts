@@ -1,7 +1,6 @@
 import type { ApiKey } from './keys.ts'
 import { type Limits, projectIdOf } from './project.ts'
 
-/** Default limits of every key. 0 means no limit. */
 export interface LimitSettings {
   readonly rateLimitRequests: number
   readonly rateLimitTokens: number

@@ -30,7 +30,6 @@ export const Project = z.strictObject({
 })
 export type Project = z.infer<typeof Project>
 
-/** Changes to a project. A present field replaces the old value, so `name: undefined` removes the name. */
 export interface ProjectChange {
   readonly name?: string | undefined
   readonly limits?: Limits

@@ -41,7 +41,6 @@ export function hasScope({ scopes = ['calls'] }: Pick<ApiKey, 'scopes'>, scope: 
   return scopes.includes(scope)
 }
 
-/** Whether a list of endpoints permits `path`. An endpoint includes all paths below it. */
 export function coversPath(endpoints: readonly string[], path: string): boolean {
   return endpoints.some((endpoint) => path === endpoint || path.startsWith(`${endpoint}/`))
 }

@@ -22,7 +22,6 @@ export type WebhookSecret = z.infer<typeof WebhookSecret>
  * others the new one.
  */
 export const WEBHOOK_SECRETS_MAX = 2
-/** Id of the derived secret of a project that has no stored one. */
 export const DEFAULT_SECRET_ID = 'default'
 
 export interface WebhookSecretSource {
@@ -64,7 +63,6 @@ export function webhookKeyOf(secret: string): Buffer {
   return Buffer.from(secret.slice(PREFIX.length), 'base64')
 }
 
-/** A secret with its middle hidden, so that a reader of a list can recognise it. */
 export function hintOf({ secret }: Pick<WebhookSecret, 'secret'>): string {
   return `${PREFIX}...${secret.slice(-5)}`
 }

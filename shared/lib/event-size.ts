@@ -34,7 +34,6 @@ export function sizeOf(value: unknown, enough = Number.POSITIVE_INFINITY): numbe
   return size
 }
 
-/** True if an event is too large for a record of the broker. */
 export function isUncarriable(event: unknown): boolean {
   return sizeOf(event, EVENT_SIZE_MAX) > EVENT_SIZE_MAX && Buffer.byteLength(JSON.stringify(event)) > OUTPUT_BYTES_MAX
 }

@@ -9,7 +9,6 @@ const SAMPLE_INTERVAL_MS = 1_000
 /** A process counts as busy if its event loop is active for longer than this per interval, in ms. */
 const BUSY_MS = 50
 
-/** The measurement stops after this number of idle intervals. */
 const IDLE_LOOKS = 5
 const NANOS = 1e9
 const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as const
@@ -186,7 +185,6 @@ export class Metrics {
     })
   }
 
-  /** Replaces the event-loop metrics of prom-client by own ones with the same names. */
   #gaugeLoopDelay(): void {
     const delay = new LoopDelay()
     let delays: ReturnType<LoopDelay['take']> = {}
@@ -222,7 +220,6 @@ export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
   #before = performance.eventLoopUtilization()
   #measured = 0
-  /** Maximum delay in the seconds that the histogram does not cover. */
   #longestMs = 0
 
   constructor() {

@@ -8,7 +8,6 @@
 export class SurrogateBuffer {
   #held = ''
 
-  /** Complete characters of the buffered text and this piece; possibly empty. */
   push(text: string): string {
     if (text === '') return ''
     const joined = this.#held + text

@@ -21,7 +21,6 @@ export function vectorFromBase64(text: string): Float32Array | undefined {
   return vector
 }
 
-/** The shortest decimal numbers that convert back to the same float32 values. */
 export function shortNumbers(vector: Float32Array): number[] {
   const numbers = new Array<number>(vector.length)
   for (let i = 0; i < vector.length; i++) numbers[i] = shortNumber(vector[i] as number)
@@ -45,7 +44,6 @@ function shortNumber(value: number): number {
   return value
 }
 
-/** A power of ten near the number, at most 1. */
 function magnitude(value: number): number {
   const size = Math.abs(value)
   if (size >= 0.1) return 1

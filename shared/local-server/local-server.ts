@@ -35,7 +35,6 @@ const CRASH_WINDOW_MS = 5 * 60_000
 const WAIT_MS_MAX = 1_000
 
 export interface LocalServerOptions {
-  /** Directory of the Python packages and models, about 500 MB. */
   readonly directory: string
   readonly python?: string | undefined
   readonly log: Log
@@ -43,7 +42,6 @@ export interface LocalServerOptions {
   readonly idleMs?: number | undefined
   /** Limit of the private memory of each server process. Default: 2 GiB. For the audio decoder the limit is always 1 GiB. */
   readonly memoryBytesMax?: number | undefined
-  /** Maximum length of decoded audio. Default: 4 hours. */
   readonly audioSecondsMax?: number | undefined
 }
 
@@ -164,7 +162,6 @@ export class LocalServer {
     throw this.#preparation.begin({ state: 'absent' })
   }
 
-  /** @throws ServiceError `model_loading` while the model is being prepared */
   async #findModel(name: string): Promise<void> {
     const environment = await this.#findEnvironment()
     const state = await getModelState(environment, name)

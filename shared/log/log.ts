@@ -22,7 +22,6 @@ interface ErrorFields {
   type: string
   code?: string | number
   message?: string
-  /** Stack frames, without the message that V8 writes before them. */
   stack?: string
   cause?: object
 }
@@ -57,7 +56,6 @@ function isCode(code: unknown): code is string | number {
   return typeof code === 'number' || (typeof code === 'string' && /^[\w.-]{1,64}$/.test(code))
 }
 
-/** The stack without the message, because the message may contain lines that look like frames. */
 function framesOf({ stack = '', message }: Error): string {
   const lines = stack.slice(Math.max(0, stack.indexOf(message)) + message.length).split('\n')
   return lines

@@ -88,7 +88,6 @@ export class ModelCatalogue implements Models {
     for (const listener of this.#listeners) listener()
   }
 
-  /** Price of the work of a job; undefined if the model does not exist any more. */
   priceOf({ pool, model }: { readonly pool: PoolName; readonly model: string }): Price | undefined {
     return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
@@ -99,7 +98,6 @@ export class ModelCatalogue implements Models {
   }
 }
 
-/** View of the listed models of a catalogue, also after changes. Names that do not exist are ignored. */
 function servedOf(catalogue: Models, names: readonly string[]): Models {
   const isServed = (model: ModelConfig) => [model.id, ...model.aliases].some((name) => names.includes(name))
   return {

@@ -13,7 +13,6 @@ const POLL_INTERVAL_MS = 1_000
  * aliases as possible.
  */
 const SMALL_BYTES_MAX = 8 * 1024
-/** Time and memory limits of the worker thread that parses a larger file. */
 const READ_MS_MAX = 60_000
 const READ_MB_MAX = 512
 
@@ -103,7 +102,6 @@ async function readInThread(path: string): Promise<ModelsFile> {
   }
 }
 
-/** Fingerprint of a file, which also changes if another file takes its place. */
 async function stampOf(path: string): Promise<string> {
   const found = await stat(path).catch(() => undefined)
   return found ? `${found.dev} ${found.ino} ${found.size} ${found.mtimeMs}` : 'none'

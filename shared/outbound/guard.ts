@@ -20,7 +20,6 @@ export interface OutboundPolicy {
   readonly allowPrivate: boolean
 }
 
-/** Resolves a name to all of its addresses. @throws Error if the name has no address */
 export type Resolve = (host: string) => Promise<readonly LookupAddress[]>
 
 const URL_CHARS_MAX = 2_048
@@ -30,7 +29,6 @@ const URL_CHARS_MAX = 2_048
  */
 const PORT_MIN = 1_024
 const WEB_PORTS = new Set(['', '80', '443'])
-/** Added to an error if this setting would permit the URL. */
 const IN_DEVELOPMENT = ' For development, set WEBHOOK_ALLOW_PRIVATE=true where the service runs.'
 /** Names that never belong to a public host (RFC 6761, 6762, 8375, and a resolution of ICANN). */
 const PRIVATE_NAME = /(^|\.)(localhost|local|internal|home\.arpa)$/
@@ -71,7 +69,6 @@ export function checkWebhookUrl(url: string, policy: OutboundPolicy): void {
   checkUrl(url, policy, 'webhook.url')
 }
 
-/** Host of a URL as resolvers and sockets expect it: an IPv6 address without brackets. */
 export function hostOf(url: URL): string {
   return url.hostname.replace(/^\[|\]$/g, '')
 }

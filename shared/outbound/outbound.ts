@@ -94,7 +94,6 @@ export async function streamOutbound(text: string, options: OutboundCall & Outbo
   return await promise
 }
 
-/** Builds a Response. For a status without a body in the Fetch standard, the body is null. */
 function responseOf(status: number, headers: IncomingHttpHeaders, body: ReadableStream): Response {
   const isEmpty = status === 204 || status === 205 || status === 304
   const lines = Object.entries(headers).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]))

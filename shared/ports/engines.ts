@@ -38,7 +38,6 @@ export interface EngineOpeners {
   openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
   openRerankEngine(model: ModelConfig): RerankEngine
   openModerationEngine(model: ModelConfig): ModerationEngine
-  /** A moderation engine that needs no model. */
   openWordList(): ModerationEngine
   openSpeechEngine(model: ModelConfig): SpeechEngine
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine

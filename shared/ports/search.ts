@@ -13,7 +13,6 @@ import { openMcpSearch } from '#shared/search/web/mcp/mcp.ts'
 import { WebPages } from '#shared/search/web/pages.ts'
 import { openWebSearch } from '#shared/search/web/web.ts'
 
-/** Pages of this project, which are part of every installation. */
 const OWN: Corpus = { directory: resolve(import.meta.dirname, '../..'), paths: ['README.md', 'docs'] }
 
 /**

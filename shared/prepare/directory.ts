@@ -27,7 +27,6 @@ export interface PreparedPlace {
 /** Fills `built`, which may contain the finished steps of an interrupted build. Returns facts for users of the directory (JSON). */
 export type BuildDirectory<Facts> = (built: string, workDir: string, onProgress: OnProgress) => Promise<Facts>
 
-/** Paths, below `parent`, of a directory with these contents. */
 export function placeFor(parent: string, name: string, contents: readonly (string | Uint8Array)[]): PreparedPlace {
   const hash = createHash('sha256')
   for (const content of contents) hash.update(content)
@@ -56,7 +55,6 @@ export async function prepareDirectory<Facts>(
   return await prepareOnce(prepared<Facts>(place), make, options)
 }
 
-/** Deletes a directory. Several processes may call this at once. */
 export async function discardDirectory(directory: string): Promise<void> {
   const grave = `${directory}.${process.pid}.old`
   await rename(directory, grave).catch(() => {})

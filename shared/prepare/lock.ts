@@ -53,14 +53,12 @@ export class PreparationLock {
     try {
       await writeFile(file, JSON.stringify(first), { flag: 'wx', mode: 0o600 })
     } catch (error) {
-      // ENOENT means that another process has finished and removed the directory.
       if (isCode(error, 'EEXIST') || isCode(error, 'ENOENT')) return undefined
       throw error
     }
     return new PreparationLock(workDir)
   }
 
-  /** Sets the progress, which the next heartbeat writes. */
   note(fraction: number, message: string): void {
     this.#note = { state: 'preparing', fraction, message }
   }

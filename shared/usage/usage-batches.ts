@@ -53,7 +53,6 @@ export class UsageBatches {
     return this.#entered.promise
   }
 
-  /** Writes queued entries until none is left or `signal` aborts. */
   async #flush(signal: AbortSignal): Promise<void> {
     while (!signal.aborted && (this.#writing || this.#sent || this.#waiting.size > 0)) {
       await (this.#writing ?? this.#write())
@@ -61,7 +60,6 @@ export class UsageBatches {
     }
   }
 
-  /** Writes queued entries for at most one second, then stops. */
   async close(): Promise<void> {
     await this.#flush(AbortSignal.timeout(WRITE_MS))
     this.#isClosed = true
