@@ -6,7 +6,7 @@ export interface Bounds {
   readonly pages: number
   readonly tokens: number
   readonly usd: number
-  /** Time from the start of the first attempt until the run writes with the sources it has. */
+  /** Time from the start of the first attempt after which the run stops gathering and writes its report. */
   readonly seconds: number
   /** Maximum rounds of searching and reading. Each round adds queries from the results of the previous one. */
   readonly rounds: number

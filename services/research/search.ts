@@ -51,7 +51,7 @@ async function findAll(
   signal: AbortSignal,
 ): Promise<BackendHit[]> {
   const { query, limit } = request
-  // All local documents have the same pseudo host. The request's domain rules apply only to the web.
+  // All local documents have one pseudo host, so only that host is allowed. The domain rules of the request apply only to the web.
   const domains = request.in === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : request.domains
   const ends = await Promise.allSettled(backends.map((backend) => backend.search(query, { limit, domains, signal })))
   signal.throwIfAborted()

@@ -254,8 +254,7 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
     throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
   } finally {
     clearTimeout(timer)
-    // The iterator removes its listeners only when it returns. The rest of the body is therefore discarded by resume()
-    // only afterwards.
+    // The iterator removes its listeners only when it returns. Only then can resume() discard the rest of the body.
     void pieces
       .return?.()
       .catch(() => {})

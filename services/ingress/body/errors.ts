@@ -50,8 +50,7 @@ export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'header
 }
 
 /**
- * Maximum `Retry-After` that the known SDKs obey, in milliseconds. If it is longer, then SDKs use their own, shorter
- * retry delay.
+ * Maximum `Retry-After` that the known SDKs obey, in milliseconds. If it is longer, then SDKs use their own retry delay.
  */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
 const SDKS = /openai|anthropic|ai-sdk|litellm/i
