@@ -30,7 +30,6 @@ export interface ConversationStore {
    * conversation
    */
   change(read: StoredConversation, change: ConversationChange, keepMs: number): Promise<boolean>
-  /** @returns False if the conversation does not exist */
   delete(tenant: string, id: string): Promise<boolean>
   purge(limit: number): Promise<number>
 }

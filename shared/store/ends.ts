@@ -15,7 +15,7 @@ export interface FailedEnd {
 }
 
 /**
- * Effect of a cancel on a job that may write a partial result. `again`: the first cancel permits it, the second ends the job; `once`: a second cancel
- * has no effect; `final`: no partial result.
+ * Effect of a cancel on a job that may write a partial result. With `again`, the first cancel requests the partial result, and a second
+ * one ends the job. With `once`, a second cancel has no effect. With `final`, the job ends without a partial result.
  */
 export type CancelHow = 'again' | 'once' | 'final'

@@ -5,7 +5,7 @@ import type { PoolName } from '#schemas/job.ts'
 export interface NewStep {
   readonly key: string
   readonly kind: string
-  /** JSON text of a {@link StepInput}; absent: not recorded. */
+  /** JSON text of a {@link StepInput}; absent if the input is not recorded. */
   readonly input?: string | undefined
   readonly output: StepOutput
   /** Size of the blob with the output, in bytes; absent if the output is not in a blob. */
@@ -13,7 +13,6 @@ export interface NewStep {
   readonly cost: Readonly<Record<string, number>>
 }
 
-/** The value of a step, or the key of the blob that has it. */
 export type StepOutput = { readonly value: unknown } | { readonly blob: string }
 
 /** Input of a step, complete or truncated: canonical JSON with its original length in characters. */
@@ -22,7 +21,6 @@ export type StepInput = { readonly value: unknown } | { readonly cut: string; re
 export interface DoneStep extends Omit<NewStep, 'input' | 'output' | 'blobBytes'> {
   readonly attempt: number
   readonly at_ms: number
-  /** Key of the blob with the output, if any. */
   readonly blob: string | null
 }
 
@@ -33,7 +31,6 @@ export interface RecordedStep extends DoneStep {
 
 /** A child job to submit. Tenant, priority and trace are those of the parent. */
 export interface NewChild {
-  /** Id of the child: a {@link childJobId} of the parent. */
   readonly id: string
   readonly pool: PoolName
   readonly kind: string
@@ -42,7 +39,7 @@ export interface NewChild {
   /** Input for the worker: the body, or the key of the blob that contains it. */
   readonly request: unknown
   readonly metadata?: Readonly<Record<string, string>> | undefined
-  /** Deadline from now in ms, limited by the remaining time of the parent, which is the default. */
+  /** Time from now until the deadline, in ms. Default and maximum: the remaining time of the parent. */
   readonly deadlineInMs?: number | undefined
   /** Estimated maximum cost, in billionths of a US dollar. */
   readonly reservedNanos?: number | undefined

@@ -7,7 +7,7 @@ import { firstJobId, jobIdTime } from './job-id.ts'
  * is an attachment key of the batch job (`newAttachmentKey`).
  */
 export const BATCH_INPUT = 'batch_input'
-/** Purpose of a part of a response history; referenced by jobs only (shared/jobs/durable/history.ts). */
+/** Purpose of a file that holds a segment of a response history (shared/jobs/durable/history.ts). Only jobs refer to such a file. */
 export const HISTORY = 'history'
 const RANDOM_LENGTH = 22
 
@@ -43,10 +43,12 @@ export interface FileQuery {
  * which the sweep of blobs deletes, and never a file without content.
  */
 export interface FileStore {
-  /** Stores a file if the project has less than `filesMax`. An existing id returns true. */
+  /**
+   * Stores a file if the project has fewer than `filesMax` files, and returns whether the file is stored. True if the id already exists.
+   */
   create(file: NewFile, bounds: FileBounds): Promise<boolean>
   find(tenant: string, id: string): Promise<StoredFile | undefined>
-  /** A page of files without batch inputs, plus one file if there are further pages. */
+  /** A page of files without batch inputs. One additional file is returned if there are further pages. */
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
   delete(tenant: string, id: string): Promise<boolean>
   /** Adds one reference of a job to each file, and extends retention to at least `keepMs`. Returns the number of files found. */

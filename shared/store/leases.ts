@@ -1,4 +1,4 @@
-/** Lease of the process that purges. Only one at a time, because two concurrent purges would wait for each other's rows. */
+/** Lease for the purge. Only one process purges at a time, because two concurrent purges would wait for each other's rows. */
 export const PURGE_LEASE = 'purge'
 
 /** Lease that `Sweeps.reap` requires. The duration must be less than a process lease minus the renewal interval. */
@@ -18,7 +18,6 @@ export interface Leases {
   releaseLease(name: string, boot: string): Promise<void>
 }
 
-/** Data that a process sends with a renewal. */
 export interface ProcessLease {
   readonly boot: string
   readonly role: string

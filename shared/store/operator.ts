@@ -43,7 +43,6 @@ export interface OperatorJobs {
   readonly sinceMs?: number | undefined
 }
 
-/** Filters of {@link OperatorStore.listDeliveries}. */
 export interface OperatorDeliveries {
   readonly limit: number
   readonly after?: string | undefined
@@ -52,7 +51,6 @@ export interface OperatorDeliveries {
   readonly state?: WebhookDelivery['state'] | undefined
 }
 
-/** A model, by its id, or a pool. */
 export interface PauseTarget {
   readonly target: 'model' | 'pool'
   readonly id: string

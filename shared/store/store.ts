@@ -53,7 +53,7 @@ export interface StoreView
   readonly isFull: boolean
   /** True only if nothing is queued, running or pending: until the next write, sweeps would find nothing. */
   readonly isIdle: boolean
-  /** Resolves when {@link isIdle} is false, or at the signal. */
+  /** Resolves when {@link isIdle} is false, or when `signal` aborts. */
   untilWork(signal: AbortSignal): Promise<void>
   readonly tenants: TenantReads
   readonly operator: OperatorStore
@@ -62,7 +62,7 @@ export interface StoreView
 }
 
 export interface JobTransitions {
-  /** Accepts a job, to be published if queued. An existing id returns that job. */
+  /** Accepts a job, which the caller publishes if its state is queued. If a job with this id exists, then that job is returned. */
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
   /** queued → in_progress, by a live process, before the job expires. The returned job has the new attempt number. */
   claim(id: string, boot: string): Promise<TransitionResult | undefined>
@@ -76,17 +76,16 @@ export interface JobTransitions {
   append(run: HeldAttempt, output: Output): Promise<TransitionResult | undefined>
   /** in_progress → completed. A completed result wins over a cancel that was only requested. */
   complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<TransitionResult | undefined>
-  /** in_progress → failed. */
   fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   /**
-   * in_progress → scheduled in `delayMs`. Uses up a try unless `isTry` is false. If a cancel was requested and no grace period for a partial result
-   * remains: → cancelled.
+   * in_progress → scheduled in `delayMs`. Uses up a try unless `isTry` is false. If a cancel was requested and no grace period for a
+   * partial result remains, then the job is cancelled instead.
    */
   retry(
     run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<TransitionResult | undefined>
-  /** in_progress → queued on drain, to be published, without using up a try; → cancelled as for {@link retry}. */
+  /** in_progress → queued, without using up a try; the caller publishes the job. Cancelled instead under the condition of {@link retry}. */
   handBack(run: HeldAttempt, output?: Output): Promise<TransitionResult | undefined>
   /** in_progress → cancelled, if a cancel was requested. */
   honourCancel(
@@ -95,17 +94,22 @@ export interface JobTransitions {
     metered?: CompletedEnd['metered'],
   ): Promise<TransitionResult | undefined>
   /**
-   * queued, scheduled, waiting → cancelled. For in_progress, sets the cancel request, once. `undefined`: finished, requested before, or unknown.
+   * queued, scheduled, waiting → cancelled. A job in progress gets a cancel request, once. Returns undefined if the job has ended, has
+   * such a request, or does not exist.
    *
-   * With {@link NewJob.partialMs}, the first cancel starts that grace period instead: a waiting job with recorded steps is queued, to be published.
-   * The second cancel works as above, and so does a first one that is `final`. A cancel with `once` never counts as the second.
+   * With {@link NewJob.partialMs}, the first cancel starts that grace period instead. A waiting job with recorded steps is then queued,
+   * and the caller publishes it. The second cancel works as above, and so does a first one that is `final`. A cancel with `once` never
+   * counts as the second.
    */
   cancel(scope: Scope, id: string, how?: CancelHow): Promise<Dispatch | undefined>
-  /** Deletes request, result and events of a finished job; the remaining row stays until the purge. False: not finished. */
+  /**
+   * Deletes request, result and events of a job that has ended; the remaining row stays until the purge. Returns false if the job has not
+   * ended.
+   */
   erase(scope: Scope, id: string): Promise<boolean>
   /** Hides the ended children of a job. The next purges delete them as expired. */
   forgetChildren(id: string): Promise<void>
-  /** Creates a copy of a failed, cancelled or expired job with the same time limit, to be published. */
+  /** Creates a copy of a failed, cancelled or expired job with the same time limit. The caller publishes the copy. */
   redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
 }
 
@@ -113,20 +117,20 @@ export interface JobTransitions {
 export interface FamilyTransitions {
   /** Records a step of an attempt, with pending output and progress, as one numbered write. */
   addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<TransitionResult | undefined>
-  /** Creates a child, to be published, as a write of the parent's owner. Returns the parent. */
+  /** Creates a child, which the caller publishes. The call is a numbered write of the parent's owner and returns the parent. */
   submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined>
   /**
    * in_progress → waiting, until the children `ids` have ended, or `wrapUpMs` before the deadline. No try is used up.
    *
-   * If they have ended already, or if a cancel permits a partial result: → queued, to be published.
+   * If the children have already ended, or if a cancel permits a partial result, then the job is queued, and the caller publishes it.
    *
-   * If a cancel leaves no grace period: → cancelled, as for {@link JobTransitions.retry}.
+   * If a cancel leaves no grace period, then the job is cancelled, as for {@link JobTransitions.retry}.
    */
   park(
     run: HeldAttempt,
     on: { ids: readonly string[]; wrapUpMs: number; output?: Output },
   ): Promise<TransitionResult | undefined>
-  /** waiting → queued, to be published, after the awaited children have ended. */
+  /** waiting → queued, after the awaited children have ended. The caller publishes the job. */
   wake(id: string): Promise<Dispatch | undefined>
   /** Cancels at most `limit` unended children of a job, as {@link JobTransitions.cancel} does. */
   cancelChildren(id: string, limit: number): Promise<TransitionResult[]>
@@ -134,20 +138,26 @@ export interface FamilyTransitions {
   settle(id: string): Promise<void>
 }
 
-/** Sweeps of the scheduler. Any number of schedulers may run at once. Each call returns the jobs it changed, at most `limit`. */
+/**
+ * Sweeps of the scheduler. Any number of schedulers may run at once. Each call returns at most `limit` changed jobs, and the caller
+ * publishes those that are queued.
+ */
 export interface Sweeps {
-  /** scheduled → queued, to be published, if `run_at` has passed. */
+  /** scheduled → queued, if `run_at` has passed. */
   startDue(limit: number): Promise<Dispatch[]>
-  /** Queued jobs of a pool last published `olderThanMs` ago: to be published again, and marked as published. Oldest first. */
+  /** Queued jobs of a pool whose last publication is at least `olderThanMs` ago, oldest first. Marks these jobs as published now. */
   takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
-  /** queued, scheduled → expired after the maximum wait; → cancelled after the grace period for a partial result. */
+  /**
+   * queued, scheduled → expired, after the maximum wait. A job with a cancel request is cancelled instead, after the grace period for its
+   * partial result.
+   */
   expire(limit: number): Promise<TransitionResult[]>
-  /** waiting → queued, to be published, after the maximum wait for children. */
+  /** waiting → queued, after the maximum wait for children. */
   wakeDue(limit: number): Promise<Dispatch[]>
   /** waiting → failed with `timeout`, after the deadline. */
   timeOutWaiting(limit: number): Promise<TransitionResult[]>
   /**
-   * Ends or requeues jobs in progress whose owners did not, to be published if queued.
+   * Ends or requeues jobs in progress whose owners failed to do so.
    * 1. If the owner's lease has expired: → queued, or failed after `crashesMax` crashes.
    * 2. If a cancel was requested `cancelGraceMs` ago: → cancelled.
    * 3. If the deadline passed `deadlineGraceMs` ago: → failed with `timeout`.
@@ -184,19 +194,14 @@ export interface JobReads {
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
   /** Number of children of a job by state; states without children are omitted. */
   countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableState, number>>>
-  /** Ended jobs that are not settled, in the order of their ends. */
   listUnsettled(limit: number): Promise<DurableJob[]>
-  /** Number of queued jobs, by pool, kind, model and priority. */
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
 }
 
 /** Scope of operators and the service itself: the jobs of all tenants. */
 export const ALL_TENANTS = Symbol('every tenant')
 
-/**
- * The jobs that a call can see: those of one tenant, or explicitly all. For other jobs, the call behaves as if they did not
- * exist.
- */
+/** The jobs that a call can see: those of one tenant, or explicitly all. For other jobs, the call behaves as if they did not exist. */
 export type Scope = string | typeof ALL_TENANTS
 
 export interface HeldAttempt {
@@ -219,7 +224,7 @@ export interface NewJob {
   readonly model: string
   /** Input for the worker: the body, or the key of the blob that contains it. */
   readonly request: unknown
-  /** Deadline, from acceptance or from `runAtMs`, in ms. */
+  /** Time in ms from acceptance, or from `runAtMs`, until the deadline. */
   readonly deadlineInMs: number
   /** Maximum wait before the first start, in ms; default: until the deadline. */
   readonly startInMs?: number
@@ -249,7 +254,7 @@ export interface IdempotencyKey {
   /** Hash of the request. */
   readonly fingerprint: string
   readonly keepMs: number
-  /** Id of a job whose failure freed the key: the new job takes the key over. */
+  /** Id of an earlier job that holds this key and has failed. The new job takes the key over. */
   readonly replaces?: string
 }
 
@@ -285,7 +290,7 @@ export type Output = readonly NewEvent[]
 
 /** Limits after which {@link Sweeps.reap} takes a job from its owner or fails it. */
 export interface ReapPolicy {
-  /** Maximum lost workers of one job: the last one fails the job with `worker_lost`. */
+  /** Number of lost workers at which a job fails with `worker_lost`. */
   readonly crashesMax: number
   /** Time in ms for an owner to honour a cancel. */
   readonly cancelGraceMs: number

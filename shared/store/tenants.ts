@@ -5,7 +5,6 @@ import type { PoolName } from '#schemas/job.ts'
 export interface TenantReads {
   /** Number of queued and running jobs per tenant. The cost depends only on the number of these jobs. */
   depth(): Promise<TenantDepth[]>
-  /** Number of queued jobs per tenant, among jobs that compete for the same slots. */
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
   /** Queue positions of a tenant's jobs among its own: {@link EXACT_POSITIONS} of the oldest, then each {@link POSITIONS_STEP}th. */
   positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
@@ -23,12 +22,10 @@ export interface TenantReads {
 
 /** Maximum concurrent calls and durable jobs of each tenant, and the number of its running calls. Called during a claim. */
 export interface RunningLimits {
-  /** Undefined if unlimited. */
   mostOf(tenant: string): number | undefined
   callsOf(tenant: string): number
 }
 
-/** Jobs that compete for the same slots. */
 interface Lane {
   readonly pool: PoolName
   readonly kind: string

@@ -13,7 +13,6 @@ export interface UsageAmounts {
   readonly costNanos: number
 }
 
-/** Usage of one model with one key on one day. */
 export interface UsageEntry extends UsageAmounts {
   readonly project: string
   readonly keyId: string
@@ -22,7 +21,6 @@ export interface UsageEntry extends UsageAmounts {
   readonly day: string
 }
 
-/** A durable job that has ended and is not in the ledger yet. */
 export interface EndedJob {
   readonly jobId: string
   readonly project: string
@@ -35,11 +33,8 @@ export interface EndedJob {
   readonly endedAtMs: number
 }
 
-/** Filters and grouping of a sum. */
 export interface UsageQuery {
-  /** Id of a project; undefined for all projects. */
   readonly project?: string | undefined
-  /** Id of a key; undefined for all keys. */
   readonly keyId?: string | undefined
   readonly from: string
   readonly to: string
@@ -47,7 +42,6 @@ export interface UsageQuery {
   readonly limit: number
 }
 
-/** Recent usage of a project or key. */
 export interface Activity {
   /** Last day with an ended call, such as 2030-01-31; null if there is none. */
   readonly lastDay: string | null
@@ -55,7 +49,6 @@ export interface Activity {
   readonly costNanos: number
 }
 
-/** A project or key whose costs are requested. */
 export interface Spender {
   readonly owner: 'project' | 'key'
   readonly id: string
@@ -75,11 +68,9 @@ export interface UsageLedger {
    * @param batch Number of the batch of `boot`, from 1. A repeated number adds nothing, so a batch whose answer was lost may be sent again.
    */
   add(boot: string, batch: number, entries: readonly UsageEntry[]): Promise<void>
-  /** Ended durable jobs that are not in the ledger, at most `limit`. */
   listEnded(limit: number): Promise<EndedJob[]>
   /** Adds ended jobs to the ledger, each exactly once, even with concurrent callers. */
   enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void>
-  /** Sums by group, sorted by group. */
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
   /** Last active day since `since`, and usage since `from`, in the order of `of`; at most 500 spenders. */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>

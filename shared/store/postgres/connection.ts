@@ -21,7 +21,6 @@ export interface ConnectionOptions {
   readonly url: string
   readonly connectionsMax: number
   readonly statementTimeoutMs: number
-  /** Called once when an outage begins and once when it ends. */
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
 }
 
@@ -69,7 +68,6 @@ export class PostgresConnection {
   /** True after a server did not have a statement that was prepared at this address, as happens behind some poolers. */
   #hasLostStatements = false
   #isReachable = true
-  /** Time of the last write that found the disk full. */
   #fullAtMs = Number.NEGATIVE_INFINITY
   #closing: Promise<void> | undefined
   readonly #failedAtMs = new Map<string, number>()
@@ -79,7 +77,7 @@ export class PostgresConnection {
     const timeout = String(options.statementTimeoutMs)
     this.#settings = { ...PLAN, statement_timeout: timeout, idle_in_transaction_session_timeout: timeout }
     this.#pool = new Pool(poolConfig(options, this.#settings))
-    // An idle connection broke; without a listener, the event would end the process.
+    // An idle connection broke. Without a listener, the event would end the process.
     this.#pool.on('error', (error) => this.#lose(translate(error).error))
   }
 
@@ -155,7 +153,7 @@ export class PostgresConnection {
       if (effect === 'gone') this.#lose(error)
       if (effect === 'full') this.#noteFull(error)
       if (name === 'statements_lost') this.#hasLostStatements = true
-      // A slow call fails alone, and its caller may retry.
+      // A slow call is not logged, because only this call fails and its caller may retry.
       if (effect === 'failed' && name !== 'slow') this.#noteFailed(name, error)
       throw error
     }
@@ -169,7 +167,6 @@ export class PostgresConnection {
     this.#onProblem('job store call failed', { err: error })
   }
 
-  /** Logs that the disk is full, unless a write found it full within the last minute. */
   #noteFull(error: unknown): void {
     if (!this.isFull) this.#onProblem('job store disk is full', { err: error })
     this.#fullAtMs = performance.now()
@@ -219,15 +216,15 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     connectionString: url,
     max: connectionsMax,
     Client: PromptClient,
-    // A caller may wait for a connection that is busy until the time limit of its statement.
+    // A caller may wait for a free connection as long as the statement on a busy connection may run.
     connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
     keepAlive: true,
-    // The pool waits for this before it uses the connection.
+    // The pool uses the connection only after this promise has resolved.
     onConnect: async (client) => await beginSession(client, settings),
     application_name: 'sluice',
-    // Counts and Unix milliseconds stay far below 2^53.
+    // 64-bit integers are read as numbers, because counts and Unix milliseconds stay far below 2^53.
     types: {
       getTypeParser: ((oid: number, format?: 'text') =>
         oid === INT8 ? Number : types.getTypeParser(oid, format)) as typeof types.getTypeParser,
@@ -242,7 +239,6 @@ interface Texts {
   readonly values: readonly unknown[]
 }
 
-/** The methods of the extended protocol that pg's `Query` calls. */
 interface Wire {
   parse(statement: { text: string }): void
   bind(portal: object): void
@@ -250,8 +246,8 @@ interface Wire {
 }
 
 /**
- * Runs an unnamed statement after another one, both before one Sync. Postgres treats them as one transaction (its manual, chapter "Pipelining"). So
- * both need one round trip and one server of a pooler.
+ * Runs `before` and then an unnamed statement, with a single Sync message of the extended protocol. Postgres treats both as one
+ * transaction (its manual, chapter "Pipelining"). So both need one round trip and one server of a pooler.
  */
 function rowsOf(client: ClientBase, { before, text, values }: Texts): Promise<Record<string, unknown>[]> {
   return new Promise((resolve, reject) => {
@@ -271,7 +267,6 @@ class PairQuery extends Query {
     this.#before = before
   }
 
-  /** Called by `Query.submit`. */
   prepare(connection: Connection): void {
     const wire = connection as unknown as Wire
     wire.parse({ text: this.#before })

@@ -1,16 +1,13 @@
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Classifies every failure of Postgres, of a pooler in front of Postgres, or of the network in between. The class decides three
- * things:
+ * Classifies every failure of Postgres, of a pooler in front of Postgres, or of the network in between. The class decides three things:
+ * 1. The effect: either the database is gone, so that each call is refused at once until a probe succeeds, or only this call failed.
+ * 2. Whether a starting process waits for recovery. A wrong password stays wrong, so the process exits after some seconds.
+ * 3. The message for the operator: the problem and its remedy. Callers get a sentence without internals.
  *
- * 1. Effect: the database is gone (each call is refused at once until a probe succeeds), or only this call failed. 2. Whether a
- *   starting process waits for recovery. A wrong password stays wrong, so the process exits after some seconds. 3. The message
- *   for the operator: the problem and its remedy. Callers get a sentence without internals.
- *
- * A failure without a class is a defect of ours or a value that Postgres refuses, such as a violated constraint. Only such a
- * failure may end a job. PgBouncer before 1.20 gives all of its own failures SQLSTATE 08P01, so message texts are compared before
- * SQLSTATEs.
+ * A failure without a class is a defect of ours or a value that Postgres refuses, such as a violated constraint. Only such a failure may
+ * end a job. PgBouncer before 1.20 gives all of its own failures SQLSTATE 08P01, so message texts are compared before SQLSTATEs.
  */
 
 const RETRY_AFTER_MS = 2_000
@@ -22,7 +19,6 @@ const SQLSTATE = /^[0-9A-Z]{5}$/
 type Effect = 'gone' | 'failed' | 'full'
 
 interface FailureClass {
-  /** Class of the failure, for logs and tests. */
   readonly name: string
   readonly effect: Effect
   readonly isPermanent?: boolean
@@ -35,7 +31,7 @@ interface FailureClass {
 
 const CHECK_ADDRESS = 'Start Postgres, or correct the host and port in DATABASE_URL.'
 
-/** The first match applies. */
+/** The classes are compared in this order; the first match applies. */
 const CLASSES: readonly FailureClass[] = [
   {
     name: 'startup_parameter',
@@ -196,14 +192,15 @@ const CLASSES: readonly FailureClass[] = [
   },
 ]
 
-/** A failure of Postgres for operators, with its remedy. Cause of the {@link ServiceError} that callers receive. */
+/**
+ * A failure of Postgres as operators see it, with its remedy. This error is the `cause` of the {@link ServiceError} that callers receive.
+ */
 export class PostgresProblem extends Error {
   /** SQLSTATE, or the code of Node. */
   readonly code: string | undefined
   readonly remediation: string
   /** True if retries cannot succeed, so that a starting process exits instead of waiting. */
   readonly isPermanent: boolean
-  /** Additional fields of the log line. */
   readonly facts: { readonly failure: string }
 
   constructor(found: FailureClass, error: unknown) {
@@ -217,13 +214,11 @@ export class PostgresProblem extends Error {
   }
 }
 
-/**
- * Classifies an error of the Postgres client: the effect, and the error for the caller. `effect` is undefined if no class
- * matches.
- */
+/** Classifies an error of the Postgres client: the effect, and the error for the caller. `effect` is undefined if no class matches. */
 export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
   const { code, message } = reasonOf(error)
-  // Messages about refused values quote the value, which comes from a caller.
+  // The text of a message is compared only for classes of errors that quote no values. A message about a refused value quotes the value,
+  // which comes from a caller.
   const hasOwnWords = !SQLSTATE.test(code) || /^(08|28|53|57)/.test(code)
   const found =
     (hasOwnWords ? CLASSES.find(({ words }) => words?.test(message)) : undefined) ??

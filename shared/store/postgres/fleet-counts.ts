@@ -10,7 +10,7 @@ const CONNECTIONS_MAX = 2
 const STATEMENT_TIMEOUT_MS = 2_000
 
 /**
- * Clock tolerance: a statement that waited for a row lock has an older `now_ms()` than the row it then reads, by less than this.
+ * Clock tolerance in ms. A statement that waited for a row lock may read a row that is newer than its own `now_ms()`, by less than this.
  */
 const WAIT_MS = 5_000
 /** SQL condition: the window is over, or its end is too far ahead because the clock of the database was set back. */

@@ -18,7 +18,6 @@ export interface Item {
 }
 
 interface Waiting extends Item {
-  /** Time at which the wait ends, by the clock of `performance`. */
   readonly giveUpAt: number
   readonly resolve: (rows: TransitionRow[]) => void
   readonly reject: (error: unknown) => void

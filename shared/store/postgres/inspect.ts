@@ -5,7 +5,6 @@ import { isPooled } from './session.ts'
 
 const STATEMENT_TIMEOUT_MS = 5_000
 
-/** State of a Postgres server, read without changing it. */
 export interface PostgresFacts {
   readonly version: string
   readonly major: number
@@ -14,11 +13,9 @@ export interface PostgresFacts {
   readonly is_pooled: boolean
   readonly synchronous_commit: string
   readonly has_migrations: boolean
-  /** Whether this user may create tables. */
   readonly can_create: boolean
   /** Id of the blob directory of the live processes (`#shared/blobs/fleet-directory.ts`); undefined if no process runs. */
   readonly blobs_id: string | undefined
-  /** Hashes of the migrations that have run, by name. */
   readonly applied: ReadonlyMap<string, string>
 }
 

@@ -14,9 +14,7 @@ const MIGRATION_LOCK = `${0x51_01_cf}, hashtext(current_schema)`
 const CONNECT_TIMEOUT_MS = 5_000
 /** Time limit of a statement that reads or takes the lock. */
 const ANSWER_MS = 30_000
-/**
- * Poll interval and maximum wait for the migration lock. The maximum exceeds the time to create an index on the largest table.
- */
+/** Poll interval and maximum wait for the migration lock. The maximum exceeds the time to create an index on the largest table. */
 const LOCK_POLL_MS = 500
 const WAIT_MS_MAX = 6 * 3_600_000
 const LOCK_TRIES_MAX = 300
@@ -52,7 +50,7 @@ function clientOf(url: string): Client {
     keepAlive: true,
     application_name: 'sluice migration',
   })
-  // Ignored here, because the running statement fails with the error. Without a listener, the event would end the process.
+  // The event is ignored, because the running statement fails with the same error. Without a listener, the event would end the process.
   client.on('error', () => {})
   return client
 }
@@ -68,9 +66,9 @@ async function migrateAlone(url: string, client: Client, onProgress: OnProgress)
   try {
     await holder.connect()
     await waitForLock(holder, onProgress)
-    // Without the lock, another process could change the schema at the same time.
+    // If the connection with the lock ends, then the migration stops. Otherwise another process could change the schema at the same time.
     holder.once('end', stop)
-    // The server may be configured to end long statements.
+    // Time limits are switched off, because the server may be configured to end long statements.
     await beginSession(client, { statement_timeout: '0', lock_timeout: '0' })
     await client.query('CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, hash text NOT NULL)')
     for (const migration of await missing(client)) {
@@ -86,7 +84,7 @@ async function migrateAlone(url: string, client: Client, onProgress: OnProgress)
   }
 }
 
-/** Polls rather than waits in a statement: online index creation waits for every running statement. */
+/** Polls for the lock instead of waiting in a statement, because online index creation waits for every running statement. */
 async function waitForLock(holder: Client, onProgress: OnProgress): Promise<void> {
   const giveUpAt = performance.now() + WAIT_MS_MAX
   for (let tries = 0; !(await tryLock(holder)); tries++) {
@@ -109,7 +107,7 @@ async function tryLock(holder: Client): Promise<boolean> {
   return row?.is_mine === true
 }
 
-/** Has the form of the error that Postgres would report, but only at the first CREATE TABLE. */
+/** The error that Postgres would report later, at the first CREATE TABLE. */
 function noSchema(): Error {
   return Object.assign(new Error('no schema of the search_path exists'), { code: '3F000' })
 }

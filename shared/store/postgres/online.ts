@@ -21,7 +21,6 @@ type Retry = <T>(change: () => Promise<T>) => Promise<T>
 interface Index {
   readonly name: string
   readonly table: string
-  /** Columns and condition of the index. */
   readonly definition: string
 }
 

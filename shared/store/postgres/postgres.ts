@@ -72,7 +72,7 @@ class PostgresDatabase implements SqlDatabase {
     this.#connection = connection
   }
 
-  /** Unknown, because other processes also write to this database. */
+  /** Always false. Other processes also write to this database, so the result of a check could be outdated at once. */
   get isIdle(): boolean {
     return false
   }
@@ -121,7 +121,7 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   limitRunning(): void {
-    // Nothing to set: the statements read the limits and the running calls from tables.
+    // The statements read the limits and the running calls from tables, so nothing is set here.
   }
 
   async keepDays(): Promise<void> {

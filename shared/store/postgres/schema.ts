@@ -8,10 +8,7 @@ const DAYS_BEHIND = 1
 const DAYS_AHEAD = 3
 /** Advisory lock that serializes schema changes in transactions, across processes. */
 export const SCHEMA_LOCK = 0x51_01_ce
-/**
- * Maximum wait for a table lock. Kept short, because later statements queue behind the waiting one; the change is retried
- * instead.
- */
+/** Maximum wait for a table lock. Kept short, because later statements queue behind the waiting one; the change is retried instead. */
 const LOCK_TIMEOUT_MS = 2_000
 
 /** Tables with daily partitions. A day created by an older version may lack some of them. */
@@ -128,7 +125,7 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
   await client.query(`DROP TABLE ${days}`)
 }
 
-/** Whether a job of the day is unended or retained. An index answers both. */
+/** True if a job of the day has not ended or is still retained. An index answers each of the two conditions. */
 async function isDayKept(client: PoolClient, suffix: string): Promise<boolean> {
   const unended = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms IS NULL`
   const kept = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms > now_ms()`

@@ -33,7 +33,7 @@ export function bySetting(settings: Settings, scope: 'session' | 'transaction', 
 
 /** Applies settings to the whole connection if it leads to Postgres itself; otherwise records that it is pooled. */
 export async function beginSession(client: ClientBase, settings: Settings): Promise<void> {
-  // Part of the public protocol (BackendKeyData), but missing in the types.
+  // `processID` is part of the public protocol (BackendKeyData), but missing in the types of pg.
   const { processID } = client as unknown as { processID: number }
   const pid = 'SELECT pg_backend_pid() AS pid'
   const own = bySetting(settings, 'session', `pg_backend_pid() = ${processID}`)

@@ -69,7 +69,8 @@ const TYPES: Record<string, string> = {
 export function sweepStatement(move: Transition): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
-  // Skips rows that another sweep has locked. Materialized, or the planner might pick again for each row.
+  // Rows that another sweep has locked are skipped. `picked` is materialized, because the planner could otherwise repeat the selection
+  // for each row.
   const sql = join(picked, moved, ...eventsOf(move))
   if (move.pickFair === undefined) return { name: move.name, sql }
   return {
@@ -93,13 +94,11 @@ export function transitionStatement(move: Transition): Statement {
   return { name: move.name, sql: join(...forMany(parts.join(',')), ...output, ...eventsOf(move)) }
 }
 
-/** The statement of an insert of many jobs. Each parameter is an array of the corresponding parameter of the insert. */
 export function insertStatement(insert: Insert): Statement {
   const moved = `moved AS (${insert.sql('TRUE', 'given')} ${returning(insert)})`
   return { name: insert.name, sql: join(...forMany(moved), RECORDED, DELIVERED) }
 }
 
-/** The statement that finds many jobs. Each parameter is an array of the corresponding parameter of {@link FIND}. */
 export function findStatement(): Statement {
   const [given, sql] = forMany(find('given, jobs').sql)
   return { name: FIND.name, sql: `WITH ${given} ${sql}` }
@@ -131,7 +130,6 @@ function forMany(part: string): [given: string, part: string] {
   return [`given AS MATERIALIZED (SELECT * FROM unnest(${arrays.join(', ')}) AS given(${columns.join(', ')}))`, sql]
 }
 
-/** Erases a job with its events, steps and webhook addresses. */
 export const ERASE: Statement = {
   name: 'erase',
   sql: `WITH erased AS (${ERASE_JOB}), events AS (${ERASE_EVENTS} AND EXISTS (SELECT 1 FROM erased)),

@@ -4,9 +4,7 @@ import { CLAIM_NEXT } from './transitions.ts'
 import { lastScanned, SCANNED_MAX, TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf } from './writes.ts'
 
-/**
- * Maximum number of statements per claim that skip tenants at their limits. Together the statements read at most 20,000 tenants.
- */
+/** Maximum number of statements per claim that skip tenants at their limits. Together the statements read at most 20,000 tenants. */
 const WAYS_MAX = 20
 
 /** Claims queued jobs round robin over tenants (see `JobTransitions.claimNext`). */
@@ -34,7 +32,7 @@ export async function claimFair(
     // With fewer tenants than free slots, each tenant contributes more jobs.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
-  // Sorted here, because databases return changed rows in any order.
+  // Sorted here, because a database may return changed rows in any order.
   return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
 }
 

@@ -13,7 +13,7 @@ export function compile(sql: string, sign: '$' | '?'): Compiled {
 /** Replaces each `:name`. @param replacement Returns the text for a name, given its index among the distinct names, from 0. */
 export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
-  // `::` is a cast; a colon in JSON text is followed by a digit, a quote or a bracket.
+  // A cast `::` is not a name, and neither is a colon in JSON text, which is followed by a digit, a quote or a bracket.
   const replaced = sql.replaceAll(/(?<!:):([a-z][a-z0-9_]*)/g, (_, name: string) => {
     if (!names.includes(name)) names.push(name)
     return replacement(name, names.indexOf(name))
@@ -26,7 +26,6 @@ export function valuesOf({ names }: Compiled, params: Params): Params[string][] 
   return names.map((name) => parameterOf(params, name))
 }
 
-/** The value of one name. @throws Error if the value is missing, which is a defect */
 export function parameterOf(params: Params, name: string): Params[string] {
   const value = params[name]
   if (value === undefined) throw new Error(`no value for :${name}`)

@@ -36,7 +36,6 @@ const PURGE: Statement = {
           SELECT id FROM files WHERE expires_at_ms <= now_ms() ORDER BY expires_at_ms LIMIT :limit) RETURNING id`,
 }
 
-/** @param isShared True for Postgres, false for SQLite. */
 const idsOf = (isShared: boolean) =>
   isShared ? 'SELECT json_array_elements_text(CAST(:ids AS json))' : 'SELECT value FROM json_each(:ids)'
 const KEPT_UNTIL = 'now_ms() + CAST(:keep_ms AS bigint)'

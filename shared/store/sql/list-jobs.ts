@@ -45,7 +45,8 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
 function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, parentId }: ListQuery): Filter[] {
   const beyond = order === 'desc' ? '<' : '>'
   const filters: [name: string, value: string | null | undefined, condition: string][] = [
-    // A parent may have many children, but only one tenant: the index of parents must be used.
+    // With a parent, this condition matches no index of tenants, so that the planner uses the index of parents. Children of one parent
+    // have one tenant.
     ['tenant', tenant, parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)'],
     // The first condition selects partitions, the second bounds the index.
     ['after', after, `id ${beyond} :after AND id || '' ${beyond} :after`],
@@ -67,7 +68,7 @@ function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], que
     ORDER BY id || '' ${query.order ?? 'desc'} LIMIT :limit) AS page${nth}`
 }
 
-/** The condition repeats the expression of the index, so that the planner uses it. */
+/** Each condition repeats the expression of an index, so that the planner uses this index. */
 function notErased({ endpoint, isOwn }: ListQuery): string {
   if (isOwn) return 'coalesce(erased_at_ms, 0) < 1'
   return endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'

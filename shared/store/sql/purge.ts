@@ -12,7 +12,6 @@ import { ERASE_FIRST_EVENTS, type Statement } from './statements.ts'
 const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
 
-/** Deletes some expired rows, of at most `jobsMax` jobs. */
 export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purged> {
   const past = { jobs: jobsMax, limit: ROWS_MAX }
   const events = await db.run(PURGE_EVENTS, { ...past, limit: EVENTS_MAX })
@@ -79,7 +78,6 @@ export const PURGE_STEPS: Statement = {
         RETURNING CASE WHEN output LIKE '{"blob":%' THEN output END AS output`,
 }
 
-/** Expired jobs that have had children. */
 export const PAST_PARENTS: Statement = {
   name: 'past_parents',
   sql: `SELECT id FROM (SELECT id, children FROM jobs WHERE purge_at_ms <= now_ms()

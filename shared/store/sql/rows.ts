@@ -28,7 +28,7 @@ export function eventOf({ job_id, seq, attempt, type, data, at_ms }: Row): Durab
   return { job_id, seq, attempt, type, data: jsonOf(data), at_ms } as DurableEvent
 }
 
-/** Events of rows. Large data are parsed with event-loop yields. */
+/** Converts rows to events. Large data are parsed with yields to the event loop. */
 export async function eventsOf(rows: readonly Row[]): Promise<DurableEvent[]> {
   const events: DurableEvent[] = []
   for (const row of rows) {
@@ -67,7 +67,6 @@ export function jsonText(value: unknown): string | null {
   return value === undefined || value === null ? null : JSON.stringify(value)
 }
 
-/** Converts a row of `statements.OWNED`. */
 export function ownedOf(row: Row): OwnedJob {
   return {
     id: String(row.id),

@@ -346,7 +346,7 @@ async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): 
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // Fewer than the limit were postponed: all other due messages are being delivered by other processes.
+    // Fewer messages than `look` were postponed, so all other due messages are being delivered by other processes.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }
   return taken.map(deliveryOf)

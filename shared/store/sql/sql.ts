@@ -7,7 +7,7 @@ import { pickFair } from './turns.ts'
 
 export type Params = Record<string, string | number | boolean | null>
 
-/** Output of a run in the form in which it is written: the data are JSON text. */
+/** Output of an attempt as it is stored: `data` is JSON text. */
 export type WrittenOutput = readonly { readonly type: string; readonly data: string }[]
 
 /** A row of a result, by column. Booleans may be 0 and 1. */
@@ -52,7 +52,10 @@ export interface SqlDatabase {
 /** An event to insert. `chunk` is null unless the owner wrote it. */
 export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
 
-/** Events of a transition: output first, then its own. `last_seq` of the row includes them. */
+/**
+ * Events of a transition: first the output of the attempt, then the event of the transition itself. `last_seq` of the row counts all of
+ * them.
+ */
 export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
   const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
   const written = [...output, ...own]

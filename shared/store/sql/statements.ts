@@ -20,13 +20,13 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
   usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
 /**
- * Conditions that hide jobs after their retention and jobs of other tenants. Written so that no index matches: otherwise, a
- * generic plan made for small tables would scan that index completely for each job.
+ * Conditions that hide jobs after their retention and jobs of other tenants. The expressions match no index. Otherwise, a generic plan
+ * made for small tables would scan that index completely for each job.
  */
 const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
 
-/** Finds a job by its id. @param from The table of jobs, and what it is joined with. */
+/** Finds a job by its id. @param from The table of jobs, possibly joined with other tables */
 export const find = (from: string): Statement => ({
   name: 'find',
   sql: `SELECT ${JOB_COLUMNS} FROM ${from} WHERE id = :id AND ${VISIBLE}`,
@@ -42,7 +42,7 @@ export const FIND_PAST: Statement = {
 
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
-  // Written so that no index of unerased jobs matches: see `STATE` in transitions.ts.
+  // `coalesce` prevents the use of an index of unerased jobs, for the reason given at `STATE` in transitions.ts.
   sql: `SELECT request, result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 export const FIND_RESULT: Statement = {
@@ -108,7 +108,6 @@ export const COUNT_CHILDREN: Statement = {
   sql: `SELECT state, count(*) AS count FROM jobs WHERE parent_id = :id AND depth > 0 AND ${VISIBLE} GROUP BY state`,
 }
 
-/** Ended jobs that are not settled. */
 export const LIST_UNSETTLED: Statement = {
   name: 'list_unsettled',
   sql: `SELECT ${JOB_COLUMNS} FROM jobs
@@ -137,17 +136,16 @@ export const QUEUED_MODELS: Statement = {
         WHERE state = 'queued' GROUP BY pool, kind, model, priority`,
 }
 
-/** Written so that no index of states matches: see `STATE` in transitions.ts. */
+/** The concatenation prevents the use of an index of states, for the reason given at `STATE` in transitions.ts. */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
-/** Replaces the metadata of a job. */
 export const SET_METADATA: Statement = {
   name: 'set_metadata',
   sql: `UPDATE jobs SET metadata = :metadata WHERE id = :id AND tenant = :tenant AND coalesce(erased_at_ms, 0) = 0 AND ${KEPT}
         RETURNING id`,
 }
 
-/** Leaves the skeleton of an erased job: ids, states, times and counts. */
+/** Erases the content of a job. The ids, states, times and counts remain. */
 export const ERASE_JOB = `
   UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',
     request_bytes = 0, output_bytes = 0,
@@ -230,8 +228,8 @@ export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
 
 /**
- * For messages found by id or job. Written so that the index of pending messages does not match: scanning that index would read
- * all of them.
+ * Condition for messages that are found by id or job. The expression does not match the index of pending messages, because a scan of that
+ * index would read all pending messages.
  */
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 

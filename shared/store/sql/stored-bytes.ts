@@ -10,7 +10,7 @@ const HOLD: Statement = {
   sql: `SELECT is_granted, used FROM hold_bytes(CAST(:tenant AS text), CAST(:boot AS text), CAST(:bytes AS bigint),
           CAST(:most AS bigint), ${COUNT_TTL_MS})`,
 }
-/** An embedded store has one process, which counts its own reservations. */
+/** Stored bytes without reservations. An embedded store has one process, which counts its own reservations. */
 const USED: Statement = {
   name: 'stored_used',
   sql: 'SELECT bytes FROM stored_bytes WHERE tenant = :tenant AND shard = 0',

@@ -7,7 +7,6 @@
  * queued.
  */
 export interface Transition {
-  /** Unique name, used for the prepared statement. */
   readonly name: string
   readonly set: string
   readonly where?: string
@@ -29,22 +28,20 @@ export interface Transition {
 const WAITING = `jobs.state IN ('queued', 'scheduled')`
 /** SQL condition: no worker owns the job, which is queued, scheduled or waiting for children. */
 const IDLE = `jobs.state IN ('queued', 'scheduled', 'waiting')`
-/** SQL assignments that end a job. */
 export const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
 export const endWhen = (condition: string) =>
   `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
-/** SQL condition: a cancel was requested. */
 export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
 /** SQL condition: a cancel was requested, and no grace period for a partial result remains. */
 export const CANCEL_DUE = `${CANCEL_REQUESTED} AND (partial_ms IS NULL OR expires_at_ms <= now_ms())`
 /**
- * State of a job that is found by its id. Written so that no index of states matches: a plan made while such an index was empty
- * would scan that index completely for each job.
+ * State of a job that is found by its id. The concatenation prevents the use of an index of states. Otherwise, a plan that was made while
+ * such an index was empty would scan the whole index for each job.
  */
 export const STATE = `jobs.state || ''`
 
-/** Whether readers must discard earlier output: the next attempt starts over. */
+/** True if readers must discard earlier output, because the next attempt starts from the beginning. */
 export const outputReset = `CASE WHEN has_output THEN 'true' ELSE 'false' END`
 
 const CLAIMED = `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
@@ -61,7 +58,6 @@ export const CLAIM: Transition = {
   event: `'job.started'`,
 }
 
-/** Claims queued jobs of one model, round robin over tenants. */
 export const CLAIM_NEXT: Transition = {
   name: 'claim_next',
   givesRequest: true,
@@ -73,11 +69,10 @@ export const CLAIM_NEXT: Transition = {
 /** Guard of every write by the owner: the job is in progress, in the expected attempt, and no write was lost or repeated. */
 export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
-/** SQL assignments of every write by the owner. */
 export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),
   progress = coalesce(:progress, progress), output_bytes = output_bytes + CAST(:bytes AS bigint)`
 
-/** Output and progress, fenced like the end of an attempt: a lost attempt adds nothing. */
+/** The owner appends output and progress. The guard {@link OWNED} rejects the write if another worker owns the job by now. */
 export const APPEND: Transition = {
   name: 'append',
   isOwners: true,
@@ -101,10 +96,7 @@ export const FAIL: Transition = {
   event: `'job.failed'`,
 }
 
-/**
- * The owner returns a job for a delayed retry. A requested cancel ends the job here, because no owner remains to honour
- * it.
- */
+/** The owner returns a job for a delayed retry. A requested cancel ends the job here, because no owner remains to honour it. */
 export const RETRY: Transition = {
   name: 'retry',
   isOwners: true,
@@ -168,7 +160,6 @@ export const CANCEL: Transition = {
               THEN '{"partial":' || 'true}' END`,
 }
 
-/** Sweep: `scheduled` jobs whose `run_at` has passed become `queued`. */
 export const START_DUE: Transition = {
   name: 'start_due',
   givesRequest: true,
@@ -202,7 +193,9 @@ export const EXPIRE: Transition = {
   event: `'job.' || state`,
 }
 
-/** Clock corrections smaller than this are tolerated in leases, in ms: longer than a statement waits for a lock. */
+/**
+ * Clock corrections smaller than this, in ms, are tolerated in leases. The value exceeds the time for which a statement waits for a lock.
+ */
 export const SET_BACK_MS = 60_000
 const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
 const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'

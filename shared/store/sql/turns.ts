@@ -12,7 +12,6 @@ export const TENANTS_AHEAD = 8
 /** Maximum tenants read per statement, including those at their limits; the claim continues after them in another statement. */
 export const SCANNED_MAX = 1_000
 
-/** Condition for jobs that compete for the same slots. */
 const LANE = `jobs.pool = :pool AND jobs.kind = :kind AND jobs.model = :model AND jobs.priority = :priority`
 const WAITS = `jobs.state = 'queued' AND ${LANE}`
 const FIRST = `(SELECT min(jobs.tenant) FROM jobs WHERE ${WAITS})`

@@ -14,7 +14,10 @@ import type { Statement } from './statements.ts'
 const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_tokens', 'audio_ms', 'cost_nanos']
 const KEYS = ['project', 'day', 'key_id', 'model']
 
-/** The rows of a JSON text, as `given`. Materialized, because a join would otherwise parse the text again for each pair of rows. */
+/**
+ * Rows of a JSON text, as the table expression `given`. The expression is materialized, because a join would otherwise parse the text
+ * again for each pair of rows.
+ */
 const POSTGRES_ROWS = `given AS MATERIALIZED (
         SELECT * FROM json_to_recordset(CAST(:rows AS json))
           AS row(job_id text, ${KEYS.map((name) => `${name} text`).join(', ')}, ${SUMS.map((name) => `${name} bigint`).join(', ')}))`
@@ -27,7 +30,7 @@ const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
 const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
-/** An embedded store always answers, so no batch is repeated and no batch numbers need to be stored. */
+/** SQLite stores no batch numbers, because an embedded store always answers and no batch is sent a second time. */
 const ADD: Write = {
   postgres: {
     name: 'usage_add',

@@ -35,7 +35,6 @@ export class GroupCommit {
   readonly #savepoint: Record<'begin' | 'release' | 'undo', StatementSync>
   #waiting: Write[] = []
 
-  /** @param onFull Called for each commit that found the disk full. */
   constructor(db: DatabaseSync, onFull: (error: unknown) => void = () => {}) {
     this.#onFull = onFull
     this.#db = db
@@ -49,7 +48,7 @@ export class GroupCommit {
   /**
    * Executes one write atomically. Resolves when durable.
    *
-   * @param isTransient A crash of the machine may lose the write, which resolves when committed.
+   * @param isTransient If true, then the write resolves without an fsync, so a crash of the machine may lose it
    * @throws ServiceError `overloaded` if the disk is full
    */
   run<T>(work: () => T, isTransient = false): Promise<T> {
@@ -114,7 +113,8 @@ export class GroupCommit {
       this.#savepoint.release.run()
       return () => resolve(result)
     } catch (error) {
-      // On a full disk, SQLite may roll back the whole transaction by itself (sqlite.org/lang_transaction.html, 3).
+      // On a full disk, SQLite may roll back the whole transaction by itself (sqlite.org/lang_transaction.html, 3). Then no savepoint is
+      // left.
       if (!this.#db.isTransaction) throw error
       this.#savepoint.undo.run()
       this.#savepoint.release.run()

@@ -36,7 +36,7 @@ import { GroupCommit, translated } from './commit.ts'
 
 const SQLITE_BUSY = 5
 
-/** One fsync per commit. A larger cache and a longer log than the defaults, so that pages are written less often. */
+/** Each commit has one fsync. The cache and the write-ahead log are larger than by default, so that pages are written less often. */
 const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
 
 export interface SqliteOptions {
@@ -44,7 +44,7 @@ export interface SqliteOptions {
   /** Name of this process. A second process that opens the directory fails with an error that contains this name. */
   readonly boot: string
   readonly now?: () => number
-  /** Called if the disk is full, and again after a minute without such a write. */
+  /** Called if a write finds the disk full, unless an earlier write found it full within the last minute. */
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
 }
 
@@ -66,9 +66,9 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
     const limits: { current: RunningLimits | undefined } = { current: undefined }
     db.function('running_most', (tenant) => mostOf(limits.current, String(tenant)))
     migrate(db)
-    // Former owners of jobs are gone: the file was open in one process only.
+    // All former owners of jobs have ended, because only one process at a time has the file open.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
-    // The queue was in the memory of that process, so its jobs are published again at once.
+    // The queue was in the memory of the former process, so its jobs are published again at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
     return new SqlStore(new SqliteDatabase(db, unlock, limits, onProblem))
   } catch (error) {
@@ -120,9 +120,7 @@ class SqliteDatabase implements SqlDatabase {
   /** Number of changed rows at the last idle check, and the result of that check. */
   #changes: unknown
   #wasIdle = false
-  /** Callers that wait for the next write. */
   #written: PromiseWithResolvers<void> | undefined
-  /** Time of the last write that found the disk full. */
   #fullAtMs = Number.NEGATIVE_INFINITY
 
   constructor(
@@ -230,7 +228,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#writes.flush()
     this.#notifyWritten()
     this.#prepared.clear()
-    // Before the close, because another process may own the file afterwards.
+    // The lock is released before the database is closed, because another process may own the file afterwards.
     this.#unlock()
     this.#db.close()
   }

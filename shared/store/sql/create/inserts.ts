@@ -1,7 +1,7 @@
 /**
  * Inserts of durable jobs, in the SQL that Postgres and SQLite share. See `../transitions.ts` for later changes.
  *
- * An insert ends before `RETURNING`, which the adapters add, with the `job.queued` event in the same transaction.
+ * The text of an insert ends before `RETURNING`. The adapters add this clause, and store the `job.queued` event in the same transaction.
  */
 export interface Insert {
   readonly name: string

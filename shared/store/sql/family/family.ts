@@ -66,7 +66,6 @@ async function parentOf(
   return row && isOwn ? { job: jobOf(row), events } : undefined
 }
 
-/** A row of `job_steps` without its output. */
 export function stepOf({ key, kind, cost, attempt, at_ms, output }: Row): DoneStep {
   const { blob = null } = (jsonOf(output) ?? {}) as { blob?: string }
   return { key, kind, cost: jsonOf(cost), attempt, at_ms, blob } as DoneStep
@@ -76,7 +75,6 @@ export function keptStepOf(row: Row): DoneStep & { readonly output: StepOutput }
   return { ...stepOf(row), output: jsonOf(row.output) as StepOutput }
 }
 
-/** A row of `job_steps` with its input and output. */
 export function recordedStepOf(row: Row): RecordedStep {
   return { ...keptStepOf(row), input: jsonOf(row.input) as StepInput | null }
 }

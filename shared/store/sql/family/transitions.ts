@@ -13,10 +13,9 @@ import {
 
 /** State transitions of composed jobs (docs/internals/design.md, Composed jobs). A child is a job with a `depth` above 0 and a `parent_id`. */
 
-/** Maximum time by which a child can outlive the deadline of its parent: the reaper's grace and its interval. */
+/** Maximum time by which a child can outlive the deadline of its parent: the grace period of the reaper plus its interval. */
 const GRACE_MS = 60_000
 
-/** The owner records a step, with pending output and progress. */
 export const STEP: Transition = {
   name: 'step',
   isOwners: true,
@@ -59,7 +58,7 @@ export const SUBMIT: Transition = {
 }
 
 /**
- * Unended children among the ids in a text.
+ * Unended children whose ids occur in the text `awaits`.
  *
  * @param parent A parameter of the statement. The column `id` has another collation than `parent_id`, so Postgres could not use the index of
  * children.
@@ -113,7 +112,6 @@ export const WAKE_DUE: Transition = {
   },
 }
 
-/** Fails waiting jobs after their deadline. */
 export const TIME_OUT: Transition = {
   name: 'time_out',
   set: `state = 'failed', error = CAST(:timeout_error AS text), ${END}`,

@@ -11,7 +11,7 @@ import { deliveryOf, jobOf } from '#shared/store/sql/rows.ts'
 import type { Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import * as statements from './statements.ts'
 
-/** Maximum number of rows read per page, because most of them may not match. */
+/** Maximum number of rows that are read for one page. Most of the rows may not match, so the bound limits the cost. */
 const SCAN_MAX = 500
 
 export class SqlOperator implements OperatorStore {

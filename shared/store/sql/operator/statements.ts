@@ -4,7 +4,7 @@ import { AHEAD_MAX, type OperatorDeliveries, type OperatorJobs } from '#shared/s
 import type { Params } from '#shared/store/sql/sql.ts'
 import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
 
-/** Greater than every job id. */
+/** A text that sorts after every job id. */
 const BEYOND_ALL = 'job_~'
 
 /** Conditions on `id` select the partitions; conditions on `id || ''` limit the range of an index. */
@@ -47,7 +47,6 @@ export function jobsToScan(query: OperatorJobs, look: number): { statement: Stat
   return { statement: byState('operator_all', states, (state) => IN_ALL_PROJECTS[state]), params: bounds }
 }
 
-/** The jobs of every project in every state. */
 export const BY_ID: Statement = {
   name: 'operator_by_id',
   sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE id < :after AND id >= :since ORDER BY id DESC LIMIT :look`,
@@ -103,7 +102,6 @@ export function deliveriesToScan(
   return { statement: { name, sql }, params: { look, ...(after !== undefined && { after }) } }
 }
 
-/** Makes a message due now, unless its job was erased. */
 export const RETRY_DELIVERY: Statement = {
   name: 'operator_retry_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms(), tries = CASE WHEN state = 'failed' THEN 0 ELSE tries END,
