@@ -1,79 +1,73 @@
 /**
- * The search port: finds and reads the sources of a report. The local corpus (`local/`) needs only this machine; the other
- * adapters call a web service.
+ * The search port, which finds and reads the sources of a report. The local corpus (`local/`) needs only this machine. The other adapters
+ * call a web service.
  *
  * Guarantees of every adapter:
  * - Hits are sorted, best first, and at most `limit`.
  * - A failure, a refusal or a rate limit throws an error. An empty list always means "nothing found", never an outage.
- * - Text is plain and bounded. Instructions in it are data of the page: they are quoted and searched, never executed.
+ * - Text is plain and bounded. Instructions in a text are data of the page: they are quoted and searched, never executed.
  */
 
-/** The hosts that may be searched and read. Documents of the local corpus have the host `local`. */
+/** The hosts that may be searched and read. All documents of the local corpus have the host `local`. */
 export interface DomainRules {
-  /** Empty: all. A host includes its subdomains. */
+  /** Allowed hosts, including their subdomains. If empty, all hosts are allowed. */
   readonly allow: readonly string[]
   readonly deny: readonly string[]
 }
 
 export interface SearchOptions {
-  /** Maximum number of hits, 1 to {@link HITS_MAX}. */
   readonly limit: number
   readonly domains: DomainRules
-  /** BCP 47. A backend that cannot search by language ignores it. */
+  /** A BCP 47 tag. A backend that cannot search by language ignores the tag. */
   readonly language?: string | undefined
-  /** True: search the documents indexed so far. False: wait until the first indexing ends. Default: false. */
+  /** If true, only the documents indexed so far are searched. If false, the search waits for the first indexing. Default: false. */
   readonly isPartial?: boolean
   readonly signal: AbortSignal
 }
 
 export interface ReadOptions {
   readonly domains: DomainRules
-  /** Id of the project that reads: projects take turns at the threads that read documents. */
+  /** Id of the calling project. Projects take turns at the threads that read documents. */
   readonly project: string
   readonly signal: AbortSignal
 }
 
-/** A source found by a search. */
 export interface Hit {
   /** Absolute URL of a web page, or the path of a document within the corpus, with slashes. */
   readonly url: string
   readonly title: string
   readonly snippet: string
-  /** ISO 8601, if the backend returns a date. */
   readonly date?: string
-  /** The backend's id of the document, if the backend does not read by URL. */
+  /** The backend's id of the document. Present only if the backend does not read documents by URL. */
   readonly id?: string
   /** Hash of the found text, if the backend stores texts. {@link SearchBackend.read} then returns this version, never a later one. */
   readonly sha256?: string
 }
 
-/** Type of a piece of a text. A `heading`, the `head` of a table and a defined `term` only introduce other blocks and are never quoted. */
+/** Type of a block. A `heading`, the `head` of a table and a defined `term` only introduce other blocks and are never quoted. */
 export type BlockType = 'heading' | 'head' | 'term' | 'text' | 'item' | 'row' | 'code'
 
-/** A piece of a text: UTF-16 offsets, half open. Blocks are in order and do not overlap. */
+/** A part of a text, from `start` up to but not including `end`, in UTF-16 units. Blocks are in order and do not overlap. */
 export interface Block {
   readonly type: BlockType
   readonly start: number
   readonly end: number
 }
 
-/** The text of a source when it was read. A snapshot never changes, even if the source does. */
+/** The text of a source at the time of reading. A snapshot does not change when the source changes. */
 export interface Snapshot {
   readonly url: string
   readonly title: string
-  /** Plain text, at most {@link SNAPSHOT_CHARS_MAX} UTF-16 units. */
   readonly text: string
   readonly blocks: readonly Block[]
-  /** Hash of the text in UTF-8, in hex. */
   readonly sha256: string
   readonly date?: string
 }
 
-/** Document frequencies of terms. Rare terms of a question show its subject. */
+/** Number of passages that contain each term. The rarest terms of a question usually name its subject. */
 export interface TermCounts {
-  /** Passages in the corpus. */
   readonly passages: number
-  /** Number of passages with each term, in the order of the requested terms. */
+  /** Number of passages that contain each term, in the order of the requested terms. */
   readonly holding: readonly number[]
 }
 
@@ -84,9 +78,8 @@ export interface IndexProgress {
 
 export interface SearchBackend {
   readonly name: string
-  /** Price of one search, in US dollars. */
   readonly searchUsd: number
-  /** False if the rules exclude every document of this backend. Absent: the backend always has allowed documents. */
+  /** Returns false if the rules exclude every document of this backend. A backend without this method always has allowed documents. */
   hasAllowed?(domains: DomainRules): boolean
   /**
    * Finds sources for a text in plain words.
@@ -101,10 +94,10 @@ export interface SearchBackend {
    * `invalid_value` (a forbidden address), `upstream_error`, `upstream_timeout`; the signal's reason
    */
   read(hit: Hit, options: ReadOptions): Promise<Snapshot>
-  /** Document frequencies of terms. Only backends with an own index have this method. @throws ServiceError As {@link search} */
+  /** Counts the passages with each term. Only backends with their own index have this method. @throws ServiceError As {@link search} */
   countTerms?(terms: readonly string[], signal: AbortSignal): Promise<TermCounts>
   /**
-   * Waits until all documents are indexed. Only backends with an own index have this method.
+   * Waits until all documents are indexed. Only backends with an index of their own have this method.
    *
    * @param waitMs Maximum time to wait.
    * @returns The progress if the time was too short. Undefined if indexing has ended or failed; a search then throws the reason.
@@ -114,16 +107,14 @@ export interface SearchBackend {
   close(): Promise<void>
 }
 
-/** Host name of the local corpus in lists of domains. */
+/** Host name by which domain rules refer to the local corpus. */
 export const LOCAL_HOST = 'local'
 export const HITS_MAX = 20
-/** Maximum UTF-16 units of a snapshot. A longer document becomes several sources; a longer page is cut. */
+/** Maximum UTF-16 units of a snapshot. A longer local document becomes several sources; a longer web page is cut. */
 export const SNAPSHOT_CHARS_MAX = 48 * 1024
-/** Maximum UTF-16 units of a title, and of a snippet. */
 export const TITLE_CHARS_MAX = 200
 export const SNIPPET_CHARS_MAX = 300
 
-/** Whether the rules allow any host on the web. */
 export function isWebAllowed({ allow }: DomainRules): boolean {
   return allow.length === 0 || allow.some((domain) => domain.toLowerCase() !== LOCAL_HOST)
 }

@@ -1,6 +1,5 @@
 import { createHash } from 'node:crypto'
 
-/** Hash that identifies a text, in hex. */
 export function sha256Of(text: string): string {
   return createHash('sha256').update(text, 'utf8').digest('hex')
 }

@@ -38,7 +38,6 @@ function declaredIn(bytes: Uint8Array): string | undefined {
   return /<meta[^>]{0,200}charset\s*=\s*["']?\s*([\w:-]{1,40})/i.exec(head)?.[1]
 }
 
-/** Name of a supported encoding; undefined if the label is unknown. */
 function known(label: string | undefined): string | undefined {
   if (label === undefined) return undefined
   try {

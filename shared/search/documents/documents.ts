@@ -1,9 +1,9 @@
 /**
- * Reads documents in threads: a document can end its thread and nothing else. A thread reads one document at a time. A document that
- * takes too long or too much memory ends its thread, the other threads continue, and the next document starts a new thread.
+ * Reads documents in threads, because a hostile document can block or exhaust the thread that reads it. A thread reads one document at a
+ * time. If a document takes too long or too much memory, then its thread ends, and the next document starts a new thread.
  *
- * Projects take turns. A project never has all threads, so that 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS} do not delay
- * the document of another project.
+ * Projects take turns. A project never has all threads. Otherwise 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS} would
+ * delay the documents of other projects.
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
@@ -13,26 +13,22 @@ import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
 
 const DOCUMENT_TIMEOUT_MS = 10_000
-/** Maximum threads of one reader. */
 const THREADS_MAX = 4
 const ROBOTS_TIMEOUT_MS = 2_000
-/** Heap of a thread: a page of 5 MB takes about 100 MB. */
+/** Maximum heap of a thread. Reading a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
-/** Maximum buffers of a thread, which do not count as heap: 2 MB of a PDF may unpack to 2 GB. */
+/** Maximum size of a thread's buffers, which are not part of its heap. For example, 2 MB of a PDF may unpack to 2 GB. */
 const BUFFER_BYTES_MAX = 256 * 1024 * 1024
-/** Interval at which the buffers of a thread are measured. */
 const MEASURE_INTERVAL_MS = 50
-/** Maximum waiting documents per project: 12 research runs read up to five at once. */
+/** Maximum waiting documents per project. 12 research runs that each read up to five documents at once need 60. */
 const QUEUED_PER_PROJECT_MAX = 64
-/** Time without work after which a thread is ended. */
 const IDLE_TIMEOUT_MS = 30_000
 
 export interface DocumentReaderOptions {
-  /** Maximum time per document; then its thread is replaced. Default: 10 s. */
+  /** Maximum time per document. If a document takes longer, then its thread is replaced. Default: 10 s. */
   readonly documentMs?: number
-  /** Maximum number of threads, and at most one per processor core (two on a single core). Default: 4. */
   readonly threads?: number
-  /** Maximum size of the buffers of a thread; beyond that it is replaced. Default: 256 MiB. */
+  /** Maximum size of a thread's buffers. If the buffers are larger, then the thread is replaced. Default: 256 MiB. */
   readonly bufferBytesMax?: number
 }
 
@@ -40,7 +36,6 @@ export class DocumentReader {
   readonly #documentMs: number
   readonly #threadsMax: number
   readonly #bufferBytesMax: number
-  /** Permits to use a thread. */
   readonly #permits: Semaphore
   readonly #threads: DocumentThread[] = []
   readonly #idle: DocumentThread[] = []
@@ -72,7 +67,7 @@ export class DocumentReader {
   }
 
   /**
-   * Whether a robots.txt allows a page to be read. A file that takes too long to parse does not.
+   * Whether a robots.txt allows a page to be read. A robots.txt that takes too long to parse counts as a refusal.
    *
    * @throws ServiceError `overloaded`; the signal's reason
    */
@@ -106,7 +101,7 @@ export class DocumentReader {
     return thread
   }
 
-  /** Starting a thread takes as long as several documents, so one spare thread is started ahead. */
+  /** Starts one idle thread ahead of the next document, because starting a thread takes as long as reading several documents. */
   #startSpare(): void {
     if (this.#idle.some((thread) => thread.isStarted)) return
     if (this.#idle.length === 0 && this.#threads.length < this.#threadsMax) this.#idle.push(this.#newThread())
@@ -125,7 +120,7 @@ function queueFull(): ServiceError {
   return new ServiceError('overloaded', message)
 }
 
-/** A thread that reads one document at a time, and is replaced if it takes too long or ends. */
+/** Owns one thread at a time. A thread that takes too long or exits is replaced for the next document. */
 class DocumentThread {
   readonly #bufferBytesMax: number
   #worker: Worker | undefined
@@ -160,7 +155,6 @@ class DocumentThread {
     return this.#worker !== undefined
   }
 
-  /** Loads the libraries that most documents need. */
   start(): void {
     if (this.#isClosed) return
     this.#started().postMessage({ type: 'start' } satisfies ThreadTask)
@@ -176,7 +170,7 @@ class DocumentThread {
     const worker = new Worker(new URL('./worker.ts', import.meta.url), {
       env: {},
       resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
-      // Libraries print warnings about broken documents. Piping them keeps them out of the log.
+      // Libraries print warnings about broken documents. The output is piped and discarded, so that it does not reach the log.
       stdout: true,
       stderr: true,
     })
@@ -209,21 +203,19 @@ class DocumentThread {
   }
 }
 
-/**
- * Aborts its signal if the buffers of a thread exceed the maximum. The measurement interrupts even a thread in a loop.
- */
+/** The signal aborts if the buffers of a thread exceed the maximum. The measurement works even if the thread is in an endless loop. */
 function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: AbortSignal; stop(): void } {
   const isOver = new AbortController()
   const measure = async () => {
     const { external_memory } = await worker.getHeapStatistics()
     if (external_memory > bytesMax) isOver.abort(new Error('The document takes too much memory.'))
   }
-  // A thread that has ended cannot be measured.
+  // Measuring fails after the thread has ended.
   const timer = setInterval(() => void measure().catch(() => {}), MEASURE_INTERVAL_MS).unref()
   return { signal: isOver.signal, stop: () => clearInterval(timer) }
 }
 
-/** Sends one document to the thread. @throws Error if the thread ends without a reply; the signal's reason */
+/** Sends one document to the thread. @throws Error if the thread exits without a reply; the signal's reason */
 async function replyOf(worker: Worker, task: ThreadTask, signal: AbortSignal): Promise<ThreadReply> {
   const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
   const onExit = () => reject(new Error('The thread ended.'))

@@ -3,7 +3,6 @@ import mammoth from 'mammoth'
 import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { bodyOf, walkHtml } from './html.ts'
 
-/** Reads a Word document through HTML, which preserves headings, lists and tables. */
 export async function readDocx(bytes: Uint8Array, builder: TextBuilder): Promise<ReadDocument> {
   const { value } = await mammoth.convertToHtml({ buffer: Buffer.from(bytes) }, { externalFileAccess: false })
   walkHtml(bodyOf(value), builder)

@@ -4,11 +4,11 @@ import type { BlockType } from '#shared/search/search.ts'
 import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { DEPTH_MAX as PAGE_DEPTH_MAX, type ReducedPage, reducePage } from './reduce.ts'
 
-/** Maximum nodes that are visited: the elements of a reduced page, and the texts between them. */
+/** Maximum nodes that are visited. The nodes are the elements of a reduced page and the texts between them. */
 const NODES_MAX = 60_000
-/** Maximum depth of elements that are visited, including those that the parser adds. */
+/** Maximum depth of elements that are visited. The parser adds up to 10 levels to the depth of a reduced page. */
 const DEPTH_MAX = PAGE_DEPTH_MAX + 10
-/** Maximum product of elements and depth for Readability, which visits the ancestors of each element several times. */
+/** Maximum of elements × depth up to which Readability is used. Readability visits the ancestors of each element several times. */
 export const ARTICLE_WORK_MAX = 60_000
 
 const BLOCKS: Readonly<Record<string, BlockType>> = {
@@ -40,15 +40,14 @@ const LEFT_OUT = new Set([
   'HEAD',
   'TITLE',
 ])
-/** Blocks that may contain other blocks, which then become separate blocks. */
+/** Blocks that may contain other blocks. An inner block becomes a separate block of the text. */
 const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
-/** Elements around the main text of a page, by name and by role. */
 const AROUND = new Set(['HEADER', 'FOOTER'])
 const AROUND_ROLES = new Set(['navigation', 'banner', 'contentinfo', 'search', 'complementary', 'menu', 'menubar'])
-/** Minimum share of the page's text in an article. With less, Readability has dropped parts, as often in manuals. */
+/** Minimum share of the page's text in Readability's article. A smaller article lacks parts of the page, as often happens with manuals. */
 const ARTICLE_SHARE_MIN = 0.9
-/** Maximum share of links in a paragraph or item. With more, the element is navigation and is omitted. */
+/** Maximum share of link text in a paragraph or item. An element with more link text is treated as navigation and omitted. */
 const LINK_SHARE_MAX = 0.8
 
 const ELEMENT = 1
@@ -60,13 +59,12 @@ interface DomNode {
   readonly textContent: string | null
   readonly childNodes: ArrayLike<DomNode>
   readonly parentNode?: DomNode | null
-  /** Present on elements only. */
   getAttribute?(name: string): string | null
 }
 
 /**
- * Reads the visible text of a page. If Mozilla's Readability finds an article with at least {@link ARTICLE_SHARE_MIN} of the text,
- * the result is that article. Otherwise the result is the body without headers, footers and navigation.
+ * Reads the visible text of a page. If Mozilla's Readability finds an article with at least {@link ARTICLE_SHARE_MIN} of the text, then the
+ * article is returned. Otherwise the body is returned without headers, footers and navigation.
  */
 export function readHtml(html: string, builder: TextBuilder): ReadDocument {
   const page = reducePage(html)
@@ -81,7 +79,7 @@ export function readHtml(html: string, builder: TextBuilder): ReadDocument {
   return { ...read, title: (article?.title || ownTitle || read.title).trim() }
 }
 
-/** The length of the main text of a page, in UTF-16 units without white space. Headers, footers and navigation do not count. */
+/** Returns the length of the page's main text in UTF-16 units, without white space, headers, footers and navigation. */
 function lettersOf(body: DomNode): number {
   let letters = 0
   const count = { isFull: false, add: (_: BlockType, text: string) => (letters += text.replace(/\s+/g, '').length) }
@@ -89,7 +87,6 @@ function lettersOf(body: DomNode): number {
   return letters
 }
 
-/** Whether an element belongs to the frame of a page (navigation, footer) and not to its text. */
 function isPageFrame(node: DomNode, name: string): boolean {
   if (AROUND.has(name)) return !isWithinArticle(node)
   if (AROUND_ROLES.has(node.getAttribute?.('role') ?? '')) return true
@@ -117,7 +114,7 @@ export function bodyOf(html: string): DomNode {
   return parsed(reducePage(html).html).document.body as unknown as DomNode
 }
 
-/** The parser creates no body element if the page has none. */
+/** Wraps a page without an `html` element into a complete document, because the parser does not create a missing body. */
 function parsed(html: string): { document: Document } {
   const isWhole = /<html[\s>]/i.test(html.slice(0, 64 * 1024))
   const whole = isWhole ? html : `<!doctype html><html><head></head><body>${html}</body></html>`
@@ -127,8 +124,8 @@ function parsed(html: string): { document: Document } {
 }
 
 /**
- * Whether a raised text is a footnote mark: a number or letter that links to another part of the page. Inside a
- * sentence the mark would count as a word.
+ * Whether a superscript is a footnote mark: a number or letter that links to another part of the page. Inside a sentence, such a mark would
+ * be read as a word.
  */
 function isMark(raised: Raised): boolean {
   const text = (raised.textContent ?? '').trim()
@@ -147,7 +144,7 @@ interface Raised {
   remove(): void
 }
 
-/** Returns Readability's article. Readability modifies its document, so the page is parsed again for it. */
+/** Returns Readability's article. The page is parsed a second time, because Readability modifies its document. */
 function articleOf({
   html,
   elements,
@@ -163,9 +160,9 @@ function articleOf({
 }
 
 /**
- * Adds the blocks of an element in page order. Text between blocks becomes a block of its own.
+ * Adds the blocks of an element in page order. Text between two blocks becomes a block of its own.
  *
- * @param isLeftOut True for elements to skip, in addition to scripts and styles
+ * @param isLeftOut Returns true for elements to skip, in addition to scripts and styles.
  */
 export function walkHtml(
   root: DomNode,
@@ -207,7 +204,7 @@ function hasBlocks(node: DomNode): boolean {
 function addBlock(node: DomNode, type: BlockType, builder: Pick<TextBuilder, 'add'>): void {
   if (type !== 'row') return builder.add(type, node.textContent ?? '')
   const cells = Array.from(node.childNodes).filter(({ nodeType }) => nodeType === ELEMENT)
-  // A single header cell is the title of the rows below it.
+  // A row with a single header cell is the title of the rows below, not the header row of the table.
   const isHead = cells.length > 1 && cells.every(({ nodeName }) => nodeName.toUpperCase() === 'TH')
   builder.add(isHead ? 'head' : 'row', rowText(cells))
 }

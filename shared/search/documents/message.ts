@@ -5,13 +5,12 @@ export type DocumentType = 'markdown' | 'text' | 'html' | 'pdf' | 'docx'
 export interface DocumentInput {
   readonly type: DocumentType
   readonly bytes: Uint8Array
-  /** Charset of the Content-Type header. If absent, the declaration in the document applies. */
+  /** Charset of the Content-Type header. If absent, the encoding that the document declares is used. */
   readonly charset?: string | undefined
   /** Maximum UTF-16 units of text. */
   readonly charsMax: number
 }
 
-/** Question to the thread: does this robots.txt allow this page to be read? */
 export interface RobotsQuestion {
   readonly type: 'robots'
   readonly robotsUrl: string
@@ -21,14 +20,14 @@ export interface RobotsQuestion {
   readonly agent: string
 }
 
-/** Loads the libraries of web pages. Has no reply. */
+/** Loads the libraries for web pages in advance. The thread sends no reply. */
 export interface ThreadStart {
   readonly type: 'start'
 }
 
 export type ThreadTask = DocumentInput | RobotsQuestion | ThreadStart
 
-/** A reply of the thread. `problem` is a message for the caller. */
+/** A reply of the thread. `problem` is a message that is shown to the caller. */
 export type ThreadReply =
   | { readonly document: ReadDocument }
   | { readonly isAllowed: boolean }

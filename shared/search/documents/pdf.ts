@@ -4,18 +4,18 @@ import { readPlain } from '#shared/search/text/plain.ts'
 import { Unreadable } from './charset.ts'
 
 const PAGES_MAX = 1_000
-/** Maximum text of the pages, before white space is collapsed, per character of the result. */
+/** Maximum characters read from the pages, before white space is collapsed, per character of the result. */
 const RAW_CHARS_PER_CHAR = 2
-/** CPU time of the thread after which no further page is read, because pages without text never fill the result. */
+/** CPU time of the thread after which no further page is read. Pages without text never reach the maximum length. */
 const CPU_MS_MAX = 1_000
-/** Additional CPU time per character that was read. */
+/** Additional CPU time that each read character allows. */
 const CPU_MS_PER_CHAR = 0.01
 
 type Pdf = Awaited<ReturnType<typeof getDocumentProxy>>
 
 /** Reads the text of a PDF page by page, up to the maximum length. Scanned pages have no text. @throws Unreadable */
 export async function readPdf(bytes: Uint8Array, charsMax: number, builder: TextBuilder): Promise<ReadDocument> {
-  // Messages between threads carry a subclass of Uint8Array that the library rejects.
+  // The library rejects Buffer, the subclass of Uint8Array in which the message arrives, so the bytes are copied.
   const pdf = await getDocumentProxy(new Uint8Array(bytes))
   try {
     if (pdf.numPages > PAGES_MAX) throw new Unreadable(`The document has more than ${PAGES_MAX} pages.`)
@@ -23,7 +23,7 @@ export async function readPdf(bytes: Uint8Array, charsMax: number, builder: Text
     await readPages(pdf, charsMax * RAW_CHARS_PER_CHAR, builder)
     return { ...builder.build(), title: typeof info?.Title === 'string' ? info.Title.trim() : '' }
   } finally {
-    // Ends the evaluation of a page that was read in part.
+    // If only a part of a page was read, then its evaluation is still running and must end.
     await pdf.loadingTask.destroy()
   }
 }
@@ -35,12 +35,12 @@ async function readPages(pdf: Pdf, charsMax: number, builder: TextBuilder): Prom
     if (builder.isFull || cpuMs() - startedMs > CPU_MS_MAX + chars * CPU_MS_PER_CHAR) return
     const text = await textOf(pdf, number, charsMax - chars)
     chars += text.length
-    // Joins words that were hyphenated at the end of a line.
+    // Words that were hyphenated at the end of a line are joined again.
     readPlain(text.replace(/(\p{Ll})-\n(\p{Ll})/gu, '$1$2'), builder)
   }
 }
 
-/** Text of a page. A page is evaluated only until its text exceeds the maximum. */
+/** Returns the text of a page. The evaluation of the page stops when the text exceeds the maximum. */
 async function textOf(pdf: Pdf, number: number, charsMax: number): Promise<string> {
   const page = await pdf.getPage(number)
   const reader = page.streamTextContent().getReader()

@@ -1,24 +1,20 @@
 import { Parser } from 'htmlparser2'
 
 /*
- * Reduces a page before it becomes a DOM. Work on a DOM grows with the product of elements, depth and attributes: a hostile page of
- * 30 KB could take a minute. So a streaming parser first reads the page once, in time linear to its bytes. The parser writes only
- * the elements that matter for the text, up to a maximum depth and number of elements.
+ * Reduces a page before it becomes a DOM. The time for building a DOM grows with the product of elements, depth and attributes, so a
+ * hostile page of 30 KB could take a minute. A streaming parser therefore first reads the page once, in time linear to its bytes. The
+ * parser writes only the elements that matter for the text, up to a maximum depth and number of elements.
  */
 
 /** Maximum elements of a reduced page. The rest of a longer page is omitted. */
 export const ELEMENTS_MAX = 8_000
 /** Maximum depth of elements. Deeper text is kept without its tags. */
 export const DEPTH_MAX = 100
-/** Maximum UTF-16 units of an attribute. */
 const ATTRIBUTE_CHARS_MAX = 200
-/**
- * Maximum open elements. At this depth the page ends, because the parser moves all of them for each further element.
- */
+/** Maximum open elements. The page is cut at this depth, because the parser moves all open elements for each further element. */
 const OPEN_MAX = 4_000
-/** Maximum number of characters written as entities; the rest are omitted. Limited, because the DOM parser makes a node of each. */
+/** Maximum of the characters `&`, `<` and `>` that are kept, because the DOM parser creates a node for each of their entities. */
 const MARKS_MAX = 8_000
-/** UTF-16 units per parser call, so that a page beyond the bounds ends early. */
 const CHUNK_CHARS = 64 * 1024
 
 /** Elements that are omitted with their content. */
@@ -62,7 +58,7 @@ export function reducePage(html: string): ReducedPage {
 
 class Reducer {
   readonly #parts: string[] = []
-  /** One entry per open element of the page; empty if its tag was not written. */
+  /** One entry per open element: its name, or an empty string if its tag was not written. */
   readonly #open: string[] = []
   #depth = 0
   #deepest = 0

@@ -1,7 +1,7 @@
 import robotsParser from 'robots-parser'
 import type { RobotsQuestion } from './message.ts'
 
-/** The types of the package declare another module format than its code has, so the function needs a cast. */
+/** The declared types of the package do not match its module format, so the function needs a cast. */
 const parse = robotsParser as unknown as (url: string, text: string) => Robot
 
 interface Robot {

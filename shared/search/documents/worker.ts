@@ -1,4 +1,4 @@
-/** The thread that parses documents. Each task gets one reply, in order; only `start` gets none. */
+/** The thread that parses documents. Each task gets one reply, in the order of the tasks, except `start`, which gets none. */
 import { parentPort } from 'node:worker_threads'
 import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readMarkdown } from '#shared/search/text/markdown.ts'
@@ -23,7 +23,6 @@ async function answer(task: Exclude<ThreadTask, ThreadStart>): Promise<ThreadRep
   }
 }
 
-/** Reads a document by its type. The library for a type is loaded with the first document of that type. */
 async function read({ type, bytes, charset, charsMax }: DocumentInput): Promise<ReadDocument> {
   const builder = new TextBuilder(charsMax)
   const bytesMax = charsMax * BYTES_PER_CHAR

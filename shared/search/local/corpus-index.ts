@@ -8,13 +8,12 @@ import { passagesOf } from '#shared/search/text/passages.ts'
 import { prefixOf } from '#shared/search/text/query-terms.ts'
 import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 
-/** Maximum passages of a corpus. Further documents are omitted. */
 export const PASSAGES_MAX = 50_000
 /** Maximum passages that a search ranks before they are grouped by document. */
 const PASSAGES_RANKED_MAX = 200
-/** TTL of texts that no file contains, 8 days: longer than the maximum duration of a job. */
+/** Time for which removed texts stay readable. 8 days are longer than the maximum duration of a job. */
 const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
-/** Longer than adding one file takes. Older incomplete sources are remnants of a crash. */
+/** Age after which an incompletely added source is a remnant of a crash. Adding one file takes much less time. */
 const INCOMPLETE_TTL_MS = 3_600_000
 const BUSY_TIMEOUT_MS = 5_000
 const PASSAGES_PER_TRANSACTION = 8
@@ -41,11 +40,10 @@ const SEARCH = `
   WHERE passages MATCH ? AND s.is_current = 1
   ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${PASSAGES_RANKED_MAX}`
 
-/** Up to 50 passages that belong to no file. */
+/** Selects up to 50 passages whose source is no longer current. */
 const UNREFERENCED_PASSAGES = `
   SELECT p.id AS id FROM sources s JOIN passage_places p ON p.source = s.id WHERE s.is_current = 0 LIMIT 50`
 
-/** The state of a file when it was indexed. A different size or time means that the file has changed. */
 export interface IndexedFile {
   readonly path: string
   readonly bytes: number
@@ -61,14 +59,13 @@ export interface FoundSource {
 }
 
 /**
- * The full-text index of a corpus in SQLite (FTS5). All content comes from the files, so a broken index is built again. A text
+ * The full-text index of a corpus in SQLite (FTS5). All contents come from the files, so a broken index is deleted and built again. A text
  * that was removed from its file stays readable by its hash for 8 days. A research run can thus read all its hits until it ends.
  */
 export class CorpusIndex {
   readonly #db: DatabaseSync
   readonly #statements = new Map<string, StatementSync>()
 
-  /** @param directory Directory of `corpus.db`, created if missing. @throws Error if this SQLite lacks FTS5 */
   constructor(directory: string) {
     makeDirectory(directory)
     const path = join(directory, 'corpus.db')
@@ -97,7 +94,7 @@ export class CorpusIndex {
     return rows.map(({ path, problem }) => `${path}: ${problem}`)
   }
 
-  /** Replaces the sources of a file, with yields. A search finds the old sources until all new ones are added. */
+  /** Replaces the sources of a file. Yields to the event loop. Searches find the old sources until all new ones are added. */
   *replace(file: IndexedFile, sources: readonly Snapshot[], problem: string | null): Generator<void> {
     const { path, bytes, modifiedMs } = file
     const added: number[] = []
@@ -123,9 +120,9 @@ export class CorpusIndex {
     yield* this.sweep()
   }
 
-  /** Deletes passages without a file, and texts whose TTL has expired. */
+  /** Deletes the passages of removed sources, and removed texts whose TTL has expired. */
   *sweep(): Generator<void> {
-    // Sources that a crash left incomplete. After INCOMPLETE_TTL_MS no process is still adding them.
+    // A crash may leave a source incomplete (`is_current = 2`). After INCOMPLETE_TTL_MS, no process can still be adding it.
     this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - INCOMPLETE_TTL_MS)
     for (;;) {
       const rows = this.#all(UNREFERENCED_PASSAGES)
@@ -141,7 +138,6 @@ export class CorpusIndex {
     this.#all('DELETE FROM sources WHERE is_current = 0 AND left_ms < ?', Date.now() - UNREFERENCED_TTL_MS)
   }
 
-  /** Documents with the best matching passage, best first. */
   search(terms: readonly string[], limit: number): FoundSource[] {
     const best = new Map<number, FoundSource>()
     for (const row of this.#match(SEARCH, terms)) {
@@ -153,14 +149,13 @@ export class CorpusIndex {
     return [...best.values()]
   }
 
-  /** Number of passages with any form of a word, or with a question term. */
+  /** Returns the number of passages with a form of the word or, for a prefix term, with any word of that prefix. */
   count(word: string): number {
     const terms = prefixOf(word) === undefined ? [[...termsOf(word)].map(({ term }) => term).join(' ')] : [word]
     const [row] = this.#match('SELECT count(*) AS count FROM passages WHERE passages MATCH ?', terms)
     return Number(row?.count ?? 0)
   }
 
-  /** Finds a text by its hash. */
   find(url: string, sha256: string | undefined): Snapshot | undefined {
     const [row] =
       sha256 === undefined
@@ -211,7 +206,7 @@ export class CorpusIndex {
     })
   }
 
-  /** Runs a query for any of the terms. Each term is quoted, because a quoted phrase of FTS5 contains no operators. */
+  /** Runs a query for passages with any of the terms. The terms are quoted, because FTS5 would read operators in unquoted terms. */
   #match(sql: string, terms: readonly string[]): Record<string, unknown>[] {
     const some = terms.filter((term) => term !== '')
     const query = some.map((term) => `"${(prefixOf(term) ?? term).replaceAll('"', '')}"${prefixOf(term) ? ' *' : ''}`)
@@ -240,7 +235,6 @@ export class CorpusIndex {
   }
 }
 
-/** Terms of a text in the form that FTS5 stores. */
 function indexed(text: string): string {
   return [...indexTermsOf(text)].join(' ')
 }
@@ -249,7 +243,6 @@ function found(url: string, title: string, sha256: string, date: string, snippet
   return { url, title, sha256, date, snippet }
 }
 
-/** The existing index; undefined if there is none, or if its version is not supported. */
 function openCurrent(path: string): DatabaseSync | undefined {
   makePrivateFile(path)
   let db: DatabaseSync | undefined
@@ -272,7 +265,7 @@ function openAnew(path: string): DatabaseSync {
   return db
 }
 
-/** `synchronous = OFF` may lose data if the machine crashes. The data is then indexed again from the files. */
+/** With `synchronous = OFF`, a crash of the machine may lose data. The lost data is indexed again from the files. */
 function open(path: string): DatabaseSync {
   const db = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS })
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000')

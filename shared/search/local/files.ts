@@ -5,14 +5,13 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
 
 export interface Corpus {
-  /** Base folder of the documents' URLs. */
   readonly directory: string
-  /** Relative paths of files and folders to search; `.` for all. */
+  /** Relative paths of the files and folders to search. The path `.` selects everything. */
   readonly paths: readonly string[]
 }
 
 export interface FoundFile {
-  /** Path relative to the corpus, with slashes. */
+  /** Path relative to the corpus folder, with slashes. */
   readonly path: string
   readonly absolute: string
   readonly type: DocumentType
@@ -20,7 +19,6 @@ export interface FoundFile {
   readonly modifiedMs: number
 }
 
-/** Maximum documents of a corpus, in the order of their paths. */
 export const FILES_MAX = 5_000
 const FILE_BYTES_MAX = 20 * 1024 * 1024
 const DEPTH_MAX = 12
@@ -39,8 +37,8 @@ const TYPES: Readonly<Record<string, DocumentType>> = {
 }
 
 /**
- * Lists the documents of a corpus in the order of their paths. Hidden files, `node_modules` and symbolic links are
- * skipped: a link could publish a file outside the corpus.
+ * Lists the documents of a corpus in the order of their paths. Hidden files and `node_modules` are skipped. Symbolic links are skipped too,
+ * because a link could publish a file outside the corpus.
  *
  * @throws Error of the file system if a configured path cannot be read
  */
@@ -65,12 +63,12 @@ export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile
 }
 
 /**
- * Reads a file of {@link listFiles}, unless it has become a link, a pipe or too large.
+ * Reads a file of {@link listFiles}. Refuses a file that has since become a link, a pipe or too large.
  *
  * @throws ServiceError `permission_denied`, `request_too_large`; Error of the file system
  */
 export async function readFound({ absolute }: FoundFile, signal: AbortSignal): Promise<Buffer> {
-  // O_NONBLOCK: opening a pipe without a writer would block.
+  // Without O_NONBLOCK, opening a pipe that has no writer would block.
   const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
   await using file = await open(absolute, flags).catch((error: unknown) => {
     throw codeOf(error) === 'ELOOP'
@@ -85,7 +83,6 @@ export async function readFound({ absolute }: FoundFile, signal: AbortSignal): P
   return content
 }
 
-/** URL of a document: its percent-encoded path. */
 export function urlOf(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')
 }

@@ -26,33 +26,29 @@ import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
 import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
 import { watchCorpus } from './watch.ts'
 
-/** Maximum UTF-16 units per document. */
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
-/** Retry-After while no document is indexed. */
+/** Retry-After of calls while no document is indexed yet. */
 const RETRY_DELAY_MS = 5_000
-/** Documents that are read ahead of indexing, and the interval in documents at which the index size is checked. */
+/** READ_AHEAD documents are read before they are indexed. The size of the index is checked every SIZE_CHECK_DOCUMENTS documents. */
 const READ_AHEAD = 3
 const SIZE_CHECK_DOCUMENTS = 20
 const NO_SNAPSHOTS: Promise<Snapshot[]> = Promise.resolve([])
-/** Maximum words of a search, and their maximum terms: a word of a script without spaces has several. */
+/** Maximum words and maximum terms of a search. In scripts without spaces, one word has several terms. */
 const WORDS_MAX = 16
 const TERMS_MAX = 48
 
 export interface LocalCorpusOptions {
   readonly corpus: Corpus
-  /** Directory of the index, created if missing. */
   readonly directory: string
   /** Called with each problem of a scan, such as a file that could not be read. */
   readonly onProblem?: (problem: string) => void
-  /** Interval of scans that detect changes without a file system event. Default: 30 s. */
+  /** Interval of full scans, which find changes that caused no file system event. Default: 30 s. */
   readonly pollIntervalMs?: number
 }
 
 export interface LocalCorpus extends SearchBackend {
   readonly name: 'local'
-  /**
-   * Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` if the folder cannot be read
-   */
+  /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` if the folder cannot be read */
   refresh(): Promise<void>
   countTerms(words: readonly string[], signal: AbortSignal): Promise<TermCounts>
   problems(): string[]
@@ -108,7 +104,7 @@ class CorpusBackend implements LocalCorpus {
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains))
       throw new ServiceError('permission_denied', 'The corpus is outside the allowed domains.')
-    // A hit with a hash is already indexed, so its text can be read before the first scan ends.
+    // A hit with a hash comes from the index, so its text can be read before the first scan ends.
     if (sha256 === undefined) await this.#waitForScan(signal)
     const snapshot = this.#index.find(url, sha256)
     if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)
@@ -129,7 +125,7 @@ class CorpusBackend implements LocalCorpus {
   }
 
   refresh(): Promise<void> {
-    // The running scan may already have passed the changed file, so callers wait for the next scan.
+    // The running scan may already have passed a file that changed since. Callers therefore wait for the scan after it.
     this.#next ??= this.#scanning
       .catch(() => {})
       .then(() => {
@@ -165,7 +161,6 @@ class CorpusBackend implements LocalCorpus {
     if (!this.#hasScanned) await abortable(this.#scanning, AbortSignal.any([signal, this.#closing.signal]))
   }
 
-  /** @throws ServiceError `overloaded` if no document is indexed yet */
   #requireDocuments(): void {
     const { indexed, documents } = this.#progress
     if (this.#hasScanned || indexed > 0) return
@@ -173,7 +168,6 @@ class CorpusBackend implements LocalCorpus {
     throw new ServiceError('overloaded', message, { retryAfterMs: RETRY_DELAY_MS })
   }
 
-  /** @throws ServiceError `upstream_error` */
   async #scan(): Promise<void> {
     try {
       const found = await listFiles(this.#options.corpus)
@@ -184,7 +178,7 @@ class CorpusBackend implements LocalCorpus {
       for (const [at, file] of changed.entries()) {
         this.#closing.signal.throwIfAborted()
         this.#progress = { indexed: unchanged + at, documents: found.length }
-        // Threads read the next documents while this one is indexed.
+        // While this document is indexed, threads read the next documents.
         if (at % SIZE_CHECK_DOCUMENTS === 0) this.#isFull = this.#index.size >= PASSAGES_MAX
         for (const next of changed.slice(reading.length, at + READ_AHEAD)) reading.push(this.#sourcesOf(next))
         await this.#indexFile(file, reading[at] ?? this.#sourcesOf(file))
@@ -199,7 +193,7 @@ class CorpusBackend implements LocalCorpus {
     }
   }
 
-  /** Indexes a file. An unreadable file is recorded with its problem until it changes. */
+  /** Indexes a file. If a file cannot be read, then the problem is recorded, and the file is read again only after it has changed. */
   async #indexFile(file: FoundFile, reading: Promise<Snapshot[]>): Promise<void> {
     const { signal } = this.#closing
     try {
@@ -215,7 +209,7 @@ class CorpusBackend implements LocalCorpus {
 
   #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
     const reading = this.#read(file)
-    // Prevents an unhandled rejection, because reading ahead may fail before the result is awaited.
+    // Reading ahead may fail before its result is awaited. Without this handler, the rejection would be unhandled.
     reading.catch(() => {})
     return reading
   }
@@ -242,7 +236,6 @@ function isSame(file: FoundFile, known: IndexedFile | undefined): boolean {
   return known !== undefined && known.bytes === file.bytes && known.modifiedMs === file.modifiedMs
 }
 
-/** Distinct search terms of a text. */
 function termsFor(text: string): string[] {
   const plain = text.normalize('NFC')
   const terms = new Map<string, string>()
@@ -255,7 +248,7 @@ function termsFor(text: string): string[] {
   return [...terms.keys()]
 }
 
-/** Converts a document to sources: several if it is longer than a snapshot. */
+/** Converts a document to sources. A document longer than {@link SNAPSHOT_CHARS_MAX} becomes several sources. */
 function partsOf(document: ReadDocument, url: string, title: string, date: string): Snapshot[] {
   const groups = groupsOf(document.blocks)
   return groups.map((blocks, at) => {
@@ -273,7 +266,6 @@ function partsOf(document: ReadDocument, url: string, title: string, date: strin
   })
 }
 
-/** Groups blocks into snapshots. A longer block is cut at the maximum size of a snapshot. */
 function groupsOf(blocks: readonly Block[]): Block[][] {
   const groups: Block[][] = []
   for (const whole of blocks) {

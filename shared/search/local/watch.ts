@@ -2,12 +2,11 @@ import { type FSWatcher, watch } from 'node:fs'
 import { join } from 'node:path'
 import type { Corpus } from './files.ts'
 
-/** Debounce of changes: an editor writes a file several times. */
+/** Change events within this time cause one scan, because an editor writes a file several times. */
 const DEBOUNCE_MS = 200
-/** Interval of full scans. Network drives, or too many folders, produce no change events. */
+/** Interval of full scans. Network drives, and corpora with too many folders, produce no change events. */
 const POLL_INTERVAL_MS = 30_000
 
-/** Calls `onChange` after change events of the file system, and every `pollIntervalMs`. @returns A function that stops the watch */
 export function watchCorpus(
   { directory, paths }: Corpus,
   pollIntervalMs = POLL_INTERVAL_MS,
@@ -36,7 +35,7 @@ export function watchCorpus(
 function open(path: string, onChange: () => void): FSWatcher | undefined {
   try {
     const watcher = watch(path, { recursive: true, persistent: false }, onChange)
-    // Without events, the interval scans still detect changes.
+    // After an error of the watcher, the periodic scans still find changes.
     watcher.on('error', () => watcher.close())
     return watcher
   } catch {

@@ -6,7 +6,7 @@ export interface ReadText {
 }
 
 export interface ReadDocument extends ReadText {
-  /** The title in the document's metadata, or its first heading. Empty if it has neither. */
+  /** The title in the document's metadata, else its first heading, else an empty string. */
   readonly title: string
 }
 
@@ -22,17 +22,17 @@ const NAMED: Readonly<Record<string, string>> = {
   hellip: '…',
 }
 
-/** Invisible characters that change the meaning of others: controls, and marks for the text direction. */
+/** Invisible characters that change the display of other characters: controls, and marks for the text direction. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
 /**
- * Joiners belong to the spelling between letters (Persian, Sinhala) and between emoji. Elsewhere they are invisible and
- * removed.
+ * A zero-width joiner between letters (Persian, Sinhala) or between emoji belongs to the spelling. Elsewhere it is an invisible character
+ * and is removed.
  */
 const HIDDEN_JOINER =
   /(?<![\p{L}\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}])(?:\u200c|\u200d)|(?:\u200c|\u200d)(?![\p{L}\p{Extended_Pictographic}])/gu
 
-/** Joins blocks into one text, with an empty line in between, and records the offsets of each block. */
+/** Joins blocks into one text, separated by empty lines, and records the offsets of each block. */
 export class TextBuilder {
   readonly #parts: string[] = []
   readonly #blocks: Block[] = []
@@ -40,7 +40,6 @@ export class TextBuilder {
   #length = 0
   #title = ''
 
-  /** @param charsMax Maximum UTF-16 units; further text is omitted. */
   constructor(charsMax: number) {
     this.#charsMax = charsMax
   }
@@ -49,7 +48,7 @@ export class TextBuilder {
     return this.#length >= this.#charsMax
   }
 
-  /** Adds a block. Blocks without letters or digits are omitted. */
+  /** Adds a block, unless it contains neither letters nor digits. */
   add(type: BlockType, raw: string): void {
     if (this.isFull) return
     const text = tidy(type, raw).slice(0, this.#charsMax - this.#length)
@@ -71,13 +70,11 @@ export class TextBuilder {
   }
 }
 
-/** Collapses white space to one space, except in code, and between the cells of a row. */
 function tidy(type: BlockType, raw: string): string {
   if (type === 'row' || type === 'head') return raw.split('\t').map(lineOf).join('\t').trim()
   return type === 'code' ? seenOf(raw).trimEnd() : lineOf(raw)
 }
 
-/** Collapses white space and removes invisible characters. */
 export function lineOf(raw: string): string {
   return seenOf(raw.replace(/\s+/g, ' ')).trim()
 }
@@ -86,7 +83,6 @@ function seenOf(raw: string): string {
   return raw.normalize('NFC').replace(UNSEEN, '').replace(HIDDEN_JOINER, '').toWellFormed()
 }
 
-/** Decodes the most frequent HTML entities. */
 export function decodeEntities(text: string): string {
   return text.replace(/&(#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-zA-Z]{2,8});/g, (whole, name: string) => {
     if (!name.startsWith('#')) return NAMED[name] ?? whole

@@ -1,5 +1,5 @@
 /*
- * Finds the context of each block: earlier blocks without which it cannot be understood. A table row needs its header and caption. A
+ * Finds the context of each block: earlier blocks that a reader needs to understand it. A table row needs its header and caption. A
  * definition needs its term. A list item needs the sentence that announces the list. An FAQ answer needs its question. Example:
  *
  *     shared_buffers (integer)                      label of the next two blocks
@@ -8,57 +8,53 @@
  *     The levels are:                               lead-in of the items
  *     - debug
  *
- * HTML and Markdown mark table headers, and HTML marks defined terms. In other documents, both are recognized by their form.
+ * HTML and Markdown mark table headers, and HTML marks defined terms. In other documents, headers and terms are recognized by their form.
  */
 import type { Block, Snapshot } from '#shared/search/search.ts'
 
-/** A piece of a text: `text.slice(start, end)` of its snapshot. */
 export interface Span {
   readonly start: number
   readonly end: number
   readonly text: string
 }
 
-/** The role of a block, and the earlier texts that explain it. */
+/** The role of a block, and the earlier texts that a reader needs to understand the block. */
 export interface BlockContext {
-  /** A label or table header, which is never quoted alone. */
+  /** True for a label or a table header, which is never quoted alone. */
   readonly isLabel: boolean
   readonly spans: readonly Span[]
 }
 
-/** Maximum lengths in UTF-16 units of a label, of a label with a question, and of a lead-in. */
+/** Maximum UTF-16 units of a label, of a label that is a question, and of a sentence that announces a list. */
 const LABEL_CHARS_MAX = 90
 const LABEL_QUESTION_CHARS_MAX = 200
 const LEAD_CHARS_MAX = 240
-/** Maximum blocks that a label explains, up to the next label in a list of definitions. */
+/** A label in a list of definitions applies to the blocks before the next label, but at most to this number. */
 const LABEL_BLOCKS_MAX = 5
-/** Rows that are compared to recognise a header. */
 const HEAD_ROWS = 6
 const HEAD_CELL_CHARS_MAX = 40
-/** Maximum consecutive labels that apply to one block. */
+/** Maximum consecutive labels that apply to the same block. */
 const CHAINED_MAX = 4
-/** A column has a header if only its other cells contain numbers, or if those are longer by this factor. */
+/** The first row is a header if other rows contain numbers, or if their cells are on average longer by this factor. */
 const HEAD_LENGTH_RATIO = 1.5
 
 const SENTENCE_END = /[.!?:;,…。！？：；、،؟।]['"”’»)\]]?$/
 const ASKS = /[?？؟]$/
 const LEADS = /[:：]$/
-/** Scripts without punctuation at the end of a sentence. */
+/** Scripts without a mark at the end of a sentence. */
 const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u
 const CAPTION = /^(?:table|tab\.|figure|listing|tabelle|tableau|tabla|tabella)\b/i
 const NUMERIC = /^[\p{Sc}~<>≤≥±+-]{0,2}\s?\p{N}[\p{N}.,:/%\s-]*\p{L}{0,4}\.?$/u
 const YEAR = /^(?:1[5-9]|20)\d\d$/
-/** A property with its value, such as `Default: 0` or `Type: boolean`. */
+/** Matches a line with a property and its value, such as `Default: 0` or `Type: boolean`. */
 export const STATED_VALUE = /^\p{Lu}\p{L}*(?: \p{L}+){0,3}:\s+\S.{0,80}$/u
-/** Titles of boxes such as notes and warnings. */
+/** Titles of boxes such as notes and warnings, which do not begin a section. */
 const BOX_TITLE = /^(?:note|notes|tip|hint|warning|caution|important|attention|example|notice|info|see also)[.:!]?$/i
 
-/** Whether a heading is the title of a box, which does not begin a section. */
 export function isBoxTitle(heading: string): boolean {
   return BOX_TITLE.test(heading.trim())
 }
 
-/** The context of each block, in order. */
 export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>): BlockContext[] {
   const labels = labelsOf(text, blocks)
   const contexts: BlockContext[] = []
@@ -86,14 +82,13 @@ export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>):
   return contexts
 }
 
-/** The context that still applies at a block. */
 interface Scope {
   readonly label: Span | undefined
-  /** Number of blocks to which the label still applies. */
+  /** Number of following blocks to which the label still applies. */
   readonly left: number
   /**
-   * A lead-in applies to the next block, and to a whole list, code block or table after it. A caption applies to a
-   * table only.
+   * A lead-in applies to the next block. If a list, code block or table follows, then the lead-in applies to all of it. A caption applies
+   * only to a table.
    */
   readonly lead: Span | undefined
   readonly caption: Span | undefined
@@ -110,7 +105,7 @@ const NO_SCOPE: Scope = {
   isInTable: false,
 }
 
-/** Scope inside a table whose header begins here. */
+/** Returns the scope at a block. If a table begins at the block, then the scope contains the header of the table. */
 function entered(scope: Scope, at: number, text: string, blocks: readonly Block[]): Scope {
   const block = blocks[at]
   if (block?.type !== 'row' && block?.type !== 'head') return { ...scope, head: undefined, isInTable: false }
@@ -122,7 +117,7 @@ function entered(scope: Scope, at: number, text: string, blocks: readonly Block[
   return { ...scope, head: isHeader(rows) ? spanOf(text, block) : undefined, isInTable: true }
 }
 
-/** A paragraph after a list or table is not part of their lead-in. */
+/** Returns the scope without the lead-in if the block is a paragraph that follows a list or a table. */
 function applying(scope: Scope, { type }: Block, before: Block | undefined): Scope {
   return type === 'text' && before?.type !== 'text' ? { ...scope, lead: undefined } : scope
 }
@@ -146,7 +141,6 @@ function spansIn({ label, lead, caption, head }: Scope, isRow: boolean): Span[] 
   return spans.filter((span) => span !== undefined)
 }
 
-/** Number of blocks that each block labels; 0 for a block that is no label. */
 function labelsOf(text: string, blocks: readonly Block[]): number[] {
   const reach = blocks.map(() => 0)
   let next: number | undefined
@@ -157,14 +151,14 @@ function labelsOf(text: string, blocks: readonly Block[]): number[] {
     const isChained = chain > 0 && chain < CHAINED_MAX
     chain = block && isLabelAt(at, text, blocks, isChained) ? chain + 1 : 0
     if (chain === 0) continue
-    // The end of a list of definitions is unknown, so the last label applies to one block.
+    // The end of a list of definitions cannot be recognized, so the last label applies to only one block.
     reach[at] = next === undefined ? 1 : Math.min(LABEL_BLOCKS_MAX, next - at)
     next = at
   }
   return reach
 }
 
-/** @param isChained Whether the next block is a label too: a definition may have several terms */
+/** @param isChained Whether the next block is a label too, because a definition may have several terms. */
 function isLabelAt(at: number, text: string, blocks: readonly Block[], isChained: boolean): boolean {
   const [block, after] = [blocks[at], blocks[at + 1]]
   if (!block || !after || after.type === 'heading') return false
@@ -191,7 +185,7 @@ function isHeader(rows: readonly string[]): boolean {
   return below >= HEAD_LENGTH_RATIO * mean(first)
 }
 
-/** Last sentence of a block, if short enough for a lead-in. */
+/** Returns the last sentence of a block as its lead-in; undefined if the sentence is too long. */
 function lastSentence({ start, end, text }: Span): Span | undefined {
   const from =
     text.length <= LEAD_CHARS_MAX ? 0 : Math.max(...['. ', '? ', '! '].map((mark) => text.lastIndexOf(mark))) + 2

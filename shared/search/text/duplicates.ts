@@ -1,21 +1,19 @@
 /*
- * Detects duplicate sources, so that syndicated texts and mirrors count once. Texts with equal words are duplicates. Texts with
- * similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007), with one exception. If a sentence of one text
- * is a variant of a sentence in the other, both texts count. Pages of one template differ in just such words.
+ * Detects duplicate sources, so that mirrors and syndicated texts count as one source. Texts with equal words are duplicates. Texts with
+ * similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007). Exception: if a sentence of one text differs from a
+ * sentence of the other in a few words, then both texts count. Pages generated from one template differ in exactly such words.
  */
 import { sha256Of } from '#shared/search/snapshot.ts'
 
-/** Maximum differing bits of two 64-bit hashes of near-duplicates. */
+/** Maximum number of bits in which the 64-bit hashes of near-duplicates differ. */
 const DISTANCE_MAX = 3
-/** Words per n-gram. */
 const GRAM = 3
-/** Minimum n-grams for a SimHash: in shorter texts one n-gram changes many bits. */
+/** Minimum n-grams for a comparison by SimHash. In a shorter text, a single n-gram changes many bits of the hash. */
 const GRAMS_MIN = 60
-/** Minimum share of common n-grams for a sentence that differs from the other text in a few words. */
+/** A sentence counts as a variant if the other text contains at least this share of its n-grams. */
 const VARIANT_SHARE = 0.4
-/** Minimum words of a sentence for that comparison. A shorter sentence with a number counts as changed. */
+/** Minimum words of a sentence that is compared by n-grams. A shorter sentence counts as a variant if it contains a number. */
 const VARIANT_WORDS = 4
-/** Words processed between two event-loop yields. */
 const WORDS_PER_YIELD = 200
 
 const WORD = /[\p{L}\p{N}]+/gu
@@ -25,11 +23,10 @@ export interface TextPrint {
   readonly high: number
   readonly low: number
   readonly grams: ReadonlySet<number>
-  /** Normalised sentences: words joined by spaces. */
+  /** The words of each sentence in lower case, joined by spaces. */
   readonly sentences: ReadonlySet<string>
 }
 
-/** Computes the fingerprint of a text, with yields. */
 export function* printOf(text: string): Generator<void, TextPrint> {
   const sum = { high: new Int32Array(32), low: new Int32Array(32) }
   const grams = new Set<number>()
@@ -49,7 +46,7 @@ export function* printOf(text: string): Generator<void, TextPrint> {
   return { sha256: sha256Of([...sentences].join(' ')), high: bitsOf(sum.high), low: bitsOf(sum.low), grams, sentences }
 }
 
-/** Whether a text contains nothing new compared with another one. Yields to the event loop. */
+/** Whether a text says nothing that the other text does not say. Yields to the event loop between sentences. */
 export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, boolean> {
   if (text.sha256 === other.sha256) return true
   if (Math.min(text.grams.size, other.grams.size) < GRAMS_MIN) return false
@@ -61,7 +58,7 @@ export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, bo
   return true
 }
 
-/** Whether a sentence differs from a sentence of the other text only in a few words. */
+/** Whether a sentence differs in only a few words from a sentence of the other text. */
 function isVariant(sentence: string, { grams }: TextPrint): boolean {
   const words = sentence.split(' ')
   if (words.length < VARIANT_WORDS) return /\p{N}/u.test(sentence)
@@ -71,13 +68,12 @@ function isVariant(sentence: string, { grams }: TextPrint): boolean {
   return shared >= VARIANT_SHARE * all
 }
 
-/** Seeds of the two halves of the hash. */
 const HIGH = 0x811c9dc5
 const LOW = 0x1b873593
 
 function addGram(gram: string, grams: Set<number>, sum: { high: Int32Array; low: Int32Array }): void {
   const low = hashOf(gram, LOW)
-  // A repeated phrase counts once, or it would dominate the hash.
+  // A repeated phrase counts once. Otherwise it would dominate the hash.
   if (grams.has(low)) return
   grams.add(low)
   vote(sum.low, low)

@@ -1,11 +1,11 @@
 /*
- * The form in which words are compared: `İstanbul` and `istanbul`, `Straße` and `STRASSE`, `Όλυμπος` and `ΟΛΥΜΠΟΣ`, `Café` in NFC and NFD.
- * Accents are removed only in scripts in which readers leave them out. In Hindi or Thai a mark is a vowel, so it stays.
+ * Folds words for comparison: `İstanbul` and `istanbul`, `Straße` and `STRASSE`, `Όλυμπος` and `ΟΛΥΜΠΟΣ` become equal. Accents are removed
+ * only in scripts in which people often omit them. In Hindi or Thai a mark is a vowel and is kept.
  */
 
 const ACCENTED =
   /(?<=[\p{Script=Latin}\p{Script=Greek}\p{Script=Cyrillic}\p{Script=Arabic}\p{Script=Hebrew}]\p{M}*)\p{M}/gu
-/** Joiners between letters, and the Arabic tatweel. */
+/** Characters that only affect the display of a word: zero-width joiners, and the Arabic tatweel. */
 const SPELLING = /\u200c|\u200d|\u0640/g
 const LETTERS: Readonly<Record<string, string>> = {
   ß: 'ss',
@@ -23,7 +23,6 @@ const LETTERS: Readonly<Record<string, string>> = {
 }
 const OTHER_LETTERS = new RegExp(`[${Object.keys(LETTERS).join('')}]`, 'g')
 
-/** Removes case, accents and letter variants. */
 export function folded(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the range is ASCII, which has no variants.
   if (/^[\x00-\x7f]*$/.test(text)) return text.toLowerCase()

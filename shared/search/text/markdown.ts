@@ -1,38 +1,36 @@
 import type { BlockType } from '#shared/search/search.ts'
 import { decodeEntities, type TextBuilder } from './builder.ts'
 
-/** The line below the header row of a table, trimmed. No two adjacent parts match the same character: the time is linear. */
+/** The line below the header row of a table. Adjacent parts of the pattern match different characters, so matching takes linear time. */
 const TABLE_RULE = /^\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?$/
-/** Maximum cells of a row; further cells are omitted. */
 const CELLS_MAX = 1_000
 const FENCE = /^\s{0,3}(`{3,}|~{3,})/
 const HEADING = /^\s{0,3}#{1,6}\s+(\S.*)?$/
-/** Closing marks of a heading, trimmed. The lookbehind prevents a search from each mark of a run. */
+/** Marks that close a heading. The lookbehind ensures that a run of marks is tried only once. */
 const HEADING_END = /(?<!#)#+$/
 const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/
-/** A reStructuredText underline, at least as long as its title; and the markup of code, options and roles. */
+/** Markup of reStructuredText: the underline of a title, directives, and roles. */
 const RST_UNDERLINE = /^([~^"'*+#:._`])\1{2,}\s*$/
 const RST_DIRECTIVE = /^\s*\.\. (?:[\w-]+::\s*|_[^:]{1,100}:\s*)/
 const RST_ROLE = /:[a-z][\w:+.-]{0,30}:`([^`\n]{1,200})`/g
 const ITEM = /^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?(.*)$/
 const QUOTE = /^\s{0,3}>\s?/
 
-/** The mark of a footnote: `[^1]`. */
 const FOOTNOTE = /\s?\[\^[\w-]{1,40}\](?!:)/g
-/** A link whose text is a number alone: `[2](url)`, `[[2]](url)`, `[\[2\]](url)`. */
+/** A link whose text is only a number: `[2](url)`, `[[2]](url)`, `[\[2\]](url)`. */
 const NUMBER_LINK = String.raw`\[(?:\\?\[)?\d{1,3}(?:\\?\])?\]\((?=([^)\s]{0,500}))\$[^)]{0,100}\)`
-/** Footnote marks, in the forms of pages that were converted to Markdown. */
+/** Footnote marks as they occur in pages that were converted to Markdown. */
 const MARKS = new RegExp(
   String.raw`([^\s[\]]{1,20}\s?)${NUMBER_LINK.replace('$', '2')}(?:[,;]?\s?${NUMBER_LINK.replace('$', '3')}){0,9}`,
   'g',
 )
-/** Text before a number that belongs to the sentence (`section 2`, `#3`) and is no footnote mark. */
+/** Words before a number that belongs to the sentence, as in `section 2` or `#3`. Such a number is not a footnote mark. */
 const NUMBERED =
   /(?:^|[^\p{L}])(?:chapter|section|part|step|fig|figure|table|version|page|no|number|issue|item|appendix|note|rfc|level|phase|day|week|volume|lesson|unit|article|rule|question|example|line|in|see|by|from|of|to|with|and|or|is|are|was|were|than|at|for|on|the)s?\.?\s?$|[#§=]\s?$/iu
 
 /**
- * Reads Markdown as blocks of plain text, without markup, links and pictures. The parser works line by line: other
- * formats become text, and the time is linear.
+ * Reads Markdown as blocks of plain text, without markup, links and pictures. The parser works line by line, so it takes linear time. Other
+ * formats are read as text.
  */
 export function readMarkdown(source: string, builder: TextBuilder): void {
   new MarkdownReader(builder).read(withoutComments(source))
@@ -96,14 +94,14 @@ class MarkdownReader {
       return true
     }
     if (!UNDERLINE.test(line)) return false
-    // A line of dashes below text makes the text a heading. Elsewhere the line is a rule.
+    // A line of dashes below a line of text marks that text as a heading. Elsewhere the dashes are a horizontal rule.
     const above = this.#open?.type === 'text' ? this.#open.lines : undefined
     this.#open = undefined
     if (above) this.#whole('heading', plain(above.join(' ')))
     return true
   }
 
-  /** A reStructuredText title, whose underline could be a fence or a rule of Markdown. */
+  /** Handles the title of reStructuredText. The underline of the title could also be a fence or a rule of Markdown. */
   #rstHeading(line: string): boolean {
     const lines = this.#open?.type === 'text' ? this.#open.lines : []
     const title = lines[0]
@@ -114,7 +112,7 @@ class MarkdownReader {
     return true
   }
 
-  /** The header row of a table. The rule below it is skipped. */
+  /** Adds the header row of a table. The rule below the header is skipped. */
   #tableHead(line: string): void {
     this.#flush()
     if (!isTableRule(line)) this.#builder.add('head', cells(line))
@@ -133,7 +131,7 @@ class MarkdownReader {
   }
 }
 
-/** A comment without an end is text. */
+/** Removes HTML comments. A comment that is not closed stays as text. */
 function withoutComments(source: string): string {
   const kept: string[] = []
   let at = 0
@@ -146,7 +144,7 @@ function withoutComments(source: string): string {
   }
 }
 
-/** Index of the line after a YAML front matter; 0 if there is none. */
+/** Returns the index of the line after the YAML front matter; 0 if the document has none. */
 function frontMatterEnd(lines: readonly string[]): number {
   if (lines[0]?.trim() !== '---') return 0
   const end = lines.slice(1, 100).findIndex((line) => line.trim() === '---')
@@ -166,13 +164,12 @@ function cells(line: string): string {
     .join(' | ')
 }
 
-/** The start of a link or an image, up to its address. The text contains no bracket, so that no search restarts inside it. */
+/** The start of a link or an image. The text part excludes brackets, so that matching does not restart inside it. */
 const IMAGE = /!\[([^[\]\n]{0,300})\]\(/g
 const LINK = /\[([^[\]\n]{1,300})\]\(/g
-/** Maximum characters of a link's address and title. */
 const TARGET_CHARS_MAX = 2_300
 
-/** Replaces links by their texts. Each closing bracket is searched once, not once per link. */
+/** Replaces links by their texts. Each closing bracket is searched only once, so the time is linear even for many links. */
 function inlineText(line: string, start: RegExp): string {
   const kept: string[] = []
   let [at, close] = [0, -1]
@@ -189,8 +186,8 @@ function inlineText(line: string, start: RegExp): string {
 }
 
 /**
- * Text of a line without markup. Each pattern is bounded, so that no line takes long. Link addresses are matched in a
- * lookahead, which the engine does not retry at other lengths.
+ * Removes the markup of a line. Each pattern is bounded, so that no line takes long. Link addresses are matched in a lookahead, because the
+ * engine does not retry a lookahead with other lengths.
  */
 function plain(line: string): string {
   const unmarked = line

@@ -2,26 +2,24 @@ import type { Block, Snapshot } from '#shared/search/search.ts'
 import { type BlockContext, contextsOf, isBoxTitle } from './contexts.ts'
 import { type Sentence, sentencesOf } from './sentences.ts'
 
-/** Maximum UTF-16 units of a passage: some paragraphs under one heading. A longer sentence is a passage by itself. */
+/** Maximum UTF-16 units of a passage, which has some paragraphs under one heading. A longer sentence is a passage by itself. */
 const PASSAGE_CHARS = 700
-/** Maximum UTF-16 units that are processed at once. Longer text is split into parts that are too long to be quoted. */
+/** Maximum UTF-16 units of a sentence. A longer one is divided into equal parts, which are too long to be quoted. */
 const PART_CHARS_MAX = 2_000
-/** Maximum distance between the middle and the space at which a part ends. */
+/** A part ends at the last space before its intended end if the distance is below this value. Otherwise a word is divided. */
 const SPACE_CHARS_MAX = 100
-/** Maximum passages of one snapshot. */
 const PASSAGES_MAX = 600
 
 export interface Passage {
-  /** Heading above the passage; empty before the first heading. */
   readonly heading: string
-  /** Labels, lead-ins and table headers that apply to the sentences of the passage. */
+  /** Labels, lead-ins and table headers of the passage's sentences. */
   readonly context: string
   readonly start: number
   readonly end: number
   readonly sentences: readonly Sentence[]
 }
 
-/** Passages of a snapshot in order, generated one by one, so that the caller can yield. */
+/** Generates the passages of a snapshot in order, one by one, so that the caller can yield between them. */
 export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Generator<Passage> {
   let heading = ''
   let open: Sentence[] = []
@@ -36,7 +34,7 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
     }
     for (const sentence of sentencesIn(snapshot, block, contexts[at])) {
       const [first] = open
-      // Code belongs to the sentence that introduces it.
+      // A line of code stays in the passage of the sentence that introduces it.
       if (first && !sentence.isCode && sentence.end - first.start > PASSAGE_CHARS) {
         yield made(heading, open)
         open = []
@@ -48,7 +46,6 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
   if (open.length > 0) yield made(heading, open)
 }
 
-/** The sentences of a block with their context. */
 function sentencesIn(snapshot: Pick<Snapshot, 'text'>, block: Block, context: BlockContext | undefined): Sentence[] {
   const { isLabel = false, spans = [] } = context ?? {}
   const more = { ...(isLabel && { isLabel }), ...(spans.length > 0 && { contexts: spans }) }
@@ -74,7 +71,7 @@ function partsOf(whole: Sentence): Sentence[] {
 function partEnd(text: string, middle: number): number {
   const space = text.lastIndexOf(' ', middle)
   if (space > middle - SPACE_CHARS_MAX) return space
-  // Parts never begin within a surrogate pair.
+  // A part must not begin inside a surrogate pair.
   return (text.charCodeAt(middle) & 0xfc00) === 0xdc00 ? middle - 1 : middle
 }
 

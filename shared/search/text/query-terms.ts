@@ -4,12 +4,11 @@ import { synonymsOf } from './synonyms.ts'
 import { type Term, termOf, termsOf, wordsOf } from './terms.ts'
 
 /*
- * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and
- * forms of "to be" and "to have". The lists are short on purpose: they cover words of questions, not all frequent words
- * of texts.
+ * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and forms of "to be" and
+ * "to have". The lists are short on purpose, because only words of questions matter.
  */
 
-/** Languages in Latin script; English has a longer list of its own in `terms.ts`. */
+/** Languages in Latin script. The module `terms.ts` has a longer list for English. */
 const LATIN_STOP_WORDS: Readonly<Record<string, string>> = {
   en: `a an the is are was were be been what which who whom whose when where why how do does did can could will would should of in on at
     by to from for with and or not it its this that these those there has have had much many i you he she we they`,
@@ -51,7 +50,6 @@ const LATIN_STOP_WORDS: Readonly<Record<string, string>> = {
     tidak ini itu ada oleh`,
 }
 
-/** Stop words by script. Languages with one script share a list. */
 const SCRIPT_STOP_WORDS: Readonly<Record<string, string>> = {
   Cyrillic: `кто кого кому кем что чего чем какой какая какое какие каким какого какую какова каков каково каковы когда где куда откуда
     почему зачем как сколько который которая которое которые это эта этот эти есть был была было были является и или но не в во на с со к
@@ -84,27 +82,26 @@ const SCRIPT_STOP_WORDS: Readonly<Record<string, string>> = {
 }
 
 /*
- * The search terms of a question. Documents are split into terms without regard to their language. A question is split by its
- * language, because every needless word lowers the score of the right passage.
+ * Splits a question into search terms. Documents are split into terms without regard to their language. A question is split by the rules of
+ * its language, because every needless word lowers the score of the right passage.
  *
  * English: the terms of `terms.ts`.
  *
  * Other languages with spaces: the words without stop words, as prefixes. `Kilometern` becomes `kilome*`, which matches `Kilometer`.
  * Prefixes replace a stemmer for each language with about the same quality (McNamee and Mayfield 2004).
  *
- * Scripts without spaces: the words of `Intl.Segmenter` without stop words, each as its spans, and single Han characters. So `長度`
- * matches `全長` in part.
+ * Scripts without spaces: the words of `Intl.Segmenter` without stop words, divided into overlapping n-grams, and single Han characters.
+ * The question word `長度` then partly matches `全長` in a document.
  */
 
-/** Marks a term as a prefix of terms. No term of a document contains it. */
+/** Suffix that marks a term as a prefix of terms. Terms of documents never contain this character. */
 const PREFIX_MARK = '*'
-/** Prefix lengths in UTF-16 units, for words of up to 5, up to 8, and more units. */
+/** Prefix lengths in UTF-16 units: PREFIX_SHORT for words of up to 5 units, PREFIX_MIDDLE for up to 8, PREFIX_LONG for longer words. */
 const PREFIX_SHORT = 4
 const PREFIX_MIDDLE = 5
 const PREFIX_LONG = 6
-/** Maximum words for language detection. */
 const WORDS_MAX = 60
-/** Minimum share of letters in another script for a question that is not English. */
+/** If at least this share of the letters is not Latin, then the question is not treated as English. */
 const OTHER_SCRIPT_SHARE = 0.3
 
 const KOREAN_ENDING =
@@ -124,7 +121,7 @@ export interface Language {
 
 const ENGLISH: Language = { isEnglish: true, stopWords: english }
 
-/** The language of a question, by its script and its stop words. Default: English. */
+/** Detects the language of a question by its script and its stop words. Default: English. */
 export function languageOf(question: string): Language {
   const letters = question.match(/\p{L}/gu) ?? []
   const other = letters.filter((letter) => !/\p{Script=Latin}/u.test(letter)).length
@@ -147,7 +144,7 @@ export function languageOf(question: string): Language {
   return { isEnglish: false, stopWords: new Set(stopWords) }
 }
 
-/** Phrases of stop words and common verbs in questions, with the word that texts use instead. */
+/** Phrases of questions, each with the word that documents use instead. */
 const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/\b(?:at most|no more than|upper (?:bound|limit)|up to how)\b/i, 'maximum'],
   [/\b(?:at least|no less than|lower (?:bound|limit))\b/i, 'minimum'],
@@ -192,12 +189,11 @@ function queryTermsOfWord(word: string, { stopWords }: Language): string | undef
   if (term.length < PREFIX_SHORT) return isLatin || term.length < 3 ? term : term + PREFIX_MARK
   if (term.length > 8) return term.slice(0, PREFIX_LONG) + PREFIX_MARK
   if (term.length > 5) return term.slice(0, PREFIX_MIDDLE) + PREFIX_MARK
-  // The last vowel of a short word is often an ending.
+  // If a short word ends in a vowel, then the vowel is often an ending and is removed.
   const isEnding = term.length === PREFIX_SHORT && /[aeiouyаеиоуыэюяαεηιουω]$/u.test(term)
   return term.slice(0, isEnding ? PREFIX_SHORT - 1 : PREFIX_SHORT) + PREFIX_MARK
 }
 
-/** Word of a prefix term; undefined for any other term. */
 export function prefixOf(term: string): string | undefined {
   return term.endsWith(PREFIX_MARK) ? term.slice(0, -PREFIX_MARK.length) : undefined
 }
@@ -208,7 +204,7 @@ export class QueryTerms {
   readonly #exact = new Set<string>()
   readonly #prefixes = new Set<string>()
   readonly #characters = new Set<string>()
-  /** Term in texts → terms of the question that it satisfies. */
+  /** Maps a term of a document to the terms of the question that it satisfies. */
   readonly #similar = new Map<string, string[]>()
 
   constructor(terms: Iterable<string>) {
@@ -222,7 +218,7 @@ export class QueryTerms {
     }
   }
 
-  /** Question terms that a term of a text satisfies, in addition to the equal term. */
+  /** Yields the terms of the question that a term of a document satisfies, except an equal term. */
   *matching(term: string): Generator<string> {
     if (this.#prefixes.size > 0) {
       for (let length = PREFIX_SHORT - 1; length <= PREFIX_LONG; length++) {

@@ -1,17 +1,17 @@
 import { STATED_VALUE } from './contexts.ts'
 import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 
-/** Minimum length of a quoted sentence, and of a line of code, in UTF-16 units. */
+/** Minimum UTF-16 units of a quoted sentence, and of a quoted line of code. */
 const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
-/** Minimum length of rows, items and definitions. Shorter, because the header, lead-in or term is shown with them. */
+/** Minimum UTF-16 units of a row, item or definition. The value is low, because the header, lead-in or term is shown too. */
 const VALUE_CHARS_MIN = 8
 const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
 const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu
-/** Addresses: a URL, a host with `www.`, a mail address. */
+/** Matches a URL, a host that starts with `www.`, or a mail address. */
 const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
-/** Words that may precede an instruction or a form of address. */
+/** Words that may come before an instruction. */
 const OPENING = String.raw`^\W*(?:(?:please|now|also|important|attention|warning|note|system|hey)\b\W*)*`
 const FOR_MODELS = [
   // "Ignore all previous instructions and …"
@@ -32,26 +32,25 @@ export function isQuotable(sentence: Pick<Sentence, 'text' | 'isCode' | 'isLabel
   return isCode ? text.length >= CODE_CHARS_MIN : weightedLengthOf(text) >= QUOTE_CHARS_MIN && !/[:?：？؟]$/.test(text)
 }
 
-/** Whether a row or line states a value, such as `Default: 1048576`, regardless of its length. */
+/** Whether a row or line states a value, such as `Default: 1048576`. Such a line may be quoted although it is short. */
 function isValue({ text, isRow, contexts }: Pick<Sentence, 'text' | 'isRow' | 'contexts'>): boolean {
   if (!/[\p{L}\p{N}]$|[.)\]%”"']$/u.test(text)) return false
   return STATED_VALUE.test(text) || ((isRow || contexts !== undefined) && text.length >= VALUE_CHARS_MIN)
 }
 
-/** Length of a text, scaled to English by the density of its script. */
+/** Length of a text, converted to English. One Chinese character counts as three letters, because it says about as much. */
 function weightedLengthOf(text: string): number {
   const syllables = text.match(SYLLABLES)?.length ?? 0
   const letters = text.match(OTHER_LETTERS)?.length ?? 0
   return text.length + 2 * syllables + 0.5 * letters
 }
 
-/** Whether a text contains no instruction for a model. */
 export function isForReaders(text: string): boolean {
   const plain = text.replace(/\u200c|\u200d/g, '')
   return !hasAddress(plain) && !FOR_MODELS.some((pattern) => pattern.test(plain))
 }
 
-/** Whether a text contains an address. Only the report's list of sources may contain addresses. */
+/** Whether a text contains an address. A report may contain addresses only in its list of sources. */
 export function hasAddress(text: string): boolean {
   return ADDRESS.test(text)
 }

@@ -1,14 +1,14 @@
 export interface Piece {
   readonly text: string
-  /** Length of the n-grams of a run in UTF-16 units; 0 for a word. */
+  /** Length in UTF-16 units of the n-grams into which the run is divided; 0 for a word, which is not divided. */
   readonly spanLength: number
 }
 
-/** Korean has spaces but attaches particles to words, so n-grams match more than words do. */
+/** Scripts that are divided into n-grams of two characters. Korean has spaces but attaches particles to words, so n-grams match more. */
 const EAST = String.raw`\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Bopomofo}\u30fc`
-/** Scripts without spaces that ICU can divide into words. */
+/** Scripts without spaces whose words ICU can find. */
 const SOUTH = String.raw`\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}`
-/** Scripts without spaces that ICU cannot divide into words. */
+/** Scripts without spaces whose words ICU cannot find. */
 const UNDIVIDED = String.raw`\p{Script=Javanese}\p{Script=Balinese}\p{Script=Sundanese}\p{Script=Tai_Tham}\p{Script=Tai_Le}\p{Script=New_Tai_Lue}\p{Script=Tai_Viet}\p{Script=Cham}\p{Script=Tibetan}`
 
 const RUN = new RegExp(`[${EAST}]+|[${SOUTH}${UNDIVIDED}]+|[^${EAST}${SOUTH}${UNDIVIDED}]+`, 'gu')
@@ -18,7 +18,6 @@ const UNDIVIDED_LETTER = new RegExp(`[${UNDIVIDED}]`, 'u')
 const EAST_SPAN = 2
 const SOUTH_SPAN = 3
 
-/** Splits a text without spaces into runs of one kind of script. */
 export function piecesOf(found: string): Piece[] {
   if (!ANY.test(found)) return [{ text: found, spanLength: 0 }]
   return (found.match(RUN) ?? []).map((text) => {
@@ -27,10 +26,10 @@ export function piecesOf(found: string): Piece[] {
   })
 }
 
-/** Overlapping spans of a run; the run itself if it is no longer than one. */
+/** Yields the overlapping n-grams of a run. A run that is not longer than one n-gram is yielded whole. */
 export function* spansOf(run: string, length: number): Generator<string> {
   if (run.length <= length) return yield run
-  // Splits by code points, so that surrogate pairs stay together.
+  // Splits by code points, because an n-gram must not divide a surrogate pair.
   const characters = /[\ud800-\udfff]/.test(run) ? [...run] : run
   for (let at = 0; at + length <= characters.length; at++) {
     const span = characters.slice(at, at + length)
@@ -38,7 +37,7 @@ export function* spansOf(run: string, length: number): Generator<string> {
   }
 }
 
-/** Whether a text is in a script without spaces between words. Word borders in such a text are uncertain, so a missing word proves nothing. */
+/** Whether a text is in a script whose words cannot be separated. A word that is missing in a source then proves nothing. */
 export function isUndivided(text: string): boolean {
   return UNDIVIDED_LETTER.test(text)
 }

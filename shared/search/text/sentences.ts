@@ -1,37 +1,35 @@
 import type { Block, BlockType, Snapshot } from '#shared/search/search.ts'
 import type { Span } from './contexts.ts'
 
-/** A sentence that can be quoted: `text.slice(start, end)` of its snapshot, character for character. */
+/** A sentence that can be quoted. The text is equal to `text.slice(start, end)` of the snapshot. */
 export interface Sentence extends Span {
-  /** A line of code, which is quoted verbatim. */
   readonly isCode?: boolean
-  /** A row of a table, or a part of one. */
   readonly isRow?: boolean
-  /** The term of a definition, or the header of a table, which is never quoted alone. */
+  /** True for a defined term or a table header, which is never quoted alone. */
   readonly isLabel?: boolean
-  /** Earlier texts that explain the sentence: its label, its lead-in, its table header. */
+  /** Earlier texts that a reader needs to understand the sentence: its label, its lead-in, its table header. */
   readonly contexts?: readonly Span[]
 }
 
 /** Maximum UTF-16 units of a quote. Longer texts are tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
 const SENTENCES_MAX = 400
-/** Maximum lines of a code block that can be quoted, from its beginning. */
+/** Only this number of lines at the beginning of a code block can be quoted. */
 const CODE_LINES_MAX = 12
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
-/** Abbreviations, after which a full stop does not end a sentence. */
+/** Abbreviations whose full stop does not end a sentence. */
 const ABBREVIATION =
   /(?:^|[\s(“"'])(?:e\.g|i\.e|cf|vs|approx|incl|vol|pp?|fig|eds|al|dr|mr|mrs|ms|prof|jr|sr|inc|ltd|corp|dept|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|u\.s|u\.k|z\.\s?b|d\.\s?h|bzw|usw|ca|nr|str|sra?|mme|(?:am|vom|zum|bis|ab|den|der|dem|des) \d{1,2})\.\s*$/i
 const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u
 const PHRASE_END =
   /(?<=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}] )(?=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}])/u
-/** Minimum UTF-16 units of a phrase between two spaces that counts as a sentence. */
+/** Minimum UTF-16 units of a phrase that counts as a sentence in Thai, Lao and Khmer. */
 const PHRASE_CHARS_MIN = 40
 /** A single letter with a full stop is an initial. */
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
-/** Sentences of a block in order. A table row up to {@link QUOTE_CHARS_MAX}, and an item without full stops, is one sentence. */
+/** Returns the sentences of a block. An item without full stops is one sentence, as is a row up to {@link QUOTE_CHARS_MAX}. */
 export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end }: Block): Sentence[] {
   if (type === 'heading') return []
   const block = text.slice(start, end)
@@ -58,8 +56,8 @@ function piecesOfRow(row: string): string[] {
 }
 
 /**
- * Segments of `Intl.Segmenter`, joined again after the full stop of an abbreviation. Only the end offsets are kept: joining strings
- * would copy a piece of thousands of segments once per segment.
+ * Joins segments of `Intl.Segmenter` that were split after the full stop of an abbreviation. Only end offsets are stored, because joining
+ * the strings would copy a long piece once per segment.
  */
 function joined(block: string): string[] {
   const ends: number[] = []
@@ -74,7 +72,7 @@ function joined(block: string): string[] {
   return ends.flatMap((end, at) => phrasesOf(block.slice(ends[at - 1] ?? 0, end)))
 }
 
-/** Thai, Lao and Khmer end a sentence with a space, which also surrounds numbers and names. */
+/** Splits a text of Thai, Lao or Khmer at spaces. A space ends a sentence, but also surrounds numbers and names. */
 function phrasesOf(piece: string): string[] {
   if (!UNMARKED.test(piece)) return [piece]
   const phrases: string[] = []

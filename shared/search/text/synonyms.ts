@@ -1,8 +1,8 @@
 import { termOf } from './terms.ts'
 
 /*
- * Groups of synonyms in questions and texts. General English only: in a subject, words have special meanings. An
- * embedding model (`embeddings`) finds more.
+ * Groups of synonyms of general English. Words of special subjects are not included, because their meaning differs between subjects. An
+ * embedding model (`embeddings`) finds further matches.
  */
 const GROUPS = `
   begin start commence launch initiate
@@ -141,7 +141,6 @@ for (const line of GROUPS.trim().split('\n')) {
   for (const term of terms) groups.set(term, new Set([...(groups.get(term) ?? []), ...terms]))
 }
 
-/** Synonyms of a term. Empty for most terms. */
 export function synonymsOf(term: string): ReadonlySet<string> {
   return groups.get(term) ?? NONE
 }

@@ -3,17 +3,17 @@ import { folded } from './fold.ts'
 import { type Piece, piecesOf, spansOf } from './scripts.ts'
 
 /*
- * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`; stop words are left out. In a script
- * without spaces, a question and a document may be split into different words. So terms there are spans of two or three characters:
- * `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, passages and (through `query-terms.ts`) questions all use these terms.
+ * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`, and stop words are omitted. In a script
+ * without spaces, a question and a document may be split into different words. The terms there are n-grams of two or three characters.
+ * Example: `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, passages and (through `query-terms.ts`) questions all use these terms.
  */
 
 const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}][\p{L}\p{N}\p{M}\u200c\u200d]*)*/gu
-/** French and Italian articles and pronouns that are attached to the next word. */
+/** French and Italian articles and pronouns that are attached to the next word by an apostrophe. */
 const ELISION = /^(?:l|d|qu|dell|nell|all|sull|dall|un)['’](?=\p{L}{2})/iu
 const ARABIC_ARTICLE = /^(?:و|ب|ك|ف)?ال(?=\p{L}{3})/u
 const CHARS_MAX = 64
-/** Maximum entries of the cache from word to term. Most texts repeat some thousand words. */
+/** Maximum entries of the cache from words to terms. Most texts consist of a few thousand different words. */
 const KNOWN_MAX = 20_000
 
 const STOP = new Set(
@@ -35,7 +35,6 @@ export interface Term {
   readonly term: string
 }
 
-/** Terms of a text without stop words, in order, with repetitions. */
 export function* termsOf(text: string): Generator<Term> {
   for (const { text: word, spanLength } of wordsOf(text)) {
     if (spanLength > 0) {
@@ -47,7 +46,7 @@ export function* termsOf(text: string): Generator<Term> {
   }
 }
 
-/** Terms for the index: those of the text, and shorter n-grams for questions of one character. */
+/** Yields the terms of a text for the index, and shorter n-grams in addition. A question of a single character needs the shorter ones. */
 export function* indexTermsOf(text: string): Generator<string> {
   for (const { text: word, spanLength } of wordsOf(text)) {
     if (spanLength > 0) {
@@ -61,7 +60,6 @@ export function* indexTermsOf(text: string): Generator<string> {
   }
 }
 
-/** Words of a text, and runs of scripts without spaces. */
 export function* wordsOf(text: string): Generator<Piece> {
   for (const [found] of text.matchAll(WORD))
     for (const piece of piecesOf(found))
@@ -71,7 +69,6 @@ export function* wordsOf(text: string): Generator<Piece> {
 
 const known = new Map<string, string | undefined>()
 
-/** Term of a word; undefined for stop words. */
 export function termOf(word: string): string | undefined {
   if (known.has(word)) return known.get(word)
   const term = stemmed(word)
@@ -88,7 +85,7 @@ function stemmed(word: string): string | undefined {
   return /^[a-z]+$/.test(bare) ? stemmer(bare) : bare
 }
 
-/** Title of a source with the words of its URL, which often name its subject: `celery/userguide/configuration.rst`. */
+/** Returns the title of a source and the words of its URL. A URL such as `celery/userguide/configuration.rst` often names the subject. */
 export function subjectOf({ title, url }: { readonly title: string; readonly url: string }): string {
   const path = url.replace(/^[a-z]+:\/\//i, '').replace(/[?#].*$/, '')
   const words = path.replace(/\.(?:html?|md|markdown|rst|txt|pdf|docx)$/i, '').split(/[/%]|\.(?=\p{L})/u)
@@ -104,8 +101,8 @@ export function termSet(text: string): Set<string> {
 }
 
 /**
- * Splits a compound into its parts: `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by their words.
- * Numbers (`1.5`) and names of two parts (`PostgreSQL`) are not split.
+ * Splits a compound into its parts, so that `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by their words. Numbers (`1.5`)
+ * and names of two parts (`PostgreSQL`) are not split.
  */
 function partsOf(found: string): string[] {
   const joined =

@@ -6,10 +6,9 @@ export interface ApiCall<T> {
   readonly url: string
   readonly method?: 'GET' | 'POST'
   readonly headers?: Readonly<Record<string, string>>
-  /** JSON. */
   readonly body?: unknown
   readonly schema: z.ZodType<T>
-  /** Remedy for a 401 or 403, for the operator's log. Callers do not see it. */
+  /** Remedy for a 401 or 403. The remedy is written to the log for the operator; callers do not receive it. */
   readonly refusedHint?: string
 }
 
@@ -68,7 +67,7 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   }
 }
 
-/** Error for a status other than 200. @param after Value of Retry-After in seconds; other values are ignored */
+/** Creates the error for a status other than 200. @param after Value of Retry-After in seconds; a value that is no number is ignored */
 export function refusal(name: string, status: number, after: unknown, hint?: string): ServiceError {
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}

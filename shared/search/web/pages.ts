@@ -16,17 +16,14 @@ import { Robots } from './robots.ts'
 export interface PagesOptions {
   readonly policy: OutboundPolicy
   readonly resolve?: Resolve
-  /** Timeout per address. Default: 12 s. */
   readonly timeoutMs?: number
-  /** Maximum bytes of one page. Default: 5 MiB. */
   readonly bytesMax?: number
 }
 
-/** User agent of this service. */
 const AGENT = 'SluiceResearch'
 const TIMEOUT_MS = 12_000
 const PAGE_BYTES_MAX = 5 * 1024 * 1024
-/** Maximum redirects. Browsers follow about twenty. */
+/** Maximum redirects. Browsers follow about 20. */
 const REDIRECTS_MAX = 5
 
 const TYPES: Readonly<Record<string, DocumentType>> = {
@@ -38,8 +35,8 @@ const TYPES: Readonly<Record<string, DocumentType>> = {
 }
 
 /**
- * Reads found web pages through the guard of outgoing requests. Each redirect passes all checks again: the address, the domain rules of
- * the request and the site's robots.txt. Pages are parsed in a thread of {@link DocumentReader}.
+ * Reads web pages that a search found. Each redirect passes all checks again: the outbound address, the domain rules of the request and the
+ * site's robots.txt. Pages are parsed in a thread of {@link DocumentReader}.
  */
 export class WebPages {
   readonly #options: PagesOptions
@@ -51,11 +48,6 @@ export class WebPages {
     this.#robots = new Robots((url, bytesMax, signal) => this.#get(url, bytesMax, signal), this.#reader, AGENT)
   }
 
-  /**
-   * Reads a page.
-   *
-   * @throws ServiceError As `SearchBackend.read` does; the signal's reason
-   */
   async read(address: string, options: ReadOptions): Promise<Snapshot> {
     const { url, page } = await this.#follow(address, options)
     if (page.status !== 200) throw refusalOf(page.status)
@@ -85,7 +77,7 @@ export class WebPages {
     while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
       url.hash = ''
       seen.add(url.href)
-      // Checked before the first request to the site, which fetches its robots.txt.
+      // The address is checked before the first request to the site, which is the request for its robots.txt.
       checkUrl(url.href, this.#options.policy)
       if (!isHostAllowed(url.hostname, domains))
         throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')

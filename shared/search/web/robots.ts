@@ -2,22 +2,20 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { OutboundPage } from '#shared/outbound/outbound.ts'
 import type { DocumentReader } from '#shared/search/documents/documents.ts'
 
-/** Fetches one address through the outbound guard. */
 export type Fetch = (url: string, bytesMax: number, signal: AbortSignal) => Promise<OutboundPage>
 
-/** Minimum size that a crawler must support (RFC 9309 §2.5), used as the maximum. */
+/** Maximum bytes that are read. A crawler must support at least this size (RFC 9309 §2.5). */
 const BYTES_MAX = 512 * 1024
 const REDIRECTS_MAX = 5
-/** Cache lifetime, shorter than the day that RFC 9309 §2.4 allows. */
+/** Cache lifetime of a robots.txt. RFC 9309 §2.4 allows up to 24 hours. */
 const ROBOTS_TTL_MS = 3_600_000
-/** TTL if robots.txt could not be fetched, so that nothing of the site may be read. */
+/** Cache lifetime if robots.txt could not be fetched. Until then nothing of the site is read. */
 const FAILURE_TTL_MS = 60_000
 const ORIGINS_MAX = 100
 
-/** Rules of a site: its robots.txt, or a decision without one. */
+/** The content of a robots.txt, or a decision if there is none. */
 type Rules = Buffer | 'all' | 'nothing'
 
-/** Fetches and caches the robots.txt of sites (RFC 9309), for an hour. */
 export class Robots {
   readonly #fetch: Fetch
   readonly #reader: DocumentReader
@@ -31,7 +29,7 @@ export class Robots {
   }
 
   /**
-   * Whether a page may be read. If a site has no robots.txt, all of it may be read. If fetching the file fails, none of it may be read.
+   * Whether a page may be read. If a site has no robots.txt, then all of it may be read. If the file cannot be fetched, then none may be.
    *
    * @throws ServiceError `overloaded`; the signal's reason
    */
@@ -65,7 +63,7 @@ export class Robots {
       return 'all'
     } catch (error) {
       signal.throwIfAborted()
-      // A robots.txt over BYTES_MAX counts as absent.
+      // A robots.txt larger than BYTES_MAX counts as absent, so all pages are allowed.
       return ServiceError.from(error).code === 'request_too_large' ? 'all' : 'nothing'
     }
   }

@@ -1,10 +1,10 @@
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Pause after a rate limit without Retry-After. */
+/** Pause after a rate limit, if the response has no Retry-After. */
 const BACKOFF_MS = 2_000
 const BACKOFF_MS_MAX = 10 * 60_000
 
-/** Pauses calls to a search service after a rate limit, for its Retry-After. All runs of this process share the pause. */
+/** Pauses the calls to a search service for the Retry-After of its rate limit. All runs of this process share the pause. */
 export class Throttle {
   readonly #name: string
   #pausedUntilMs = 0
@@ -13,7 +13,7 @@ export class Throttle {
     this.#name = name
   }
 
-  /** @throws ServiceError `rate_limit_exceeded`, without a call, during the pause; also the errors of the call */
+  /** @throws ServiceError `rate_limit_exceeded` during the pause, without a call; also the errors of the call */
   async run<T>(call: () => Promise<T>): Promise<T> {
     const heldMs = this.#pausedUntilMs - Date.now()
     if (heldMs > 0)

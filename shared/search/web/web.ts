@@ -15,12 +15,11 @@ import { type ApiCall, callApi } from './api.ts'
 import type { WebPages } from './pages.ts'
 import { Throttle } from './throttle.ts'
 
-/** A web search service: how requests are built, and how responses are read. */
+/** A web search service: builds its requests and reads its responses. */
 export interface WebService<T = unknown> {
   readonly name: string
-  /** Price of one search, in US dollars. */
   readonly searchUsd: number
-  /** True if the service has a parameter for domains. Otherwise they are added to the query text. */
+  /** Whether the service has a parameter for domains. Otherwise the domains are added to the text of the query. */
   readonly takesDomains: boolean
   call(text: string, options: SearchOptions): ApiCall<T>
   /** @throws ServiceError if the response reports a failed search */
@@ -35,13 +34,11 @@ export interface RawHit {
   readonly date?: string | null | undefined
 }
 
-/** Maximum domains that are added to the query text. */
 const SITES_MAX = 5
-/** Maximum characters with markup that are read, per character of the result. */
+/** Only `charsMax × MARKUP_FACTOR` characters of a text with markup are read. */
 const MARKUP_FACTOR = 4
-/** Maximum UTF-16 units of a URL, as in the outbound guard. */
 const URL_CHARS_MAX = 2_048
-/** Query parameters that only track visitors. */
+/** Query parameters that serve only to track visitors. */
 const TRACKING = /^(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id)$/i
 
 export function openWebSearch<T>(service: WebService<T>, pages: WebPages): SearchBackend {
@@ -84,7 +81,6 @@ class WebSearch<T> implements SearchBackend {
   }
 }
 
-/** Results with readable URLs and without duplicates. */
 export function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions): Hit[] {
   const hits = new Map<string, Hit>()
   for (const { url: text, id, title, snippet, date } of raw) {
@@ -103,7 +99,7 @@ export function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions
   return [...hits.values()]
 }
 
-/** The address without fragment and tracking parameters, so that one page is one source. */
+/** Removes the fragment and tracking parameters of an address, so that different links to one page count as one source. */
 function canonicalUrl(text: string): URL | undefined {
   const url = text.length <= URL_CHARS_MAX ? URL.parse(text) : null
   if (!url || !/^https?:$/.test(url.protocol)) return undefined
@@ -112,7 +108,7 @@ function canonicalUrl(text: string): URL | undefined {
   return url
 }
 
-/** Removes HTML markup, with which services mark words. Only the first `charsMax * MARKUP_FACTOR` characters are read. */
+/** Removes the HTML markup with which services highlight words. Only the first `charsMax * MARKUP_FACTOR` characters are read. */
 function plain(text: string, charsMax: number): string {
   const some = text.slice(0, charsMax * MARKUP_FACTOR)
   return decodeEntities(some.replace(/<\/?[a-z][^>]{0,200}>/gi, ''))
@@ -130,7 +126,7 @@ function dayOf(date: string): string | undefined {
 function withSites(text: string, { allow, deny }: DomainRules): string {
   const sites = allow.slice(0, SITES_MAX).map((domain) => `site:${domain}`)
   const without = deny.slice(0, SITES_MAX).map((domain) => `-site:${domain}`)
-  // With more domains, only the results are filtered.
+  // With more domains than SITES_MAX, the query names none, and the results are filtered afterwards.
   const wanted =
     allow.length > 0 && allow.length <= SITES_MAX ? [sites.length > 1 ? `(${sites.join(' OR ')})` : sites[0]] : []
   return [text, ...wanted, ...without].join(' ')

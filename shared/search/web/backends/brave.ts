@@ -16,10 +16,9 @@ const Answer = z.looseObject({
     .nullish(),
 })
 
-/** Maximum results per call, from Brave's documentation. */
 const COUNT_MAX = 20
 
-/** Search API of Brave. @param base Base URL, for tests */
+/** Search API of Brave. @param base Base URL; tests set another one */
 export function brave(key: string, base = 'https://api.search.brave.com'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'brave',
@@ -33,7 +32,7 @@ export function brave(key: string, base = 'https://api.search.brave.com'): WebSe
       if (language !== undefined) url.searchParams.set('search_lang', language)
       return { url: url.href, headers: { 'x-subscription-token': key }, schema: Answer }
     },
-    // Without web results, Brave omits the field `web`.
+    // Brave omits the field `web` if it has no web results.
     hits({ web }) {
       return (web?.results ?? []).map(({ url, title, description, page_age }) => {
         return { url, title, snippet: description, date: page_age }

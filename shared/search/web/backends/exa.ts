@@ -12,10 +12,10 @@ const Answer = z.looseObject({
   ),
 })
 
-/** Results that the price includes. Each further one costs a seventh of a search. */
+/** Maximum results that the price of a search includes. Each further result costs a seventh of that price. */
 const RESULTS_MAX = 10
 
-/** Search API of Exa. @param base Base URL, for tests */
+/** Search API of Exa. @param base Base URL; tests set another one */
 export function exa(key: string, base = 'https://api.exa.ai'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'exa',

@@ -12,10 +12,10 @@ const Answer = z.looseObject({
   ),
 })
 
-/** Maximum results for one credit; more results cost two credits. */
+/** Maximum results that cost one credit. A search with more results costs two. */
 const RESULTS_MAX = 10
 
-/** Google results from Serper. @param base Base URL, for tests */
+/** Google results from Serper. @param base Base URL; tests set another one */
 export function serper(key: string, base = 'https://google.serper.dev'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'serper',

@@ -2,10 +2,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const CAUSES_MAX = 5
 
-/**
- * Converts any failure of an MCP server into an error of the search port, which names the backend. A failure is never
- * an empty result.
- */
+/** Converts any failure of an MCP server into an error that names the backend. A failure must not look like an empty result. */
 export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSignal): unknown {
   if (signal.aborted) return signal.reason
   const own = serviceErrorIn(broken.aborted ? broken.reason : error)
@@ -17,7 +14,7 @@ export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSign
   return failed('does not speak MCP over streamable HTTP', error)
 }
 
-/** Error about the MCP server. `what` completes the sentence "The search backend mcp …". */
+/** Returns an error about the MCP server. The text `what` completes the sentence "The search backend mcp …". */
 export function failed(what: string, cause?: unknown): ServiceError {
   return new ServiceError('upstream_error', `The search backend mcp ${what}.`, { cause })
 }
@@ -26,7 +23,7 @@ function timedOut(cause: unknown): ServiceError {
   return new ServiceError('upstream_timeout', 'The search backend mcp did not answer in time.', { cause })
 }
 
-/** Replaces the host in the message, which callers do not know, by the backend. */
+/** Replaces the host in the message by the name of the backend, because callers do not know the host. */
 function named(cause: ServiceError): ServiceError {
   switch (cause.code) {
     case 'rate_limit_exceeded':

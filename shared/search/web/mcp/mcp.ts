@@ -25,7 +25,7 @@ const RESULTS_MAX = 100
 const ID_CHARS_MAX = 2_048
 const Id = z.union([z.string().min(1).max(ID_CHARS_MAX), z.number()]).transform(String)
 
-/** A result in the format of OpenAI's deep research for MCP servers, with common additional fields. */
+/** A search result in the format that OpenAI's deep research expects from MCP servers. Common additional fields are read too. */
 const Result = z.looseObject({
   id: Id.optional().catch(undefined),
   url: z.string(),
@@ -36,28 +36,26 @@ const Result = z.looseObject({
 })
 const Results = z.union([z.looseObject({ results: z.array(z.unknown()) }), z.array(z.unknown())])
 
-/** A document in the format of OpenAI's deep research for MCP servers. */
 const Document = z.looseObject({
   title: z.string().nullish().catch(null),
   text: z.string(),
 })
 
-/** Optional tool that returns a document. */
 const FETCH_TOOL = 'fetch'
-/** Lifetime of a connection, because the tools of a server may change. */
+/** A connection is replaced after this time, because the tools of the server may change. */
 const SESSION_TTL_MS = 10 * 60_000
 
 /**
  * Search backend for an MCP server (https://modelcontextprotocol.io, streamable HTTP).
  *
- * The server has the tools that OpenAI's deep research expects: `search` with a `query`, and optionally `fetch` with an
- * `id`. Without `fetch`, the pages of the results are read.
+ * The server has the tools that OpenAI's deep research expects: `search` with a `query`, and optionally `fetch` with an `id`. Without
+ * `fetch`, the pages of the results are read through their URLs.
  */
 export function openMcpSearch(server: McpServer, pages: WebPages): SearchBackend {
   return new McpSearch(server, pages)
 }
 
-/** A connection, or one that is being made. */
+/** A connection that is open or being opened. */
 interface Connection {
   readonly opening: Promise<McpSession>
   readonly untilMs: number
@@ -119,13 +117,13 @@ class McpSearch implements SearchBackend {
     try {
       return await session.call(tool, { [parameter]: value }, signal)
     } catch (error) {
-      // A restarted server has lost its connections.
+      // The call may have failed because the server restarted and lost the connection, so the next call opens another one.
       if (!signal.aborted) this.#forget(current)
       throw error
     }
   }
 
-  /** The connection that all calls share. A caller that aborts does not close it for others. */
+  /** Returns the connection that all calls share. If one caller aborts, then the connection stays open for the others. */
   async #opened(signal: AbortSignal): Promise<McpSession> {
     if (this.#session && this.#session.untilMs < Date.now()) this.#forget(this.#session)
     this.#session ??= {
@@ -160,7 +158,7 @@ function withHit(snapshot: Snapshot, { title, date }: Hit): Snapshot {
 type McpDocument = z.infer<typeof Document>
 
 /**
- * Results of the search tool: `{results: [{id, title, url}]}`, as JSON in its text or as structured content.
+ * Reads the results of the search tool: `{results: [{id, title, url}]}`, as JSON in the text or as structured content.
  *
  * @throws ServiceError `upstream_error` for any other answer, or for results without URLs
  */
@@ -175,14 +173,13 @@ function resultsOf(answer: ToolAnswer): RawHit[] {
   })
 }
 
-/** Document of the `fetch` tool. @throws ServiceError `upstream_error` for any other answer */
 function documentOf(answer: ToolAnswer): McpDocument {
   const document = Document.safeParse(dataOf(answer))
   if (!document.success) throw failed('answers something else than a document', document.error)
   return document.data
 }
 
-/** The result of a tool, parsed as JSON. Text that is not JSON is returned as a string, which every schema rejects. */
+/** Returns the result of a tool, parsed as JSON. Text that is not JSON is returned as a string, which every schema rejects. */
 function dataOf({ isError, structuredContent, content }: ToolAnswer): unknown {
   const text = content.find((part) => part.type === 'text')?.text ?? ''
   if (isError) throw failed('says that the call has failed', new Error(text.slice(0, 300)))
@@ -194,7 +191,7 @@ function dataOf({ isError, structuredContent, content }: ToolAnswer): unknown {
   }
 }
 
-/** Some frameworks wrap the return value of a function in `result`. */
+/** Some MCP frameworks wrap the return value of a tool in an object with the only field `result`. */
 function unwrapped(content: unknown): unknown {
   const { result, ...rest } = content as { result?: unknown }
   return result !== undefined && Object.keys(rest).length === 0 ? result : content

@@ -13,21 +13,19 @@ export interface McpServer {
   readonly timeoutMs?: number
 }
 
-/** The unchecked result of a tool call. */
 export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
 
-/** Name of the backend in error messages. */
 export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
-/** Maximum bytes of one answer, because JSON is parsed in one step. Texts are cut at 48 Ki characters anyway. */
+/** Maximum bytes of one answer, because JSON is parsed in one step. A text is cut at 48 Ki characters in any case. */
 const BYTES_MAX = 512 * 1024
 const TOOL_PAGES_MAX = 5
-/** Statuses that refuse every request, such as a wrong token or a rate limit. */
+/** Statuses that the server returns to every request, such as after a wrong token or a rate limit. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
 
 /**
- * One initialised connection to an MCP server, with its list of tools. Each request passes the guard of outgoing requests. The guard
- * allows private networks, because the operator chose the URL, but never metadata services. Requests from the server are ignored.
+ * One initialized connection to an MCP server, with its list of tools. Outgoing requests are checked: private networks are allowed, because
+ * the operator chose the URL, but metadata services never are. Requests from the server are ignored.
  */
 export class McpSession {
   readonly #client: Client
@@ -46,7 +44,7 @@ export class McpSession {
 
   /** @throws ServiceError `upstream_error`, `upstream_timeout`, `upstream_refused`, `rate_limit_exceeded`; the signal's reason */
   static async open(server: McpServer, signal: AbortSignal): Promise<McpSession> {
-    // The SDK is large: loaded only if a server is configured.
+    // The SDK is large, so it is loaded only if an MCP server is configured.
     const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client')
     const timeoutMs = server.timeoutMs ?? TIMEOUT_MS
     const broken = new AbortController()
@@ -70,12 +68,10 @@ export class McpSession {
     }
   }
 
-  /** Required parameters of a tool; undefined if the server lacks the tool. */
   parametersOf(tool: string): readonly string[] | undefined {
     return this.#tools.get(tool)
   }
 
-  /** @throws ServiceError As {@link McpSession.open} */
   async call(name: string, input: Record<string, unknown>, signal: AbortSignal): Promise<ToolAnswer> {
     this.#underWay++
     const options = { signal: AbortSignal.any([signal, this.#broken.signal]), timeout: this.#timeoutMs }
@@ -89,7 +85,7 @@ export class McpSession {
     }
   }
 
-  /** Accepts no more calls, and closes after the running ones have ended. */
+  /** Rejects new calls, and closes the connection after the running calls have ended. */
   async retire(): Promise<void> {
     this.#isRetired = true
     await this.#closeWhenIdle()
@@ -110,14 +106,14 @@ function toolsOf(tools: readonly { name: string; inputSchema: { required?: unkno
   )
 }
 
-/** Disables the SDK's checks against the server's own schemas. `mcp.ts` checks results against our own schemas. */
+/** The SDK would validate results against the server's own schemas. That is disabled, because `mcp.ts` validates them against ours. */
 const UNCHECKED = {
   getValidator<T>(): JsonSchemaValidator<T> {
     return (input) => ({ valid: true, data: input as T, errorMessage: undefined })
   },
 }
 
-/** A broken stream is a failure; the SDK must not reconnect. */
+/** A broken stream fails its call. The SDK must not reconnect. */
 const NO_RECONNECTION = {
   maxRetries: 0,
   initialReconnectionDelay: 1,
@@ -127,10 +123,10 @@ const NO_RECONNECTION = {
 
 type Fetch = (url: string | URL, init?: RequestInit) => Promise<Response>
 
-/** @param broken Aborted if a response body fails midway: the SDK would not fail the waiting call. */
+/** @param broken Aborted if a response body breaks off. The SDK does not fail the waiting call in that case. */
 function guarded(timeoutMs: number, broken: AbortController): Fetch {
   return async (url, { method = 'GET', headers, body, signal } = {}) => {
-    // GET would open a stream of unsolicited messages from the server; 405 declines it.
+    // With GET, the SDK asks for a stream of unsolicited messages from the server. The status 405 declines the request.
     if (method === 'GET') return new Response(null, { status: 405 })
     const answer = await streamOutbound(String(url), {
       method: method === 'DELETE' ? 'DELETE' : 'POST',
