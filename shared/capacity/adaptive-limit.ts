@@ -33,8 +33,7 @@ export interface Permit {
  * Workers exchange their results. The limit with more decreases wins; of two with equally many, the higher one wins, since it was raised
  * later.
  *
- * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease the limit rises by one per as many answers
- *    as the limit is. This rule is additive increase, multiplicative decrease (Chiu and Jain 1989), by which callers of one server get
+ * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease, it takes as many answers as the limit to raise it by one. This rule is additive increase, multiplicative decrease (Chiu and Jain 1989), by which callers of one server get
  *    equal parts.
  * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such
  *    a time is either a call's timeout, or silence longer than twice the timeout of RFC 6298.
@@ -51,7 +50,7 @@ export class AdaptiveLimit {
   readonly #queueing = new Queueing()
   #limit: number
   #generation = 0
-  /** The limit to which a queue inside the server last lowered it, with the time; and the limit before that decrease. */
+  /** Limit after the last decrease because of a queue inside the server, with its time; and the limit before that decrease. */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   #limitBeforeQueue: number | undefined
   #loweredAtMs = Number.NEGATIVE_INFINITY

@@ -22,7 +22,7 @@ export interface AdmissionRequest extends Work {
   readonly retryMsMax?: number | undefined
 }
 
-/** Advice in the refusal. SDKs show the text of the refusal to their users after the last retry. */
+/** The refusal contains this advice, because SDKs show its text to their users after the last retry. */
 const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
 
 function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
@@ -86,9 +86,9 @@ interface QueuesPresence {
  * How it works, with one estimate for each pool, and one for each model that has its own concurrency limit:
  * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts.
  * 2. If the estimate fits `startTimeoutMs`, then admit the job.
- * 3. Otherwise reject with a Retry-After: the moment at which the remaining wait is 80 % of `startTimeoutMs`. The retry is at least one
- *   interval after that of the tenant's previous rejection. A Retry-After above the cap is replaced by a random time between half of
- *   the cap and the cap.
+ * 3. Otherwise reject the job. Its Retry-After ends when the remaining wait is 80 % of `startTimeoutMs`, and at least one interval after
+ *    the retry of the tenant's previously rejected job. Above the maximum, Retry-After is a random time between half of the maximum
+ *    and the maximum.
  *
  * Example: `startTimeoutMs` is 60 s, the estimate is 100 s, and 2 jobs complete per second. The first Retry-After is
  * (100 − 48) × 1.03 = 53.6 s, the next one is half a second later.

@@ -223,8 +223,8 @@ export class Budgets {
   }
 
   /**
-   * Schedules a read of the ledger. The read ends the publication of amounts that the ledger now contains, even if no
-   * further call arrives.
+   * Schedules a read of the ledger, after which this ingress no longer publishes amounts that the ledger contains. Without a further
+   * call, no other code would start this read.
    */
   #readLater(held: readonly ReservedPart[]): void {
     if (!this.#options.fleet) return

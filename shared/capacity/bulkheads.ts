@@ -39,8 +39,8 @@ export interface BulkheadsOptions {
  *
  * The problem: without a limit per model, calls of one slow model occupy all slots of the worker, and no other model can run.
  *
- * How it works: a model has permits, at most its engine's concurrency. Attached calls and durable jobs share them; each sort
- * keeps half of the permits if the other sort is busy. A quarter more durable jobs than permits may be claimed, so that the
+ * How it works: a model has permits, at most its engine's concurrency. Attached calls and durable jobs share them, and each of
+ * the two can always get half of the permits. A quarter more durable jobs than permits may be claimed, so that the
  * engine never waits for the store between two jobs.
  *
  * Example: capacity 8. Durable jobs alone may claim 10. With 8 attached calls running, durable jobs may still claim 4, which then

@@ -9,7 +9,7 @@ export interface SlotUse {
 
 /**
  * Slots that a lane may take now (docs/internals/design.md, Fairness). The interactive lane may take any free slot. The batch lane gets a
- * quarter of all slots while the other lane is busy, and otherwise three quarters. The last quarter stays free, so that the first
+ * quarter of all slots while the interactive lane is busy, and otherwise three quarters. The last quarter stays free, so that the first
  * call after a quiet time does not wait for a long batch job.
  */
 export function laneSlots(lane: Priority, { slots, running, batch, isInteractiveBusy }: SlotUse): number {

@@ -13,7 +13,7 @@ const DISPATCH_LATENCY_MS = 50
 /** Minimum prefetch per model, in jobs. Prefetched jobs are sent to the workers before a slot is free. */
 const PREFETCH_MIN = 2
 
-/** A tenant without jobs at the workers may exceed the limits of its model by this factor. */
+/** A tenant without jobs at the workers may exceed the prefetch and the limit of its model by this factor. */
 const IDLE_TENANT_BURST = 2
 /**
  * Maximum number of tenants without jobs at the workers that one dispatch examines. The first tenants may all wait for models

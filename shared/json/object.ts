@@ -17,6 +17,6 @@ export function objectIn(text: string): Record<string, unknown> | undefined {
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
     return isObject ? (value as Record<string, unknown>) : undefined
   } catch {
-    return undefined // Cut by a token limit, or written wrongly: the caller decides.
+    return undefined // A token limit cut the text, or the model wrote invalid JSON. The caller handles both.
   }
 }

@@ -139,7 +139,7 @@ class Reader {
       if (end === undefined) {
         yield* take.large()
       } else {
-        // A comma must be followed by another member. The bracket that is added to a piece would hide the error from JSON.parse.
+        // A comma without a further member is an error. JSON.parse would not detect it, because the piece becomes the valid text `[]`.
         yield* this.#skipBlanks()
         if (this.#at >= end) throw this.#unexpected()
         take.run(start, end)

@@ -15,8 +15,8 @@ export function newId(prefix: string, length = 24): string {
       pool = randomBytes(POOL_BYTES)
       position = 0
     }
-    // A byte at or above the largest multiple of the alphabet's length is skipped. Otherwise the first characters were more
-    // frequent.
+    // A byte at or above the largest multiple of the alphabet's length is skipped. Otherwise the first
+    // characters of the alphabet would be more frequent.
     const byte = pool[position++] as number
     if (byte >= 256 - (256 % ALPHABET.length)) continue
     id += ALPHABET[byte % ALPHABET.length]

@@ -173,7 +173,7 @@ function logLine(line: string, log: Log): void {
   const fields = parse(line)
   if (!fields) return log.warn({ line }, 'local model server output')
   const { msg, ...rest } = fields
-  // `is_complete: false` means that the operating system lacks some of the restrictions that the server applies to itself.
+  // `is_complete: false` means that the server could not apply all restrictions to its own process.
   if (rest.is_complete === false) log.warn(rest, String(msg))
   else log.info(rest, String(msg))
 }
