@@ -63,8 +63,8 @@ export interface Broker {
   deliverLocal?(channel: string, partition: number, key: string, payload: object): void
 
   /**
-   * Receives records of some partitions of a channel, from their ends. Resolves when the positions are fixed: later records are received. `onRecord`
-   * must not block; an error that it throws ends the process.
+   * Receives records of some partitions of a channel, beginning at their current ends. All records that are sent after the promise has
+   * resolved are received. `onRecord` must not block; an error that it throws ends the process.
    */
   receive(channel: string, partitions: readonly number[], onRecord: (record: ChannelRecord) => void): Promise<Receiver>
 
@@ -127,7 +127,6 @@ export interface ChannelRecord {
   readonly payload?: object
 }
 
-/** A stored record of a channel. */
 export interface HistoryRecord extends ChannelRecord {
   readonly offset: number
   readonly sentAtMs: number

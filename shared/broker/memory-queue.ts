@@ -56,7 +56,6 @@ class MemoryDelivery implements Delivery {
   }
 }
 
-/** The records of one queue: queued ones in order, and the number of delivered ones. */
 export class MemoryQueue {
   readonly name: string
   readonly #waiting: QueuedRecord[] = []
@@ -125,7 +124,7 @@ export class MemoryQueue {
 export class MemoryConsumer implements QueueConsumer {
   readonly #queue: MemoryQueue
   readonly #held = new Set<QueuedRecord>()
-  /** Stops the periodic check of waits, which the first wait starts. */
+  /** Stops the timer that ends expired waits. The first wait starts this timer. */
   #stopTicking: (() => void) | undefined
   #isClosed = false
   /** Signal of the last call, cached because consumers pass one signal to many calls. */

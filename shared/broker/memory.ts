@@ -117,7 +117,6 @@ class MemoryBroker implements Broker {
   }
 }
 
-/** The latest records of a channel. */
 interface PartitionHistory {
   readonly max: number
   readonly records: HistoryRecord[]

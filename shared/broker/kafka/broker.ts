@@ -19,7 +19,7 @@ export interface KafkaClient {
   partitions(topic: string): number
   /** False if a partition is known to have no leader. */
   isLed(topic: string, partition: number): boolean
-  /** @param queue Name of the queue without the prefix, for positions. */
+  /** @param queue Name of the queue without the prefix, for the positions of its deliveries. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
   /** @param from Offset of the first record in each partition; default: the end at the time of opening. */
   receiver(
@@ -31,7 +31,7 @@ export interface KafkaClient {
   /** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
   storedOffsets(topic: string, partition: number): Promise<StoredOffsets>
   lag(queue: string, topic: string): Promise<number | undefined>
-  /** Closes the client; all of its consumers and receivers are closed before. */
+  /** Closes the client. Call only after all of its consumers and receivers are closed. */
   close(): Promise<void>
 }
 

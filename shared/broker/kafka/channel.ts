@@ -13,8 +13,8 @@ import { fetchGapMs, type KafkaOptions } from './options.ts'
 import { deliver, pause, Supervisor } from './supervision.ts'
 
 /**
- * Maximum wait of a poll without records. Long, because each empty poll wakes the process; a broker that stops leading answers at
- * once.
+ * Maximum wait of a poll without records. The wait is long, because each empty poll wakes the process. A broker that no longer leads a
+ * partition answers at once.
  */
 const LONG_POLL_MS = 2_000
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
@@ -52,7 +52,6 @@ export class ChannelReceiver implements Receiver {
   readonly #lane = `receive ${lanes++}`
   readonly #polls = new Map<number, Poll>()
 
-  /** @param from Offset of the first record in each partition; default: the end at the time of opening. */
   constructor(
     cluster: KafkaCluster,
     options: KafkaOptions,
@@ -114,7 +113,7 @@ export class ChannelReceiver implements Receiver {
       node,
       positions: places,
       requestedAtMs: Number.NEGATIVE_INFINITY,
-      // Deferred, so that the poll starts after all partitions were added.
+      // The poll starts in a later microtask, after all partitions were added.
       loop: Promise.resolve().then(() => this.#until(() => this.#poll(poll))),
     }
     this.#polls.set(node, poll)

@@ -27,13 +27,11 @@ const PROBE_INTERVAL_MS = 250
 /** Minimum time between two metadata requests; earlier callers share the pending one. */
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
-/**
- * Interval of metadata requests in the absence of failures. No other request detects the deletion of a topic without consumers.
- */
+/** Interval of metadata requests in the absence of failures. No other request detects the deletion of a topic without consumers. */
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
 
-/** Value of the leader of a partition that has none. */
+/** Value that stands for the leader of a partition without a leader. */
 export const NO_LEADER = -1
 
 interface Address {
@@ -101,12 +99,10 @@ export class KafkaCluster {
     await this.#refreshOnce()
   }
 
-  /** The node that leads a partition; `NO_LEADER` if there is none or it is unknown. */
   leader(topic: string, partition: number): number {
     return this.#topics.get(topic)?.leaders[partition] ?? NO_LEADER
   }
 
-  /** Number of partitions of a topic; 0 if unknown. */
   partitions(topic: string): number {
     return this.#topics.get(topic)?.leaders.length ?? 0
   }
@@ -169,7 +165,6 @@ export class KafkaCluster {
     return connecting
   }
 
-  /** Closes the connection of a lane to a node, if there is one. */
   async hangUp(nodeId: number, lane: string): Promise<void> {
     const connecting = this.#lanes.get(`${lane} ${nodeId}`)
     await connecting?.then((connection) => connection.close()).catch(() => undefined)

@@ -21,7 +21,10 @@ export const CODE = {
   invalidShareSessionEpoch: 123,
 } as const
 
-/** Errors that reject a batch because of its content. A retry is rejected again; after a split, possibly only one part is. */
+/**
+ * Errors that reject a batch because of its content. A retry of the batch is rejected again. If the batch is split, then possibly only
+ * one part is rejected.
+ */
 export const REFUSED_RECORD: readonly number[] = [CODE.messageTooLarge, CODE.recordListTooLarge, CODE.invalidRecord]
 
 export class KafkaRefusal extends Error {
@@ -32,13 +35,13 @@ export class KafkaRefusal extends Error {
     const { name, canRetry } = describeCode(code)
     super(`${what}: ${name}${detail ? ` (${detail})` : ''}`)
     this.code = code
-    // An internal error of the broker, as after a restart without the topics of a group. Treated as temporary, so that the
-    // process does not exit.
+    // An unknown server error occurs, for example, after a broker has restarted without the topics of a group. The error counts as
+    // temporary, so that the process does not exit.
     this.isTransient = canRetry || code === CODE.unknownServerError
   }
 }
 
-/** The current metadata contains no node for the request: refresh the metadata and retry. */
+/** Thrown if the current metadata contains no node for a request. The caller refreshes the metadata and retries. */
 export class NodeUnknown extends Error {}
 
 /** Whether an error is temporary: no connection, no response in time, or a refusal that the protocol calls retriable. */

@@ -12,9 +12,7 @@ export interface KafkaFacts {
   readonly topics: number
   readonly missing: readonly string[]
   readonly hasShareGroups: boolean
-  /**
-   * Problem of a slow failover; undefined if failover is quick, if there is only one broker, or if the setting cannot be read.
-   */
+  /** Problem of a slow failover; undefined if failover is quick, if there is only one broker, or if the setting cannot be read. */
   readonly lateFailover: BootProblem | undefined
 }
 

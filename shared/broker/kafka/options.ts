@@ -14,9 +14,7 @@ export interface KafkaOptions {
   readonly prefix: string
   readonly topics: readonly Topic[]
   readonly clientId: string
-  /**
-   * Number of partitions of each queue with classic groups, which limits the number of workers that can share it. Default: 16.
-   */
+  /** Number of partitions of each queue with classic groups, which limits the number of workers that can share it. Default: 16. */
   readonly queuePartitions?: number
   /** Replicas of created topics. Default: 3, or the number of brokers if there are fewer. */
   readonly replicationFactor?: number

@@ -16,7 +16,7 @@ import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedReco
 const ACKS_ALL = -1
 /** Maximum time for which the leader waits for its replicas. */
 const REPLICATION_TIMEOUT_MS = 5_000
-/** After this time, the connection counts as broken, and the outcome of the batch is unknown. */
+/** Time after which the connection counts as broken. The outcome of the batch in flight is then unknown. */
 const REQUEST_TIMEOUT_MS = 8_000
 const SEQUENCE_RANGE = 2 ** 31
 const LANE = 'produce'

@@ -21,13 +21,14 @@ const SLOW_CALL_MS = 1_000
 const RECORD_OVERHEAD_BYTES = 100
 const RETRY_AFTER_MS = 1_000
 /**
- * Initial and maximum value of `countMax`, which has no effect: no batch can hold as many records of at least {@link RECORD_OVERHEAD_BYTES}.
+ * Initial and maximum value of `countMax`. The value never limits a batch: each record counts as at least {@link RECORD_OVERHEAD_BYTES},
+ * so the limit in bytes is reached earlier.
  */
 const COUNT_MAX = 2 ** 20
 
 /**
- * Maximum batch sizes. For channels, below the broker's default limit of 1 MiB. For queues small, because a consumer that wants one record receives
- * its whole batch.
+ * Maximum bytes of a batch. The limit for channels is below the broker's default limit of 1 MiB. The limit for queues is low, because a
+ * consumer that requests one record receives its whole batch.
  */
 export const batchBytesMax = { queue: 64 * 1024, channel: 900 * 1024 } as const
 

@@ -6,10 +6,7 @@ import type { KafkaOptions } from './options.ts'
 const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'
 /** Consecutive failures without progress after which the process should exit. */
 const FAILURES_MAX = 5
-/**
- * Duration of an outage after which the failure is reported again. A broker that restarts or moves its partitions is back
- * earlier.
- */
+/** Duration of an outage after which the failure is reported again. A broker that restarts or moves its partitions is back earlier. */
 const PERSISTENT_MS = 60_000
 const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
 
@@ -95,8 +92,8 @@ export class Supervisor {
 }
 
 /**
- * Delivers a record to a receiver. An error of the receiver ends the process, as the port requires; it must not look like a
- * failed fetch.
+ * Delivers a record to a receiver. An error that the receiver throws ends the process, as the port requires. Otherwise the error would
+ * look like a failed fetch, which is retried.
  */
 export function deliver(onRecord: (record: HistoryRecord) => void, record: HistoryRecord): void {
   try {

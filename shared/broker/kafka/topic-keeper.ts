@@ -81,9 +81,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     onProblem('missing Kafka topics recreated', { topics: this.#lacking })
   }
 
-  /**
-   * Waits until all brokers have the new topics. Brokers that do not have a topic yet would respond as if it had been lost again.
-   */
+  /** Waits until all brokers have the new topics. Brokers that do not have a topic yet would respond as if it had been lost again. */
   async #untilKnown(admin: Admin, names: readonly string[]): Promise<void> {
     const timeout = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(KNOWN_TIMEOUT_MS)])
     while (!timeout.aborted && (await admin.partitions(names)).size < names.length) {

@@ -46,7 +46,6 @@ export interface NewTopic {
   readonly settings: Readonly<Record<string, string>>
 }
 
-/** A problem of a topic, a group or a broker, with its remedy. */
 export interface BootProblem {
   readonly problem: string
   readonly remediation: string
@@ -97,10 +96,7 @@ async function createMissing(
   }
 }
 
-/**
- * Settings of a new topic. Kafka deletes closed segments only: with a `segment.ms` above a short retention, nothing
- * would be deleted.
- */
+/** Settings of a new topic. Kafka deletes closed segments only: with a `segment.ms` above a short retention, nothing would be deleted. */
 function topicSettings(retentionMs: number, replicas: number): Record<string, string> {
   return {
     'cleanup.policy': 'delete',
@@ -223,10 +219,7 @@ export async function readable(
   }
 }
 
-/**
- * The problem of a broker session timeout that is too long: when a broker dies, calls wait until another one leads its
- * partitions.
- */
+/** The problem of a broker session timeout that is too long: when a broker dies, calls wait until another one leads its partitions. */
 export function lateFailover(brokers: number, settings: ReadonlyMap<string, string>): BootProblem | undefined {
   const value = Number(settings.get(SESSION_TIMEOUT) ?? 0)
   if (brokers < 2 || value <= SESSION_TIMEOUT_MS_WANTED) return undefined
@@ -237,7 +230,6 @@ export function lateFailover(brokers: number, settings: ReadonlyMap<string, stri
   }
 }
 
-/** Logs {@link lateFailover} at the start. */
 export async function warnOfLateFailover(admin: KafkaAdmin, options: KafkaOptions): Promise<void> {
   const settings = await readable(admin.brokerSettings(), 'broker', options)
   const found = lateFailover(await admin.brokerCount(), settings)

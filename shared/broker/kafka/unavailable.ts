@@ -2,7 +2,6 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { overloaded } from './sender.ts'
 
 interface FailureClass {
-  /** True if a retry cannot succeed. */
   readonly isPermanent?: boolean
   /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both wrap the cause in a connection error. */
   readonly signs: RegExp

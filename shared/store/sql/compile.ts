@@ -13,7 +13,7 @@ export function compile(sql: string, sign: '$' | '?'): Compiled {
 /** Replaces each `:name`. @param replacement Returns the text for a name, given its index among the distinct names, from 0. */
 export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
-  // A cast `::` is not a name, and neither is a colon in JSON text, which is followed by a digit, a quote or a bracket.
+  // A cast `::` is not a name. In JSON text, a digit, a quote or a bracket follows each colon, so no name begins there.
   const replaced = sql.replaceAll(/(?<!:):([a-z][a-z0-9_]*)/g, (_, name: string) => {
     if (!names.includes(name)) names.push(name)
     return replacement(name, names.indexOf(name))

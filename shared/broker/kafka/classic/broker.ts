@@ -51,7 +51,8 @@ const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECOR
 export async function openClassicBroker(options: KafkaOptions): Promise<Broker> {
   const kafka = createKafkaJs(options)
   const admin = kafka.admin()
-  // Not idempotent: after a failed call, kafkajs reuses a sequence number, and the broker would drop the next batch as a duplicate.
+  // The producer is not idempotent: after a failed call, kafkajs reuses a sequence number, and the broker would drop the next batch as a
+  // duplicate.
   const producer = kafka.producer({ allowAutoTopicCreation: false, retry: { retries: 0 } })
   try {
     await admin.connect()
@@ -135,7 +136,7 @@ class ClassicClient implements KafkaClient {
 
   readonly produce = (batches: readonly OutgoingBatch[]) => this.#produce(batches)
 
-  /** The probe runs periodically anyway, but a slow call may be caused by a deleted topic. */
+  /** The next periodic probe also checks the topics, because a slow call may be caused by a deleted topic. */
   suspect(): void {
     this.#isInspectionDue = true
   }
@@ -226,9 +227,7 @@ class ClassicClient implements KafkaClient {
     }
   }
 
-  /**
-   * kafkajs reports neither the loss of a broker nor the deletion of a topic, so a broker is probed twice per second.
-   */
+  /** kafkajs reports neither the loss of a broker nor the deletion of a topic, so a broker is probed twice per second. */
   async #probe(): Promise<void> {
     const { signal } = this.#closing
     while (!signal.aborted) {
@@ -276,10 +275,7 @@ class ClassicClient implements KafkaClient {
   }
 }
 
-/**
- * Uses a new client: kafkajs requests metadata for all topics that a client ever used, and fails for all if one is
- * missing.
- */
+/** Uses a new client: kafkajs requests metadata for all topics that a client ever used, and fails for all if one is missing. */
 async function withAdmin(kafka: Kafka, use: (admin: KafkaJsAdmin) => Promise<void>): Promise<void> {
   const admin = kafka.admin()
   try {

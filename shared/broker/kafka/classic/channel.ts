@@ -28,7 +28,7 @@ export class ClassicReceiver implements Closable {
   /** Timestamp of the last received record of each partition, in Unix milliseconds. */
   readonly #lastAtMs = new Map<number, number>()
   readonly #openedAtMs = Date.now()
-  /** True if a consumer ended, because the topic may have been recreated. */
+  /** True after a consumer has ended. The topic may have been recreated, so the positions are checked before the next consumer starts. */
   #isSuspect = false
   #loop: Promise<void> = Promise.resolve()
 

@@ -1,6 +1,6 @@
 /**
- * State of one partition in a classic consumer: which records are waiting, out (delivered) or done, and so the offset to commit. A record moves
- * `waiting → out → done`, or back to waiting when released.
+ * State of one partition in a classic consumer: which records are waiting, out (delivered) or done, and which offset can be committed. A
+ * record moves `waiting → out → done`, or back to waiting when released.
  *
  * After a rebalance, kafkajs restarts at the committed offset. Records that are out arrive again and are recognised by their offsets. Waiting records
  * are forgotten first, because they arrive again too.
@@ -25,7 +25,6 @@ export class ClassicPartition {
   #seen = -1
   #committed = -1
 
-  /** Offset after the last record since the assignment; negative before the first. */
   get seen(): number {
     return this.#seen
   }

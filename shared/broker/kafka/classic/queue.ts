@@ -239,7 +239,7 @@ export class ClassicConsumer implements QueueConsumer {
     })
   }
 
-  /** Never rejects: a commit is refused during a rebalance, the next one succeeds, and only redeliveries result. */
+  /** Never rejects. During a rebalance, the broker refuses a commit, and some records are redelivered. A later commit succeeds. */
   async #commit(): Promise<void> {
     const offsets = this.#toCommit()
     if (offsets.length === 0) return

@@ -96,9 +96,7 @@ export class PlatformaticAdmin implements ShareGroupAdmin {
     await Promise.all(this.#cluster.nodeIds.map((node) => this.#cluster.hangUp(node, BOOT_LANE)))
   }
 
-  /**
-   * Waits until a setting has reached all brokers, one by one. A group that starts earlier would use the old value permanently.
-   */
+  /** Waits until a setting has reached all brokers, one by one. A group that starts earlier would use the old value permanently. */
   async #untilApplied(group: string, setting: string, value: string): Promise<void> {
     const timeout = AbortSignal.timeout(APPLIED_TIMEOUT_MS)
     for (const node of this.#cluster.nodeIds) {

@@ -78,7 +78,6 @@ async function untilLed(cluster: KafkaCluster, options: KafkaOptions): Promise<v
   }
 }
 
-/** Share groups through @platformatic/kafka. */
 class ShareClient implements KafkaClient {
   readonly name = 'kafka (share groups)'
   readonly #cluster: KafkaCluster
@@ -200,7 +199,6 @@ async function countRecords(cluster: KafkaCluster, topic: string, partition: num
   return end - first
 }
 
-/** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
 async function keptOffsets(cluster: KafkaCluster, topic: string, partition: number): Promise<StoredOffsets> {
   const [earliest, latest] = await Promise.all([
     offsetAt(cluster, topic, partition, EARLIEST),

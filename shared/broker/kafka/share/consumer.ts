@@ -55,7 +55,10 @@ export class ShareConsumer implements QueueConsumer {
   #isFollowing = false
   #closed: Promise<void> | undefined
 
-  /** @param queue Name of the queue without the prefix, for positions. @param topic Its topic, which is also the name of its group. */
+  /**
+   * @param queue Name of the queue without the prefix, for the positions of its deliveries. @param topic Its topic, which is also the
+   * name of its group.
+   */
   constructor(cluster: KafkaCluster, queue: string, topic: string, options: KafkaOptions) {
     this.#cluster = cluster
     this.#queue = queue
@@ -118,10 +121,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#keep(records)
   }
 
-  /**
-   * While one leader has records, polls of the other leaders must not reserve requested records for long, so these polls start at
-   * 1 ms.
-   */
+  /** While one leader has records, polls of the other leaders must not reserve requested records for long, so these polls start at 1 ms. */
   #pollMs(): number | undefined {
     const leaders = this.#sessions.size
     if (leaders < 2) return undefined
@@ -198,7 +198,6 @@ export class ShareConsumer implements QueueConsumer {
     })
   }
 
-  /** Assigns each partition to the session of its leader. */
   #follow(): void {
     if (this.#closing.signal.aborted) return
     const byLeader = new Map<number, string[]>()

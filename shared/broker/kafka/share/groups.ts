@@ -47,9 +47,7 @@ function startOf({ retentionMsMin }: Topic): string {
   return retentionMsMin === undefined ? 'earliest' : `by_duration:PT${Math.ceil(retentionMsMin / 1_000)}S`
 }
 
-/**
- * Deletes an empty classic group of this name, which earlier versions created. Kafka would refuse all members of the share group.
- */
+/** Deletes an empty classic group of this name, which earlier versions created. Kafka would refuse all members of the share group. */
 async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
   const server = `--bootstrap-server ${options.brokers[0]}`
   try {
@@ -86,13 +84,14 @@ async function prepareGroup(
     const current = settings.get(name)
     if (current === undefined || Number(current) === value) continue
     await admin.setGroup(group, name, String(value)).catch(() => {
-      // Optional: the limits of the broker may be tighter, and the group also works with its defaults.
+      // The settings are optional: the broker may refuse these values, and the group also works with the defaults.
     })
   }
   if (settings.get('share.auto.offset.reset') === start) return []
   try {
     await admin.setGroup(group, 'share.auto.offset.reset', start).catch(async (error: unknown) => {
-      // If the broker does not support durations or refuses the change, then starting at the beginning misses nothing either.
+      // If the broker supports no durations or refuses the change, then the group starts at the oldest record. That start skips no record
+      // either.
       if (settings.get('share.auto.offset.reset') === 'earliest') return
       if (start === 'earliest') throw error
       await admin.setGroup(group, 'share.auto.offset.reset', 'earliest')

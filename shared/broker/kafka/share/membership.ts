@@ -16,7 +16,7 @@ const JOIN_ASKS_MAX = 100
 /** Interval between attempts to join again after the group removed this member. */
 const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
-/** Interval for a member that does not fit into a full group, until another one leaves. */
+/** Heartbeat interval of a member that a full group has refused, until another member leaves. */
 const FULL_INTERVAL_MS = 5_000
 const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
@@ -119,7 +119,7 @@ export class Membership {
     return response
   }
 
-  /** Waits instead of exiting, because the next process would find the group full as well. */
+  /** Waits instead of exiting, because a restarted process would find the group full as well. */
   #waitWhileFull(response: HeartbeatResponse): HeartbeatResponse {
     if (!this.#isFull) {
       this.#options.onProblem('share group is full; this member receives no jobs until another leaves', {

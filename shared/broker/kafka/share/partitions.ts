@@ -10,7 +10,7 @@ export function keyOf(topicId: string, partition: number): string {
   return `${topicId} ${partition}`
 }
 
-/** Groups partitions by topic, which is the form of requests. */
+/** Groups partitions by topic, as Kafka requests require. */
 export function toTopics(keys: readonly string[]): AssignedTopic[] {
   const topics = new Map<string, number[]>()
   for (const key of keys) {

@@ -59,7 +59,6 @@ export class ShareSession {
   readonly #out = new Set<AcquiredRecord>()
   #pending: PendingAck[] = []
   #epoch: number = EPOCH.first
-  /** Number of records requested by the request in flight. */
   #asked = 0
   #emptyPolls = 0
   #isBusy = false
@@ -132,7 +131,8 @@ export class ShareSession {
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) this.#noteFailure(failed)
-      // If a broker answers "nothing" at once, then wait, to prevent a tight loop.
+      // If a broker answers an empty poll early, then the rest of the poll time is waited here. Otherwise the polls would form a tight
+      // loop.
       const earlyMs = sentAt + maxWaitMs - performance.now()
       if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
       return records
@@ -214,7 +214,7 @@ export class ShareSession {
     this.#known.clear()
   }
 
-  /** Increments the epoch. If the broker lost the session, then it starts over, and the acknowledgements are sent again. */
+  /** Increments the epoch. If the broker has lost the session, then the session starts over, and its acknowledgements are sent again. */
   #accept(errorCode: number, acks: PendingAck[]): boolean {
     if (errorCode === CODE.none) {
       this.#epoch = this.#epoch === EPOCH_MAX ? 1 : this.#epoch + 1

@@ -207,7 +207,7 @@ function readTopics<P>(r: Reader, readPartition: (r: Reader, topicId: string) =>
   return topics.flat()
 }
 
-/** Leaders are read from the metadata, which includes their addresses. */
+/** Skips the leader in a response. Leaders are read from the metadata, which includes their addresses. */
 function skipLeader(r: Reader): void {
   r.readInt32()
   r.readInt32()
