@@ -30,11 +30,12 @@ export interface Permit {
 /**
  * Adaptive concurrency limit of one server, between 1 and a maximum. The limit covers all workers, each of which has a part.
  *
- * Workers exchange their results. The limit with more decreases wins; of two with equally many, the higher one wins, since it was raised
- * later.
+ * Workers exchange their results. The limit with more decreases wins. If two have equally many, then the higher one
+ * wins, because it was raised later.
  *
- * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease, it takes as many answers as the limit to raise it by one. This rule is additive increase, multiplicative decrease (Chiu and Jain 1989), by which callers of one server get
- *    equal parts.
+ * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease, it takes as many answers as the
+ *    limit to raise it by one. Additive increase and multiplicative decrease give all callers of a server equal parts (Chiu and Jain
+ *    1989).
  * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such
  *    a time is either a call's timeout, or silence longer than twice the timeout of RFC 6298.
  * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a tolerance

@@ -86,7 +86,7 @@ interface QueuesPresence {
  * How it works, with one estimate for each pool, and one for each model that has its own concurrency limit:
  * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts.
  * 2. If the estimate fits `startTimeoutMs`, then admit the job.
- * 3. Otherwise reject the job. Its Retry-After ends when the remaining wait is 80 % of `startTimeoutMs`, and at least one interval after
+ * 3. Otherwise reject the job. The Retry-After ends when the remaining wait is 80 % of `startTimeoutMs`, and at least one interval after
  *    the retry of the tenant's previously rejected job. Above the maximum, Retry-After is a random time between half of the maximum
  *    and the maximum.
  *
