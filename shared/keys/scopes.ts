@@ -1,7 +1,8 @@
 import type { ApiKey, KeyScope } from './keys.ts'
 
 /**
- * Paths that a key's `endpoints` may list. Jobs, batches, files and WebSockets are not listed, because every key may use them. Such requests contain calls to listed paths, and each of these calls is checked.
+ * Paths that a key's `endpoints` may list. Jobs, batches, files and WebSockets are not listed, because every key may use them. Such
+ * requests contain calls to listed paths, and each of these calls is checked.
  *
  * test/services/ingress/callers/key-scopes.test.ts compares this list with the routes of the ingress.
  */

@@ -1,5 +1,6 @@
 /**
- * Concatenates buffers, in steps for `runYielding`. Each piece is removed from the list after it was copied. The memory of the piece can then be freed at once.
+ * Concatenates buffers, in steps for `runYielding`. Each piece is removed from the list after it was copied, so that its memory can
+ * be freed at once.
  *
  * @param bytes Total size; excess bytes of the last piece are ignored
  */
