@@ -8,7 +8,10 @@ import { MUTANTS } from './mutants.ts'
 import { type Report, simulate } from './simulation.ts'
 
 vi.mock('node:timers/promises', async () => await import('./timers-promises.ts'))
-vi.mock('#shared/lib/id.ts', async () => ({ newId: (await import('./simulation.ts')).seededId }))
+vi.mock('#shared/lib/id.ts', async (original) => ({
+  ...(await original<object>()),
+  newId: (await import('./simulation.ts')).seededId,
+}))
 
 const SEEDS = Number(process.env.SIMULATION_SEEDS ?? 30)
 const ONLY = process.env.SIMULATION_SEED === undefined ? undefined : Number(process.env.SIMULATION_SEED)
