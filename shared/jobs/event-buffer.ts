@@ -1,6 +1,6 @@
 import { sizeOf } from '#shared/lib/event-size.ts'
 
-/** Merges an event into the previous one; undefined: keep both. */
+/** Returns one event that replaces both, or undefined if both are needed. */
 export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Event | undefined
 
 /** Events that wait for their reader, in order, merged if possible, with an estimate of their size in bytes. */

@@ -9,7 +9,7 @@ import { controlOfPayload, readControl } from './records.ts'
 import { CONTROL } from './topics.ts'
 import { UnknownRecordLog } from './unknown-record-log.ts'
 
-/** A worker publishes its capacity with every n-th heartbeat. */
+/** Number of heartbeats after which a worker publishes its capacity again. */
 const HEARTBEATS_PER_CAPACITY = 4
 /** Minimum interval between two capacity records at the shortest heartbeat interval, in ms; changes in between share one record. */
 const CAPACITY_MS_MIN = 100
@@ -36,7 +36,7 @@ export interface Self {
   slots(): number
   running(): number
   isDraining(): boolean
-  /** Capacity of a worker; undefined: nothing to publish. Absent for other roles. */
+  /** Returns the capacity of a worker; undefined if there is nothing to publish. Absent for other roles. */
   capacity?(): Capacity | undefined
 }
 
@@ -79,7 +79,7 @@ export class Presence extends Peers {
   readonly #log: Log
   readonly #skipped: UnknownRecordLog
   #stopTicking: (() => void) | undefined
-  /** Timer for the moment at which a peer becomes suspected or dead, if before the next heartbeat. */
+  /** Timer for the time at which the next peer becomes suspected or dead, if that is before the next periodic check. */
   #checkTimer: NodeJS.Timeout | undefined
   #receiver: Receiver | undefined
   readonly #openedAtMs = Date.now()

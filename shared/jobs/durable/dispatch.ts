@@ -25,7 +25,6 @@ export class Dispatcher {
   readonly #log: Log
   readonly #notifier: QueueNotifier | undefined
 
-  /** @param presence Free slots of workers; default: assume that slots are free */
   constructor(broker: Broker, log: Log, presence?: () => NotifierPresence) {
     this.#broker = broker
     this.#log = log

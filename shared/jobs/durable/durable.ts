@@ -52,7 +52,6 @@ export interface DurableJobsOptions {
   readonly presence: () => Presence
   readonly retentionMs: number
   readonly bounds: JobBounds
-  /** Quota of stored bytes per project; default: none. */
   readonly storage?: StoredQuota
   /**
    * Reserves budget for a job, or throws a ServiceError if the job is refused. Returns undefined if no limit applies to the job. Default:
@@ -104,7 +103,7 @@ export class DurableJobs {
     return await this.#quota.enter(spec, () => this.#admit(spec, key))
   }
 
-  /** A replay consumes nothing external, so no budget is reserved. */
+  /** A replay makes no external calls, so no budget is reserved. */
   async #admit(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
     const admission = spec.replayOf === undefined ? await this.#options.admit?.(spec) : undefined
     if (!admission) return await this.#create(spec, key)

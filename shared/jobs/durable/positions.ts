@@ -43,7 +43,7 @@ export class Positions {
       ])
       return this.#count(job, tenants, places)
     } catch {
-      // The job itself was read, so a missing position must not fail the request.
+      // The position is reported as unknown. A request for a job must not fail because its position cannot be read.
       return null
     }
   }
@@ -60,7 +60,7 @@ export class Positions {
   }
 
   #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPosition[]): number {
-    // Ids are ordered by time, so the position of a job that is not cached follows from its neighbours.
+    // Ids are ordered by time. The cached position of the previous id is thus the number of own jobs that start earlier.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
     // Round robin: each other tenant starts at most as many jobs as this tenant, plus one.

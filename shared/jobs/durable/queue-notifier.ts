@@ -5,7 +5,7 @@ import type { QueuedOf } from '#shared/store/store.ts'
 
 /** Maximum number of queue records that are published while a pool has no workers. The first worker that starts then finds jobs at once. */
 const WORKERLESS_MAX = 16
-/** If the control channel has been silent for this long, then its information is outdated. */
+/** Silence of the control channel, in ms, after which the reported free slots count as outdated. */
 const SILENCE_MS_MAX = 2_500
 /** Minimum interval between announcements: jobs queued in the meantime share one record. */
 const PUBLISH_INTERVAL_MS_MIN = 100
@@ -65,7 +65,7 @@ export class QueueNotifier {
     // that ignores announcements.
     const isAnnounceable = presence.workersWithModel(job.pool, job.model).some(({ capacity }) => capacity)
     const needsRecord = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !isAnnounceable)
-    // Each ingress may use its part of the free slots.
+    // The free slots are divided equally among the ingresses, because each of them publishes records.
     const free = hasWorkers
       ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses()))
       : WORKERLESS_MAX

@@ -86,14 +86,17 @@ export class Attempts {
     return this.#running.has(keyOf(job.id, job.attempt))
   }
 
-  /** Whether an attempt was cancelled before it arrived; `partial`: the cancel allows a partial result. Clears the mark. */
+  /**
+   * Returns whether an attempt was cancelled before it arrived, and removes the stored cancel. `partial`: the cancel allows a partial
+   * result.
+   */
   wasCancelled({ id, attempt }: Pick<JobEnvelope, 'id' | 'attempt'>): false | 'at once' | 'partial' {
     const key = keyOf(id, attempt)
     const isPartial = this.#cancelled.get(key)
     return this.#cancelled.delete(key) && (isPartial ? 'partial' : 'at once')
   }
 
-  /** Whether the whole job, rather than one attempt, was cancelled before it arrived. Clears the mark. */
+  /** Returns whether the whole job, rather than one attempt, was cancelled before it arrived, and removes the stored cancel. */
   wasJobCancelled({ id }: Pick<JobEnvelope, 'id'>): boolean {
     return this.#cancelled.delete(id)
   }

@@ -12,7 +12,7 @@ import type { Attempts } from './attempts.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
-/** Delay before a call that comes back after a requeue is requeued again, in ms: `step` more each time, up to `most`. */
+/** Delay in ms before a call that returns after a requeue is requeued again. The delay grows by `step` per requeue, up to `most`. */
 const REQUEUE_DELAY_MS = { step: 5, most: 50 }
 
 /** Pause of this worker's polling after a requeue, in ms: long enough for another waiting worker to take the call. */
@@ -24,9 +24,9 @@ const DELAYED_MAX = 256
 /** Maximum number of calls whose requeues are counted; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
-/** Deliveries of one record after which its job counts as poison. Kafka drops a record silently after five. */
+/** Number of deliveries of one record after which its job counts as poison. Kafka silently drops a record after five deliveries. */
 const DELIVERIES_MAX = 4
-/** Age of a job at which the first heartbeat of its ingress must have arrived. */
+/** Age of a job, in ms, from which its ingress may count as dead. The first heartbeat of the ingress must have arrived by then. */
 const ORPHAN_AGE_MS = 5_000
 
 /** Maximum number of requeues of a call whose model this worker has, but without a free permit. */
@@ -80,7 +80,7 @@ export class Calls {
     if (this.#shouldRequeue(lane, job, isKnown) && this.#requeue.requeue(lane, delivery, job)) return
     if (!poller.canKeep(lane)) return delivery.release()
     const events = reporter.open(job, kind.merge)
-    // After `started` is sent, the ingress supervises the job, so the broker need not.
+    // After `started`, the ingress supervises the job, so the broker need not redeliver the record.
     void events.started().then(() => delivery.acknowledge())
     if (delivery.deliveryCount >= DELIVERIES_MAX) {
       log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'job crashed several workers; failed as poison')

@@ -14,11 +14,11 @@ import type { Attempts } from './attempts.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
 import type { Lane, Poller } from './poller.ts'
 
-/** How long a durable job waits while no worker has its model. */
+/** Time in ms for which a durable job waits while no worker has its model. */
 const UNKNOWN_MODEL_MS = 300_000
-/** Maximum number of jobs per claim statement: each may have a body of 64 KiB. */
+/** Maximum number of jobs per claim statement. The bound limits memory, because each job may have a body of 64 KiB. */
 const PULL_MAX = 64
-/** Maximum number of queues in `#held`. The scheduler announces further ones again. */
+/** Maximum number of queues in `#held`. The scheduler announces the jobs of further queues again. */
 const HELD_MAX = 1_000
 const PULL_MS = 1_000
 /** Time for which slots beyond the share of durable jobs are offered to attached calls: several round trips to the broker. */
@@ -39,7 +39,6 @@ export interface ClaimsOptions {
   readonly bulkheads: ModelBulkheads
   readonly poller: Poller
   readonly attempts: Attempts
-  /** Paused models and pools, whose jobs stay in the store; default: none. */
   readonly pauses?: Pauses | undefined
 }
 
@@ -229,7 +228,7 @@ export class Claims {
     if (claimed && claimed.length < count) void this.#noteHeld(of)
     this.#leave(lane, bulkhead, count)
     for (const job of claimed ?? []) void this.#run(lane, kind, job)
-    // The lane counts as busy whether its jobs came from the queue or from the store.
+    // The lane counts as busy, because jobs that were claimed from the store use its slots like jobs from the queue.
     if (claimed && claimed.length > 0) lane.busyAtMs = Date.now()
     return claimed?.length
   }
@@ -258,7 +257,7 @@ export class Claims {
     if (cancel) attempt.cancel(cancel === 'partial')
     await attempts.run(lane, attempt)
     runs.release(job)
-    // The tenant of the ended job may now run another one.
+    // The tenant of the ended job may be below its concurrency limit again, so its other jobs may be claimed.
     if (this.#held.size > 0) this.#pullHeld()
   }
 

@@ -104,7 +104,7 @@ export class DurableRun implements AttemptSink {
     this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new EventBuffer(kind.merge)
-    // A partial result was already requested from an earlier attempt.
+    // A partial result was already requested during an earlier attempt.
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
@@ -133,7 +133,6 @@ export class DurableRun implements AttemptSink {
     if (this.#whole.bytes > this.#bytesMax) throw answerTooLarge(this.#bytesMax)
   }
 
-  /** Encodes events that a step commits together with its result. */
   readonly #encodeStep = (events: readonly unknown[]): NewEvent[] => {
     for (const event of events) this.#collect(event)
     if (!this.#job.stream) return []
@@ -172,7 +171,7 @@ export class DurableRun implements AttemptSink {
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
-    // Pending progress is committed even if none was published yet: the job continues with another attempt.
+    // Before a retry, pending progress is committed even if none was published yet, because the job continues in another attempt.
     const output = this.#takeOutputIfEncodable(decision.do === 'retry' || this.#hasProgress)
     if (decision.do === 'retry') {
       const { delayMs } = decision
@@ -253,7 +252,7 @@ export class DurableRun implements AttemptSink {
     await this.#flush
   }
 
-  /** At most one flush runs, and it repeats while there is more output. Never rejects. */
+  /** Writes output until none is left. At most one flush runs at a time. Never rejects. */
   async #flushSoon(): Promise<void> {
     try {
       while (!this.#writes.isLost && (this.#hasOutput || this.#progress)) {

@@ -14,7 +14,7 @@ import { DurableRun } from './durable-run.ts'
 
 /** Maximum number of queues whose last served tenant is remembered; the oldest are dropped first. */
 const TURNS_MAX = 1_000
-/** Time before the expiry of the lease at which runs are stopped, and the maximum fraction of the lease for it. */
+/** Runs are stopped this many ms before their lease expires, but at most this fraction of the lease before. */
 const STOP_MS = 1_000
 const STOP_SHARE = 1 / 6
 
@@ -156,7 +156,7 @@ export class DurableRuns {
     const { store, blobs, boot, log } = this.#options
     this.#budget.earn()
     const { attempt, deadline_ms } = moved.job
-    // The store's clock may differ from this one, so only durations are compared.
+    // The clock of the store may differ from the clock of this process, so only durations are compared.
     const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
     const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
     const more = { dispatcher: this.dispatcher, family: this.#family, budget: this.#budget, signal: this.#gone.signal }
@@ -247,14 +247,14 @@ export class DurableRuns {
   async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
     const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id)
     if (!owned.some(isUnknown)) return
-    // Responses in progress may contain these jobs.
+    // The responses of claims in progress may contain these jobs.
     await Promise.allSettled(this.#pulls)
     for (const job of owned.filter(isUnknown)) await this.#handBack(job)
   }
 
   async #handBack({ id, attempt }: OwnedJob): Promise<void> {
-    // Chunk 0: the store rejects the hand-back if the job has already written output. Then the claim was received, and its run
-    // has ended in the meantime.
+    // With chunk 0, the store rejects the hand-back if the attempt has already written output. In that case the response of the claim did
+    // arrive, and the run has ended since.
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return

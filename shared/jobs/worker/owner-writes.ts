@@ -111,7 +111,7 @@ export class OwnerWrites {
     this.#options.dispatcher.publishMoved({ job: last.job, events }, result)
   }
 
-  /** Retries until the store responds. @throws Any error except an outage; an outage if the process exits */
+  /** Retries until the store responds. @throws Any error except an outage; also an outage if the process exits */
   async #persist<T>(ask: () => Promise<T>): Promise<T | undefined> {
     const { signal } = this.#options
     for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {

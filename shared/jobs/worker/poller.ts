@@ -35,7 +35,7 @@ export interface PollerOptions {
   readonly hasFreePeer?: () => boolean
   /** Called for each record. If a slot is needed, then the callee calls {@link Poller.enter}. */
   onDelivery(lane: Lane, delivery: Delivery): void
-  /** Called when a slot was freed or may have opened. */
+  /** Called when a slot was freed or may have become available. */
   onSlotReleased(): void
 }
 

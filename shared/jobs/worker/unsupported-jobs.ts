@@ -63,7 +63,7 @@ export class UnsupportedJobs {
 
   async #handle(lane: Lane, delivery: Delivery, job: UnsupportedJob): Promise<void> {
     const { requeueForMs = REQUEUE_TIMEOUT_MS, poller } = this.#options
-    // No live worker seems to support that kind.
+    // No live worker seems to support the kind of this job.
     if (Date.now() - this.#firstSeen(job) > requeueForMs) return this.#giveUp(delivery, job)
     poller.enter(lane)
     await this.#requeue(lane, delivery, job)

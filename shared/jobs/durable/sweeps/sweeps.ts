@@ -43,7 +43,7 @@ const IDLE_SHARE = 0.25
 /** Number of consecutive runs for which workers must be idle before jobs are republished. */
 const IDLE_TURNS = 3
 
-/** If the control channel has been silent for this long, then its information is outdated. */
+/** Silence of the control channel, in ms, after which the reported free slots count as outdated. */
 const SILENCE_MS_MAX = 2_500
 
 /** Lease of the purging process: longer than one step. If the process crashes, then another one continues after this time. */
@@ -220,7 +220,7 @@ async function purge({ store, log }: SweepContext, blobs: Blobs, boot: string, s
 interface QueueView {
   /** Records in the broker; undefined if the broker cannot count them. */
   readonly lag: number | undefined
-  /** Minimum number of lost records, by the counts of store and broker. */
+  /** Minimum number of lost records, computed from the counts of the store and the broker. */
   readonly missing: number
   readonly idleRuns: number
   readonly hasTwice: boolean

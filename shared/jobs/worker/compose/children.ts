@@ -15,7 +15,7 @@ import { lost, tooMuch } from './steps.ts'
 
 /** Maximum levels of child jobs below a job that a caller submitted. */
 const DEPTH_MAX = 3
-/** Maximum number of children of one job, in total and at the same time. */
+/** Maximum number of children of one job, and maximum number of its children that have not ended. */
 const CHILDREN_MAX = 500
 const UNENDED_MAX = 50
 
@@ -157,7 +157,7 @@ const ERRORS_OF: Readonly<Record<'failed' | 'cancelled' | 'expired', ErrorBody>>
   expired: { code: 'job_expired', message: 'The job waited for too long.', param: null },
 }
 
-/** The stored result has the format of the API call that the child stands for. */
+/** Context with which the result of a child is stored in the format of the corresponding API call. */
 function encodeOf(id: string, { request_id }: DurableJob, model: string): EncodeContext {
   const call_id = id.slice('job_'.length)
   const created_at = Math.floor(Date.now() / 1_000)

@@ -20,7 +20,6 @@ export interface ReplayOptions extends ChildrenOptions {
   readonly store: Store
   readonly blobs: Blobs
   readonly writes: OwnerWrites
-  /** Records the steps of the replay and counts their costs. */
   readonly inner: Composing
 }
 

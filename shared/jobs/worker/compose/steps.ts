@@ -122,7 +122,6 @@ export function tooMuch(what: string): ServiceError {
   return new ServiceError('invalid_request', `A job cannot have ${what}.`)
 }
 
-/** Stores a large output in a blob, whose key contains the id of the job. */
 async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
   const pieces: Buffer[] = []
   let bytes = 0

@@ -41,7 +41,7 @@ export class IngressOutbox {
     this.#pending.push(event)
     if (this.#isSending) return
     this.#isSending = true
-    // Deferred to the end of this event-loop iteration, so that all ready events share one record.
+    // Sending is deferred to the end of this event-loop iteration, so that all ready events share one record.
     setImmediate(() => void this.#drain())
   }
 
@@ -87,7 +87,7 @@ export class IngressOutbox {
       try {
         return await this.#send(record)
       } catch (error) {
-        // The sender has logged the error.
+        // The error is not logged here, because the sender has logged it.
         if (ServiceError.from(error).code === 'request_too_large') return await this.#sendParts(record, error)
         // Retries without limit: the broker may be unreachable for minutes, and the jobs continue meanwhile.
         await new Promise((resolve) => setTimeout(resolve, RESEND_MS))

@@ -87,7 +87,6 @@ class AttemptEvents implements ReportedEvents {
   #seq = 0
   /** Reason for which the broker rejected an event. If set, then the attempt has failed and sends nothing more. */
   #refusal: ServiceError | undefined
-  /** Unsent output, into which further output is merged. */
   #waiting: EventBuffer | undefined
 
   constructor(job: ReportedJob, merge: MergeEvents, outbox: IngressOutbox) {
