@@ -4,7 +4,6 @@ export const PURGE_LEASE = 'purge'
 /** Lease that `Sweeps.reap` requires. The duration must be less than a process lease minus the renewal interval. */
 export const REAPER_LEASE = 'reaper'
 
-/** Leases of processes, and named leases for exclusive work; part of the store port. */
 export interface Leases {
   /**
    * Renews the lease of a process for `leaseMs` and returns the jobs that it owns. A job that runs in the process but is not

@@ -176,7 +176,6 @@ export interface JobReads {
   /** Whether a job has passed its `purge_at_ms` and its row still exists. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
-  /** JSON text of a job's result; null if there is none. */
   findResultText(scope: Scope, id: string): Promise<string | null>
   /**
    * A page of jobs, newest first unless `order` is asc, without erased ones. For one tenant, the cost depends on the page only. For all tenants, all
@@ -267,7 +266,6 @@ export type Created =
   | { readonly outcome: 'exists'; readonly job: DurableJob }
   | { readonly outcome: 'conflict'; readonly jobId: string }
 
-/** A job after a state transition, and the events of the transition, in order. */
 export interface TransitionResult {
   readonly job: DurableJob
   readonly events: DurableEvent[]
@@ -292,9 +290,9 @@ export type Output = readonly NewEvent[]
 export interface ReapPolicy {
   /** Number of lost workers at which a job fails with `worker_lost`. */
   readonly crashesMax: number
-  /** Time in ms for an owner to honour a cancel. */
+  /** Time in ms that an owner has to honour a cancel. */
   readonly cancelGraceMs: number
-  /** Time in ms after the deadline for an owner to report the end. */
+  /** Time in ms after the deadline that an owner has to report the end of the job. */
   readonly deadlineGraceMs: number
 }
 

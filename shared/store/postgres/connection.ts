@@ -176,7 +176,7 @@ export class PostgresConnection {
     if (!this.#isReachable || this.#closed.signal.aborted) return
     this.#isReachable = false
     this.#onProblem('job store unreachable; retrying', { err: error })
-    // Runs until the store is closed. Never rejects.
+    // The probe never rejects, and it ends when the database accepts writes or the store is closed.
     void this.#probe()
   }
 
@@ -206,7 +206,8 @@ export class PostgresConnection {
 class PromptClient extends Client {
   constructor(config?: ClientConfig) {
     super({ ...config, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
-    // Emitted in addition to the failure of the running statement. Without a listener, the event would end the process.
+    // The client emits this event in addition to the failure of the running statement. Without a listener, the event would end the
+    // process.
     this.on('error', () => undefined)
   }
 }
@@ -233,7 +234,7 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
 }
 
 interface Texts {
-  /** A statement without parameters and rows that runs first, in the same transaction. */
+  /** A statement without parameters and result rows, which runs first in the same transaction. */
   readonly before: string
   readonly text: string
   readonly values: readonly unknown[]

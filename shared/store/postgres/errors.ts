@@ -22,7 +22,7 @@ interface FailureClass {
   readonly name: string
   readonly effect: Effect
   readonly isPermanent?: boolean
-  /** SQLSTATE (Postgres, appendix A), or Node's code for network and TLS. */
+  /** SQLSTATEs (Postgres, appendix A), or Node's codes for errors of the network and of TLS. */
   readonly states?: RegExp
   readonly words?: RegExp
   readonly problem: string
@@ -196,7 +196,6 @@ const CLASSES: readonly FailureClass[] = [
  * A failure of Postgres as operators see it, with its remedy. This error is the `cause` of the {@link ServiceError} that callers receive.
  */
 export class PostgresProblem extends Error {
-  /** SQLSTATE, or the code of Node. */
   readonly code: string | undefined
   readonly remediation: string
   /** True if retries cannot succeed, so that a starting process exits instead of waiting. */
@@ -229,7 +228,7 @@ export function translate(error: unknown): { effect: Effect | undefined; name: s
   return { effect: found.effect, name: found.name, error: translated }
 }
 
-/** Error for calls while the database is unreachable. @param isUndone The call was not sent. */
+/** Error for calls while the database is unreachable. @param isUndone True if the call was not sent, so that nothing has changed */
 export function unreachable(cause?: unknown, isUndone = false): ServiceError {
   const message = 'The job store cannot be reached now.'
   return new ServiceError('overloaded', message, {

@@ -1,7 +1,7 @@
 import type { Params, TransitionRow, WrittenOutput } from '#shared/store/sql/sql.ts'
 import { busy } from './errors.ts'
 
-/** Maximum jobs per statement, and characters of their parameters. */
+/** Maximum number of jobs per statement, and maximum number of characters of their parameters. */
 const GROUP_MAX = 64
 const GROUP_CHARACTERS_MAX = 1024 * 1024
 /** Maximum concurrent statements of one kind; later calls join the next one. */

@@ -28,7 +28,7 @@ import {
   transitionStatement,
 } from './transition.ts'
 
-/** `check_violation`: the code for a row without a matching partition. */
+/** SQLSTATE `check_violation`, with which an insert fails if no partition exists for the row. */
 const NO_PARTITION = '23514'
 
 export interface PostgresOptions {

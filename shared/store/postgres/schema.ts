@@ -14,7 +14,9 @@ const LOCK_TIMEOUT_MS = 2_000
 /** Tables with daily partitions. A day created by an older version may lack some of them. */
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
 
-/** `duplicate_table`, `duplicate_object`, and `unique_violation` of a catalog of Postgres. */
+/**
+ * SQLSTATEs of an object that another process created first: `duplicate_table`, `duplicate_object`, and `unique_violation` in a catalog.
+ */
 const MADE_ELSEWHERE = new Set(['42P07', '42710', '23505'])
 const TRIES_MAX = 5
 
@@ -119,7 +121,7 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
   await client.query(`LOCK TABLE ${wholes}, ${days} IN ACCESS EXCLUSIVE MODE`)
   // Check again under the lock: a job that just ran may have added a child.
   if (await isDayKept(client, suffix)) return
-  // Dropping a table fires no triggers, so its bytes are subtracted here.
+  // Dropping a table fires no triggers, so the bytes of its jobs are subtracted here.
   const sums = `SELECT tenant, -sum(request_bytes + output_bytes)::bigint AS bytes FROM jobs_${suffix} GROUP BY tenant`
   await client.query(`SELECT count_stored(tenant, bytes) FROM (${sums}) AS gone`)
   await client.query(`DROP TABLE ${days}`)

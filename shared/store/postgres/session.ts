@@ -17,7 +17,7 @@ import type { ClientBase } from 'pg'
  * Session mode is treated alike, because it cannot be distinguished reliably. The price is one query plan per statement.
  */
 
-/** Settings of Postgres, by name. Any user may change them. */
+/** Settings of Postgres, by name. Any database user may change these settings. */
 export type Settings = Readonly<Record<string, string>>
 
 const POOLED = new WeakSet<object>()

@@ -29,7 +29,7 @@ export async function claimFair(
     claimed.push(...rows.map(dispatchOf))
     const counts = Map.groupBy(rows, ({ tenant }) => tenant)
     if (!mayHaveMore(rows, counts)) break
-    // With fewer tenants than free slots, each tenant contributes more jobs.
+    // If there are fewer tenants than free slots, then each tenant contributes more jobs.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
   // Sorted here, because a database may return changed rows in any order.

@@ -23,7 +23,7 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
   const { order = 'desc', limit } = query
   const filters = filtersOf(tenant, query)
   const asked = [...new Set(query.states?.length ? query.states : DurableState.options)]
-  // Fixed order, so that equal queries have equal statement names.
+  // The states are in a fixed order, so that equal queries have equal statement names.
   const states = [...asked.filter((state) => UNENDED.has(state)), ...asked.filter((state) => !UNENDED.has(state))]
   const unended = asked.filter((state) => UNENDED.has(state)).length
   const pages = states.map((_, i) => pageOf(i, i < unended, filters, query))
@@ -48,7 +48,7 @@ function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, par
     // With a parent, this condition matches no index of tenants, so that the planner uses the index of parents. Children of one parent
     // have one tenant.
     ['tenant', tenant, parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)'],
-    // The first condition selects partitions, the second bounds the index.
+    // The first condition on the id selects partitions, and the second one limits the range of an index.
     ['after', after, `id ${beyond} :after AND id || '' ${beyond} :after`],
     ['endpoint', endpoint, 'endpoint = :endpoint'],
     ['parent_id', parentId, 'parent_id = :parent_id'],

@@ -19,7 +19,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const { children, childless } = await purgeChildren(db, jobsMax)
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
   const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax, childless: childless.join(' ') }) : []
-  // After its children are deleted, a parent may be deletable too.
+  // A parent may become deletable after its children have been deleted.
   let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
@@ -59,7 +59,7 @@ function valuesOf(rows: readonly Row[], column: string): unknown[] {
   return rows.flatMap((row) => jsonOf(row[column]) ?? [])
 }
 
-/** Expired jobs, which no read returns any more. Ordered by expiry, so that all steps of a purge select equal jobs. */
+/** Expired jobs, which reads no longer return. The order by expiry makes all steps of a purge select the same jobs. */
 const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
 
 /** Deletes some events of expired jobs: one job may have very many. */

@@ -57,7 +57,7 @@ export function jsonOf(value: unknown): unknown {
   return typeof value === 'string' ? JSON.parse(value) : null
 }
 
-/** Like {@link jsonOf}; a promise if the text is large. */
+/** Like {@link jsonOf}, but returns a promise of the value if the text is large. */
 export function jsonSoon(value: unknown): unknown {
   return typeof value === 'string' ? parseSoon(value) : null
 }

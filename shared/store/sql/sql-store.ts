@@ -47,7 +47,7 @@ import { dispatchOf, JOBS_MAX, resultOf, sweep, transitionOne, writeAsOwner } fr
 const LOOK = 100
 const PUT_OFF_MAX = 30
 
-/** Errors of jobs that sweeps end: after the deadline, and after too many lost workers. */
+/** Errors of jobs that a sweep ends after their deadline or after too many lost workers. */
 const TIMED_OUT: ErrorBody = {
   code: 'timeout',
   message: 'The job took longer than its deadline allows.',

@@ -10,13 +10,13 @@ export type Params = Record<string, string | number | boolean | null>
 /** Output of an attempt as it is stored: `data` is JSON text. */
 export type WrittenOutput = readonly { readonly type: string; readonly data: string }[]
 
-/** A row of a result, by column. Booleans may be 0 and 1. */
+/** A row of a result, as values by column name. Booleans may be 0 and 1. */
 export type Row = Record<string, unknown>
 
 /** A changed job as a row: columns, its event, and `request` if the transition returns it. */
 export type TransitionRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
 
-/** A write in the SQL of each database. The statements for SQLite run in one transaction. */
+/** A write with its statements for each database. The statements for SQLite run in one transaction. */
 export interface Write {
   readonly postgres: Statement
   readonly sqlite: readonly string[]

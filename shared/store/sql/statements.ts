@@ -33,7 +33,7 @@ export const find = (from: string): Statement => ({
 })
 export const FIND = find('jobs')
 
-/** Finds a job after its retention that is not purged yet. */
+/** Finds a job whose retention has ended and whose row is not purged yet. */
 export const FIND_PAST: Statement = {
   name: 'find_past',
   sql: `SELECT id FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND erased_at_ms IS NULL
@@ -82,7 +82,7 @@ export const FIND_STEP: Statement = {
   sql: 'SELECT key, kind, output, cost, attempt, chunk, at_ms FROM job_steps WHERE job_id = :id AND key = :key',
 }
 
-/** The steps of a job, with the blob that has the output of a large one. */
+/** Lists the steps of a job without their outputs, except for references to blobs. */
 export const LIST_STEPS: Statement = {
   name: 'list_steps',
   sql: `SELECT key, kind, cost, attempt, at_ms, CASE WHEN output LIKE '{"blob":%' THEN output END AS output FROM job_steps

@@ -109,7 +109,7 @@ export const RETRY: Transition = {
          || ',"output_reset":' || ${outputReset} || '}' END`,
 }
 
-/** A draining worker returns a job: the attempt is never decreased, and no try is used up. */
+/** A draining worker returns a job. The attempt number never decreases, and no try is used up. */
 export const HAND_BACK: Transition = {
   name: 'hand_back',
   isOwners: true,

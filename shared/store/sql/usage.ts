@@ -85,7 +85,7 @@ const activityBy = (owner: Spender['owner']): Statement => ({
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
-  // A single statement, so that a job that is entered into the ledger concurrently counts exactly once.
+  // One statement reads all tables, so that a job that is entered into the ledger at the same time counts exactly once.
   sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_days
           WHERE ${GROUPS[owner]} = :id AND day >= :from_day AND day <= :to_day) AS cost_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs

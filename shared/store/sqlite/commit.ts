@@ -1,12 +1,15 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Maximum writes per transaction, which blocks the event loop; and time after which no further write joins a transaction, in ms. */
+/**
+ * Maximum number of writes per transaction, and time in ms after which no further write joins a transaction. Both limit the time for
+ * which the event loop is blocked.
+ */
 const GROUP_MAX = 128
 const GROUP_MS_MAX = 10
 const WAITING_MAX = 5_000
 
-/** SQLite's result codes for external causes: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
+/** Result codes of SQLite for errors with an external cause: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
 const EXTERNAL = new Set([5, 10, 13, 14])
 /** SQLITE_IOERR: the commit may nevertheless have reached the disk. */
 const IOERR = 10

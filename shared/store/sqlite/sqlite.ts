@@ -167,7 +167,7 @@ class SqliteDatabase implements SqlDatabase {
   async run({ sql, isTransient }: Statement, params: Params): Promise<Row[]> {
     this.#refuseWhenClosed()
     if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params), isTransient)
-    // A read needs no commit.
+    // A read runs at once, because it needs no commit.
     try {
       return this.#all(sql, params)
     } catch (error) {
@@ -291,7 +291,7 @@ function returning({ event, data, givesRequest }: Pick<Transition, 'event' | 'da
  */
 function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock: () => void } {
   const ownerFile = `${path}.owner`
-  // SQLite would create a file that others may read; its log inherits the mode.
+  // SQLite itself would create a file that other users may read. The log inherits the mode of the file.
   makePrivateFile(path)
   const db = new DatabaseSync(path, { timeout: 0 })
   try {

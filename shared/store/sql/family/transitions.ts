@@ -124,7 +124,7 @@ export const TIME_OUT: Transition = {
   event: `'job.failed'`,
 }
 
-/** Unended children without a cancel request. */
+/** SQL condition: an unended child without a cancel request. */
 const UNCANCELLED = `parent_id = :id AND depth > 0 AND purge_at_ms IS NULL
   AND NOT (${STATE} = 'in_progress' AND ${CANCEL_REQUESTED})`
 
