@@ -69,7 +69,7 @@ export class ChannelReceiver implements Receiver {
     this.#gapMs = fetchGapMs(options, topic)
   }
 
-  /** Fixes the positions, by default at the ends of the partitions, and starts. Waits for the broker if needed. */
+  /** Determines the start positions, by default the ends of the partitions, and starts to receive. Waits for the broker if needed. */
   async open(): Promise<this> {
     await this.#until(async () => {
       this.#topicId = this.#cluster.topicId(this.#topic)

@@ -15,7 +15,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const RETRY: Backoff = { baseMs: 20, maxMs: 500 }
 const SWEEP_INTERVAL_MS = 100
-/** Duration of a call, in ms, after which the cluster is checked. */
+/** Duration of a produce call, in ms, after which the sender reports the call as slow. */
 const SLOW_CALL_MS = 1_000
 /** Estimated bytes of a record in addition to key and value. */
 const RECORD_OVERHEAD_BYTES = 100

@@ -96,7 +96,6 @@ export function unavailable(error: unknown, isTransient: boolean): ServiceError 
   return overloaded(message, found ? new KafkaUnavailableError(found, error) : error)
 }
 
-/** Awaits a request and converts its failure by {@link unavailable}. */
 export async function orUnavailable<T>(asked: Promise<T>, isTransient: (error: unknown) => boolean): Promise<T> {
   return await asked.catch((error: unknown) => {
     throw unavailable(error, isTransient(error)) ?? error
@@ -112,7 +111,6 @@ interface Parts {
   readonly errors?: readonly unknown[]
 }
 
-/** All codes, types, names and messages of an error and its causes. */
 function signsOf(error: unknown, depth = 0): string {
   if (!error || depth > 8) return ''
   const { code, type, name, message, cause, errors = [] } = error as Parts

@@ -20,7 +20,7 @@ import { ClassicConsumer } from './queue.ts'
 
 const ANY_BROKER = '1'
 
-/** `ConfigSource` of a setting made for the topic itself. */
+/** Value of `ConfigSource` for a setting that was made for the topic itself. */
 const TOPIC_CONFIG = 1
 
 /**

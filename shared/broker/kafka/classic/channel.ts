@@ -51,7 +51,7 @@ export class ClassicReceiver implements Closable {
     this.#supervisor = new Supervisor(`receiver of ${topic}`, options, isTransientInKafkaJs)
   }
 
-  /** Fixes the positions, by default at the ends of the partitions, and starts. Waits for the broker if needed. */
+  /** Determines the start positions, by default the ends of the partitions, and starts to receive. Waits for the broker if needed. */
   async open(): Promise<this> {
     await this.#supervisor.until(async () => {
       if (this.#positions.size === 0) await this.#findEnds()

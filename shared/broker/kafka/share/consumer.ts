@@ -48,7 +48,6 @@ export class ShareConsumer implements QueueConsumer {
   #assigned: readonly AssignedTopic[] = []
   #kept: AcquiredRecord[] = []
   #taker: PendingTake | undefined
-  /** Consecutive fetches without records, over all sessions. */
   #emptyFetches = 0
   #keepTimer: NodeJS.Timeout | undefined
   #isFlushScheduled = false
@@ -150,7 +149,7 @@ export class ShareConsumer implements QueueConsumer {
     }, delayMs).unref()
     if (!(error instanceof KafkaRefusal)) {
       this.#cluster.suspect()
-      // The broker has released the records of this session.
+      // Records of this session are dropped, because the broker has already released them.
       this.#kept = this.#kept.filter((record) => record.session !== session)
     }
     this.#followAfresh()

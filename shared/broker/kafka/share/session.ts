@@ -44,7 +44,6 @@ export interface AcquiredRecord {
   readonly since: number
 }
 
-/** A member's session at one node. The member decides when to fetch; `close` ends the session. */
 export class ShareSession {
   readonly node: number
   readonly supervisor: Supervisor

@@ -12,7 +12,6 @@ export interface HeartbeatRequest {
   readonly topics: readonly string[] | null
 }
 
-/** Response of the coordinator: the member's epoch and its partitions. */
 export interface HeartbeatResponse extends Status {
   readonly memberEpoch: number
   readonly intervalMs: number

@@ -37,7 +37,6 @@ export interface ShareFetchRequest {
   readonly forgotten: readonly AssignedTopic[]
 }
 
-/** Response of one leader: records, and the results of the acknowledgements. */
 export interface ShareFetchResponse extends Status {
   readonly lockMs: number
   readonly partitions: readonly FetchedPartition[]
