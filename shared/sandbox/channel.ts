@@ -16,19 +16,19 @@ import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
 import { FrameReader } from './wasm/inside/frames.ts'
 
 /*
- * The service's end of a supervisor's channel (grammar: python/supervise/frames.py).
+ * The service's end of the channel to a supervisor (grammar: python/supervise/frames.py).
  *
  * The supervisor is our code and enforces the limits, but it runs next to hostile code. Messages are therefore validated here too. A
  * message that no supervisor sends means that the sandbox is compromised or broken.
  */
 
-/** Marks the start of a job; the supervisor skips everything before it. */
+/** Marks the start of a job. The supervisor skips everything before this mark. */
 const MAGIC = Buffer.from('\0SANDBOX', 'latin1')
-/** Maximum bytes of the line that reports truncated output. */
+/** Maximum bytes of the supervisor's last line, which reports that output was truncated. */
 const LAST_LINE_BYTES_MAX = 128
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
-/** Bytes of a file that are encoded at once. A multiple of three, so that base64 has no padding between pieces. */
+/** Bytes of a file that are encoded in one step. The number is a multiple of three, so that base64 needs no padding between pieces. */
 const ENCODED_BYTES = 3 * 128 * 1024
 
 const LIMITS = {
@@ -60,8 +60,8 @@ export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Genera
 }
 
 /**
- * An object as JSON that also contains the files of a run, by name and in base64. A program's process reads this form
- * (python/execution.py). Run it by `runYielding`: serialising 16 MiB at once takes a fifth of a second.
+ * Encodes fields and the files of a run as JSON: base64 by file name. A program's process reads this form (python/execution.py). Run it by
+ * `runYielding`, because serializing 16 MiB in one step takes a fifth of a second.
  *
  * @param fields At least one field.
  */
@@ -80,7 +80,7 @@ export function* withFiles(fields: object, files: SandboxJob['files'] = []): Gen
 }
 
 export interface ChannelListener {
-  /** Only from supervisors that warm their own interpreter. `versions`: library versions by import name. */
+  /** Called only by supervisors that load their own interpreter. `versions` maps import names to library versions. */
   readonly onReady?: (versions: Readonly<Record<string, string>>) => void
   readonly onEvent: (event: SandboxEvent) => void
   /** Called once, after all other callbacks. */
@@ -100,8 +100,9 @@ export class Channel {
   }
 
   /**
-   * Adds bytes; after the end of the run they are ignored. @throws ServiceError `sandbox_lost` for an invalid message, which also ends the
-   * run
+   * Handles bytes of the supervisor, unless the run has ended.
+   *
+   * @throws ServiceError `sandbox_lost` for an invalid message, which also ends the run
    */
   take(chunk: Buffer): void {
     if (this.#isEnded) return
@@ -142,7 +143,7 @@ export class Channel {
     this.#plotsBytes += png.length
     if (this.#plots > PLOTS_MAX || this.#plotsBytes > PLOTS_BYTES_MAX) throw new RangeError('too many plots')
     if (!png.subarray(0, PNG.length).equals(PNG)) throw new RangeError('a plot that is no PNG')
-    // A copy, because the underlying buffer may be a hundred times larger.
+    // The underlying buffer may be a hundred times larger than the plot, so the plot is copied.
     this.#listener.onEvent({ type: 'plot', png: new Uint8Array(png) })
   }
 
@@ -154,7 +155,6 @@ export class Channel {
   }
 }
 
-/** Decodes one output stream up to its limit. Invalid UTF-8 becomes U+FFFD. */
 class Text {
   readonly #decoder = new StringDecoder('utf8')
   #bytes = 0

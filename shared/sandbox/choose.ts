@@ -4,38 +4,37 @@ import type { Log } from '#shared/log/log.ts'
 import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandbox.ts'
 
 /*
- * The sandbox of this process: the first adapter that works on this machine. Adapters are tried in order, by really preparing and opening
- * them. If none works, then runs are refused and all are tried again later; there is no weaker fallback.
+ * Selects the sandbox of this process: the first adapter that works on this machine. Each adapter is tried by really preparing and opening
+ * it. If none works, then runs are refused and all adapters are tried again later; there is no weaker fallback.
  *
- *   absent → preparing → prepared → opening → open
- *               ↓           ↑         ↓        ↓
- *               refused     └─────────│────────┘ (the sandbox cannot start runs any more)
- *               ↑  ↓ (a minute later) │
- *               └──┴──────────────────┘
+ *     absent → preparing → prepared → opening → open
+ *                 ↓           ↑         ↓        ↓
+ *                 refused     └─────────│────────┘ (the sandbox cannot start runs any more)
+ *                 ↑  ↓ (a minute later) │
+ *                 └──┴──────────────────┘
  */
 
 /** Delay before adapters that all failed are tried again. */
 const RETRY_DELAY_MS = 60_000
-/** Maximum time that a run waits for a sandbox to open; interpreters load their libraries in a few seconds. */
+/** Maximum time for which a run waits until a sandbox is open. An interpreter loads its libraries in a few seconds. */
 const OPEN_MS_MAX = 30_000
-/** A preparation that ends sooner had nothing to do. The progress is then not reported, and callers wait for the end. */
+/** A preparation that takes less time had nothing to do. The progress is then not reported, and callers wait for the end. */
 const QUICK_MS = 2_000
-/** Bounds of Retry-After for callers during a preparation. */
 const RETRY_AFTER_MS = { min: 10_000, max: 60_000 }
 
-/** An adapter whose libraries are loaded only when it is tried. */
+/** An adapter whose libraries are loaded when `load` is called. */
 export interface LoadAdapter {
   readonly name: SandboxName
   load(): Promise<SandboxAdapter>
 }
 
 export interface ChoiceOptions {
-  /** Adapters in the order in which they are tried. Empty: sandboxes are switched off. */
+  /** Adapters in the order in which they are tried. If empty, then sandboxes are disabled. */
   readonly adapters: readonly LoadAdapter[]
-  /** Open the sandbox as soon as it is prepared; otherwise the first run opens it. */
+  /** If true, then the sandbox is opened as soon as it is prepared. If false, then the first run opens it. */
   readonly isEager: boolean
   readonly log: Log
-  /** Delay before adapters that all failed are tried again; default: a minute. */
+  /** Delay before the adapters are tried again if all of them failed. Default: one minute. */
   readonly againMs?: number
 }
 
@@ -47,15 +46,13 @@ type State =
 
 type OnProgress = (fraction: number, message: string) => void
 
-/** The sandbox of this process: prepare it, get it for each run, close it. */
 export class ChosenSandbox {
   readonly #options: ChoiceOptions
   readonly #closing = new AbortController()
   #state: State = { name: 'absent' }
   #changed = Promise.withResolvers<void>()
-  /** The running choice, shared by all callers that wait for it. */
   #choosing: Promise<void> | undefined
-  /** Index of the adapter that worked last; earlier ones are not tried again. */
+  /** Index of the adapter that worked last. A later selection starts with this adapter. */
   #first = 0
   #again: NodeJS.Timeout | undefined
   readonly #discarded = new Set<Promise<void>>()
@@ -75,7 +72,7 @@ export class ChosenSandbox {
   }
 
   /**
-   * Returns the sandbox. If it is not open yet, then this opens it and waits up to {@link OPEN_MS_MAX}.
+   * Returns the sandbox. If no sandbox is open, then this call opens one and waits up to {@link OPEN_MS_MAX}.
    *
    * @throws ServiceError `sandbox_unavailable` with `retryAfterMs`, and with the progress of the preparation or the reason of the failure;
    * the signal's reason
@@ -85,7 +82,7 @@ export class ChosenSandbox {
     if (opened) return opened
     if (this.#options.adapters.length === 0) throw this.#refusal()
     const late = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(OPEN_MS_MAX)])
-    // The next statements handle an abort.
+    // The rejection is ignored here, because the next statements handle an abort.
     while (!isSettled(this.#state) && !late.aborted) await abortable(this.#news(), late).catch(() => {})
     signal.throwIfAborted()
     this.#closing.signal.throwIfAborted()
@@ -93,7 +90,7 @@ export class ChosenSandbox {
     throw this.#refusal()
   }
 
-  /** Removes a sandbox that cannot start runs; the next run opens another one. */
+  /** Removes a sandbox that cannot start runs. The next run opens another one. */
   discard(sandbox: Sandbox): void {
     if (this.#sandbox !== sandbox) return
     this.#become({ name: 'prepared' })
@@ -105,19 +102,17 @@ export class ChosenSandbox {
     void closed.then(() => this.#discarded.delete(closed))
   }
 
-  /** Reasons why no code can run now, as sentences. */
   problems(): string[] {
     const { name } = this.#state
     const isFine = name === 'prepared' || name === 'open' || this.#options.adapters.length === 0
     return isFine ? [] : [this.#refusal().message]
   }
 
-  /** Zeros while no sandbox is open. */
+  /** Returns zeros while no sandbox is open. */
   stats(): SandboxStats {
     return this.#sandbox?.stats() ?? { idle: 0, busy: 0 }
   }
 
-  /** Ends every run and process, and waits for their ends. May be called twice. */
   async close(): Promise<void> {
     this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
     clearTimeout(this.#again)
@@ -134,12 +129,12 @@ export class ChosenSandbox {
   async #news(): Promise<void> {
     const changed = this.#changed.promise
     if (this.#state.name !== 'prepared') return await changed
-    // The state contains the reason of a failure, in the form for callers.
+    // The rejection is ignored here, because the state contains the reason of the failure.
     const chosen = this.#choose(true, () => {}, this.#closing.signal).catch(() => {})
     await Promise.race([chosen, changed])
   }
 
-  /** Runs one choice at a time; concurrent callers share it. */
+  /** Runs one selection at a time. Concurrent callers wait for the same selection. */
   #choose(isToOpen: boolean, onProgress: OnProgress, signal: AbortSignal): Promise<void> {
     this.#choosing ??= this.#chooseOnce(isToOpen, onProgress, signal).finally(() => {
       this.#choosing = undefined
@@ -158,7 +153,7 @@ export class ChosenSandbox {
       } catch (error) {
         signal.throwIfAborted()
         const { message: reason } = ServiceError.from(error)
-        // Debug level, because another adapter may work. `sluice doctor` reports each adapter.
+        // The level is debug, because another adapter may work. `sluice doctor` reports the result of each adapter.
         log.debug({ sandbox: name, reason }, 'sandbox kind unavailable; trying the next kind')
         reasons.push(`${name}: ${reason}`)
       }
@@ -186,7 +181,6 @@ export class ChosenSandbox {
     }
   }
 
-  /** Records that no adapter works, and schedules the next attempt. */
   #refuse(reasons: readonly string[]): ServiceError {
     const { isEager, log, againMs = RETRY_DELAY_MS } = this.#options
     const reason = `No sandbox works on this machine. ${reasons.join(' ')} More: sluice doctor.`
@@ -227,7 +221,7 @@ function unavailable(message: string, afterMs: number): ServiceError {
   return new ServiceError('sandbox_unavailable', message, { retryAfterMs })
 }
 
-/** Runs work whose progress is reported only if it takes long. */
+/** Runs work, and reports its progress only if the work takes longer than QUICK_MS. */
 async function unlessQuick(report: OnProgress, work: (onProgress: OnProgress) => Promise<void>): Promise<void> {
   let isLong = false
   let last: Parameters<OnProgress> | undefined
@@ -245,7 +239,7 @@ async function unlessQuick(report: OnProgress, work: (onProgress: OnProgress) =>
   }
 }
 
-/** Whether waiting is pointless: the sandbox is open, or callers must retry later. */
+/** Whether waiting cannot help: the sandbox is open, or callers must retry later. */
 function isSettled({ name }: State): boolean {
   return name === 'open' || name === 'refused' || name === 'preparing'
 }

@@ -5,7 +5,7 @@ const PROBE_MS = 10_000
 const OPEN_MS_MAX = 60_000
 
 /**
- * Runs a line of Python in a sandbox, since only a run shows whether runs work. If the run fails, then the sandbox is closed.
+ * Runs one line of Python in a sandbox, because only a run shows whether runs work. If the run fails, then the sandbox is closed.
  *
  * @returns The sandbox
  * @throws ServiceError `sandbox_unavailable` with the end of the run, or the error of the run; the signal's reason

@@ -1,25 +1,23 @@
 import { ServiceError } from '#shared/lib/error.ts'
 
 /*
- * The sandbox port: runs untrusted Python once and reports its end.
+ * The sandbox port: runs untrusted Python once and reports the end of the run.
  *
- * One conformance suite covers all three adapters (`docker`, `zygote`, `wasm`). No adapter weakens a guarantee silently: if it lacks one,
- * then its probe fails or its `guarantees` say so.
+ * One conformance suite covers all three adapters (`docker`, `zygote`, `wasm`). An adapter that lacks a guarantee must say so: its probe
+ * fails, or its `guarantees` name the gap.
  */
 
 export interface SandboxJob {
-  /** Python source, at most {@link CODE_POINTS_MAX} code points. */
   readonly code: string
-  /** Timeout of the run from its first instruction, including the scan. Waiting for a slot does not count. */
+  /** Timeout of the run, from its first instruction and including the scan. Waiting for a slot does not count. */
   readonly timeoutMs: number
-  /** Scan for forbidden imports and calls first, and run nothing if there are any. Only tests of the other barriers switch this off. */
+  /** Whether to scan for forbidden imports and calls. If there are any, nothing runs. Only tests of other barriers set this to false. */
   readonly scan: boolean
   /** Files in the program's initial directory; default: none. */
   readonly files?: readonly SandboxFile[]
 }
 
 export interface SandboxFile {
-  /** A file name without a path: letters, digits and similar characters. */
   readonly name: string
   readonly bytes: Buffer
 }
@@ -28,26 +26,26 @@ export type SandboxEvent =
   | { readonly type: 'output'; readonly stream: 'stdout' | 'stderr'; readonly text: string }
   | { readonly type: 'plot'; readonly png: Uint8Array }
 
-/** The end of a run: the cases of docs/guides/code.md, The result. */
+/** The end of a run. The cases are described in docs/guides/code.md, The result. */
 export type SandboxEnd =
-  /** The interpreter exited: normally, by an uncaught exception or a syntax error (1), by `sys.exit(n)`, or by a signal (128 + n). */
+  /** The interpreter exited: code 0 after a normal end, 1 after an uncaught exception, n after `sys.exit(n)`, 128 + n after signal n. */
   | { readonly type: 'exit'; readonly exitCode: number }
-  /** The scan found violations and nothing ran. Each reads `line 3: import of 'os' is not allowed`. */
+  /** The scan found violations, so nothing ran. Example of a violation: `line 3: import of 'os' is not allowed`. */
   | { readonly type: 'violations'; readonly violations: readonly string[] }
   | { readonly type: 'timeout' }
-  /** A limit ended the run; `message` names the limit. */
+  /** A limit ended the run. The message names the limit. */
   | { readonly type: 'killed'; readonly message: string }
 
-/** An open sandbox. The number of concurrent runs is not limited here: the caller must bound it. */
+/** An open sandbox. The caller must limit the number of concurrent runs. */
 export interface Sandbox {
   readonly name: SandboxName
-  /** Version of each installed library by its import name; `python` for the interpreter. */
+  /** Version of each library by its import name. The key `python` has the version of the interpreter. */
   readonly libraries: Readonly<Record<string, string>>
   /**
    * Runs a job and emits its output while it runs.
    *
-   * Output beyond the limits is dropped, which the last line of the stream reports. If `signal` aborts, then every process of the run ends
-   * within a second.
+   * Output beyond the limits is dropped, and the last line of the stream reports that. If `signal` aborts, then every process of the run
+   * ends within a second.
    *
    * @param onStart Called when the run begins, after waiting for a slot.
    * @throws ServiceError `sandbox_lost` if the sandbox broke before the run ended (a retry may help), or `sandbox_unavailable` if it cannot
@@ -71,25 +69,25 @@ export interface SandboxStats {
 
 export type SandboxName = 'docker' | 'zygote' | 'wasm'
 
-/** A kind of sandbox on this machine, before it is opened. */
+/** A kind of sandbox that this machine may support. */
 export interface SandboxAdapter {
   readonly name: SandboxName
   /** Guarantees and their limits, as sentences for `sluice doctor` and the log. */
   readonly guarantees: readonly string[]
   /**
-   * Downloads and builds missing files. Does nothing if all exist.
+   * Downloads and builds the missing files. Does nothing if all files exist.
    *
    * @throws ServiceError `sandbox_unavailable` with the missing part and the remedy
    */
   prepare(onProgress: (fraction: number, message: string) => void, signal: AbortSignal): Promise<void>
-  /** Checks whether all files exist, without downloading or building. @throws ServiceError `sandbox_unavailable` with the missing part */
+  /** Throws unless all files exist. Does not download or build. @throws ServiceError `sandbox_unavailable` with the missing part */
   check(signal: AbortSignal): Promise<void>
   /** Opens the sandbox and runs a line of Python in it. @throws ServiceError `sandbox_unavailable` with the reason and the remedy */
   open(signal: AbortSignal): Promise<Sandbox>
 }
 
 /**
- * Converts errors of a sandbox's preparation.
+ * Converts errors that occur while a sandbox is prepared.
  *
  * @param what Subject of the error message.
  * @throws ServiceError `sandbox_unavailable` with the missing part in one line; the signal's reason

@@ -12,31 +12,31 @@ import { SECCOMP_PROFILE } from './seccomp.ts'
 import { AttachedStreams } from './streams.ts'
 
 /*
- * One container: one interpreter, one run.
+ * One container, which contains one interpreter and serves one run.
  *
- *   created → started → ready (reported by the supervisor) → running → ended → removed
- *      └─────────┴─────────┴── the stream closes, or the service removes it: the container ends with all its processes
+ *     created → started → ready (reported by the supervisor) → running → ended → removed
+ *        └─────────┴─────────┴── the stream closes, or the service removes it: the container ends with all its processes
  *
- * A ready container can take a job, and continues to load libraries until it has one.
+ * A ready container can take a job. Until it has a job, it continues to load libraries.
  *
  * The supervisor ends when the stream closes. A service that was killed therefore leaves no container behind.
  */
 
-/** Label of our containers, by which the leftovers of a killed service are found. The value is the process id of the service. */
+/** Label by which the leftover containers of a killed service are found. The value is the process id of the service. */
 export const LABEL = 'sluice.sandbox'
-/** Tolerated delay beyond the run's timeout, which the supervisor enforces. A later supervisor is considered broken. */
+/** The supervisor enforces the timeout of a run. If it reports no end within this time after the timeout, then it is considered broken. */
 const GRACE_MS = 2_000
-/** Maximum time to load the libraries that the program imports, before its timeout begins: a second of CPU, but many on a busy machine. */
+/** Maximum time to load the libraries that the program imports, before its timeout starts. Loading takes a second of CPU time. */
 const LOAD_MS_MAX = 60_000
 /** Time within which a supervisor must exit after its last message. */
 const END_MS_MAX = 2_000
 const REMOVE_MS_MAX = 10_000
-/** Memory of an interpreter before a run, in addition to the scratch space, which also counts as memory. */
+/** Memory limit for the interpreter itself. The limits for the program and for the scratch space, which is memory too, are added. */
 const WARM_BYTES = 256 * 1024 * 1024
 const SCRATCH_FILES_MAX = 8_192
 const NOBODY = 65_534
 const ERROR_CHARS_MAX = 2_000
-/** Paths hidden from a container. Otherwise they would reveal the machine's hardware, load, name and name server. */
+/** Paths hidden from a container, because they reveal the hardware, load, name and name server of the machine. */
 const MASKED = ['/sys', '/etc/hostname', '/etc/hosts', '/etc/resolv.conf', '/proc/cmdline', '/proc/partitions']
 const MASKED_IN_PROC = [
   'acpi',
@@ -58,7 +58,6 @@ const READ_ONLY = ['bus', 'fs', 'irq', 'sys', 'sysrq-trigger']
 
 export interface ContainerOptions {
   readonly image: string
-  /** Docker's name of the runtime; default: Docker's own default. */
   readonly runtime?: string | undefined
   readonly onProblem: (error: unknown) => void
 }
@@ -74,7 +73,7 @@ export class SandboxContainer implements PoolMember {
   #stream: Duplex | undefined
   #onEvent: (event: SandboxEvent) => void = () => {}
   #errors = ''
-  /** Whether the supervisor has sent its last message and is exiting. */
+  /** True after the last message of the supervisor, which then exits by itself. */
   #isEnding = false
   #removed: Promise<void> | undefined
 
@@ -82,7 +81,7 @@ export class SandboxContainer implements PoolMember {
     this.#container = container
     this.#onProblem = onProblem
     this.ended = this.#hasEnded.promise
-    // Prevents unhandled rejections if the container breaks while no call waits.
+    // Prevents unhandled rejections if the container breaks while no call waits for these promises.
     this.#isReady.promise.catch(() => {})
     this.#end.promise.catch(() => {})
   }
@@ -90,10 +89,10 @@ export class SandboxContainer implements PoolMember {
   /**
    * Starts a container and waits until it can take a job.
    *
-   * @throws ServiceError `sandbox_unavailable` if it ends before that; an error of the daemon; the abort reason
+   * @throws ServiceError `sandbox_unavailable` if the container ends first; an error of the daemon; the abort reason
    */
   static async start(docker: Docker, options: ContainerOptions, signal: AbortSignal): Promise<SandboxContainer> {
-    // The name is chosen here, so that a container can be removed even if its creation was interrupted.
+    // With a name chosen here, a container can be removed even if the response to its creation was lost.
     const name = newId('sluice-sandbox-', 16)
     const started = new SandboxContainer(docker.getContainer(name), options.onProblem)
     try {
@@ -123,7 +122,7 @@ export class SandboxContainer implements PoolMember {
     }
   }
 
-  /** Ends and removes the container. Never throws: a container that cannot be removed now is removed at the next start of a service. */
+  /** Ends and removes the container. Never throws. If the removal fails, then the next start of a service removes the container. */
   dispose(): Promise<void> {
     this.#removed ??= this.#remove().finally(() => this.#stream?.destroy())
     return this.#removed
@@ -131,7 +130,7 @@ export class SandboxContainer implements PoolMember {
 
   async #start(signal: AbortSignal): Promise<void> {
     const attached = { stream: true, hijack: true, stdin: true, stdout: true, stderr: true, abortSignal: signal }
-    // One socket serves both directions, despite its type.
+    // The type says read-only, but the socket serves both directions.
     const stream = (await this.#container.attach(attached)) as Duplex
     this.#stream = stream
     this.#listen(stream)
@@ -173,7 +172,7 @@ export class SandboxContainer implements PoolMember {
       failure = error
     })
     stream.on('close', () => this.#closed(failure))
-    // The daemon has closed its side. Without this a half-open socket would never close.
+    // The daemon has closed its side of the socket. Without this handler, the half-open socket would never close.
     stream.on('end', () => stream.destroy())
   }
 
@@ -195,7 +194,7 @@ export class SandboxContainer implements PoolMember {
     }
   }
 
-  /** Waits for a container that exits by itself, which saves the daemon a kill. Returns false on timeout. */
+  /** Waits until the container has exited and removed itself, which is cheaper than killing it. Returns false on timeout. */
   async #removesItself(): Promise<boolean> {
     const abortSignal = AbortSignal.timeout(END_MS_MAX)
     return await this.#container.wait({ condition: 'removed', abortSignal }).then(() => true, isGone)
@@ -218,10 +217,10 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
     WorkingDir: '/tmp',
     Hostname: 'sandbox',
     Labels: { [LABEL]: String(process.pid) },
-    // An empty network namespace as with 'none', but without the daemon process that sets it up: 0.1 s of CPU less.
+    // As with 'none', the network namespace is empty. Without the daemon process that sets up 'none', a start saves 0.1 s of CPU.
     NetworkDisabled: true,
     OpenStdin: true,
-    // The daemon closes standard input when the service is gone; then the supervisor exits.
+    // When the service is gone, the daemon closes standard input, and the supervisor exits.
     StdinOnce: true,
     AttachStdin: true,
     AttachStdout: true,
@@ -230,7 +229,6 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
   }
 }
 
-/** The host configuration of a container, with an option that the types of the library lack. */
 function hostConfig(runtime: string | undefined): Docker.HostConfig & { CgroupnsMode: string } {
   const memory = MEMORY_BYTES_MAX + SCRATCH_BYTES_MAX + WARM_BYTES
   const scratch = `rw,noexec,nosuid,nodev,size=${SCRATCH_BYTES_MAX},nr_inodes=${SCRATCH_FILES_MAX},uid=${NOBODY},gid=${NOBODY}`
@@ -247,12 +245,11 @@ function hostConfig(runtime: string | undefined): Docker.HostConfig & { Cgroupns
     MaskedPaths: [...MASKED, ...MASKED_IN_PROC.map((name) => `/proc/${name}`)],
     ReadonlyPaths: READ_ONLY.map((name) => `/proc/${name}`),
     Memory: memory,
-    // Equal to the memory limit: no swap.
+    // If equal to the memory limit, then the container cannot use swap.
     MemorySwap: memory,
     NanoCpus: 1_000_000_000,
-    // One more for the supervisor.
     PidsLimit: PROCESSES_MAX + 1,
-    // The kernel kills containers before the service's own processes.
+    // If memory runs out, then the kernel kills containers before the processes of the service.
     OomScoreAdj: 500,
     LogConfig: { Type: 'none', Config: {} },
   }

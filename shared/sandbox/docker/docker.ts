@@ -17,7 +17,7 @@ import { prepareImage, pullImage } from './image.ts'
 import { removeLeftovers } from './leftovers.ts'
 import { WarmPool } from './pool.ts'
 
-/** Maximum containers that wait for a run; about 150 MiB each. */
+/** Maximum containers that wait for a run. Each takes about 150 MiB. */
 const IDLE_MAX = 8
 const PING_MS_MAX = 5_000
 
@@ -34,13 +34,12 @@ export interface DockerOptions {
   readonly log: Log
   /** Docker's name of the runtime, such as `runsc`; default: Docker's own default. */
   readonly runtime?: string | undefined
-  /** An image built by deploy/sandbox-image.sh or deploy/sandbox.Dockerfile; default: an image is built here. */
+  /** An image built by deploy/sandbox-image.sh or deploy/sandbox.Dockerfile. If undefined, an image is built on this machine. */
   readonly image?: string | undefined
-  /** Default: DOCKER_HOST, or /var/run/docker.sock. */
+  /** Default: DOCKER_HOST, else /var/run/docker.sock. */
   readonly socketPath?: string | undefined
 }
 
-/** Sandboxes in single-use containers of a Docker daemon. */
 export function dockerAdapter(options: DockerOptions): SandboxAdapter {
   const docker = new Docker(options.socketPath === undefined ? {} : { socketPath: options.socketPath })
   return {
@@ -65,7 +64,6 @@ export function dockerAdapter(options: DockerOptions): SandboxAdapter {
   }
 }
 
-/** Prepares the image and returns its name. */
 async function prepared(
   docker: Docker,
   { directory, image, runtime }: DockerOptions,
@@ -97,7 +95,6 @@ async function checkDaemon(docker: Docker, runtime: string | undefined): Promise
   throw new ServiceError('sandbox_unavailable', message)
 }
 
-/** Converts errors of the daemon into advice for an operator. */
 async function explained<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
   try {
     return await work()

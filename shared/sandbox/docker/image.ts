@@ -9,10 +9,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { PrepareOptions } from '#shared/prepare/prepare.ts'
 import { INSIDE_DIRECTORY, prepareRoot } from '#shared/sandbox/root/root.ts'
 
-/** Share of the progress for the root file system; the rest is the import. */
 const ROOT_SHARE = 0.8
 const REPOSITORY = 'sluice-sandbox'
-/** Timeout of an import, which copies 400 MB, and of a pull, which downloads them. */
+/** Timeout of an import, which copies 400 MB, and of a pull, which downloads 400 MB. */
 const IMPORT_MS_MAX = 10 * 60_000
 
 export interface ImageOptions {
@@ -25,8 +24,8 @@ export interface ImageOptions {
 }
 
 /**
- * Ensures that the daemon has the image of this version, built from the root file system that the zygote also uses. No registry is
- * involved.
+ * Ensures that the daemon has the image of this version. The image is built from the root file system that the zygote also uses, so no
+ * registry is needed.
  *
  * @returns The image name, which changes with the contents
  * @throws ServiceError `sandbox_unavailable`; an error of the daemon; the abort reason
@@ -51,7 +50,7 @@ export async function prepareImage(docker: Docker, options: ImageOptions): Promi
 /**
  * Ensures that the daemon has an image that an operator built and named.
  *
- * @throws the daemon's error if the image is neither there nor in a registry; the abort reason if aborted
+ * @throws Error of the daemon if the image is neither on the machine nor in a registry; the abort reason if aborted
  */
 export async function pullImage(docker: Docker, name: string, options: ImageOptions): Promise<void> {
   const { onProgress, signal, checksOnly } = options
@@ -72,12 +71,12 @@ async function hasImage(docker: Docker, name: string): Promise<boolean> {
   }
 }
 
-/** Our code is part of the image, so the daemon may run on another machine. */
+/** Our code is copied into the image, because the daemon may run on another machine where mounting our folder is impossible. */
 async function importImage(docker: Docker, root: string, tag: string, signal: AbortSignal): Promise<void> {
   const abortSignal = AbortSignal.any([signal, AbortSignal.timeout(IMPORT_MS_MAX)])
   const names = await codeFiles(INSIDE_DIRECTORY)
   const owner = ['--numeric-owner', '--owner=0', '--group=0']
-  // Paths of the root begin with a dot. The flags S and H leave link targets unchanged.
+  // Names of code files do not begin with a dot, so only these are moved to opt/sandbox. The flags S and H exclude the targets of links.
   const move = '--transform=s,^\\([^./]\\),opt/sandbox/\\1,SH'
   const tar = spawn('tar', [...owner, move, '-cf', '-', '-C', root, '.', '-C', INSIDE_DIRECTORY, ...names], {
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -89,13 +88,13 @@ async function importImage(docker: Docker, root: string, tag: string, signal: Ab
   await followed(docker, answer)
   const [code] = await exited
   if (code !== 0) {
-    // A partial image would be used as a complete one at the next start.
+    // Without the removal, the next start would use a partial image as if it were complete.
     await docker.getImage(`${REPOSITORY}:${tag}`).remove()
     throw new ServiceError('sandbox_unavailable', `tar failed: ${(await problems).slice(-300)}`)
   }
 }
 
-/** Reads the daemon's progress to its end. @throws Error reported by the daemon */
+/** Waits until the daemon reports the end of an import or pull. @throws Error reported by the daemon */
 async function followed(docker: Docker, progress: NodeJS.ReadableStream): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>()
   docker.modem.followProgress(progress, (error) => (error ? reject(error) : resolve()))

@@ -2,16 +2,16 @@ import type Docker from 'dockerode'
 import type { Log } from '#shared/log/log.ts'
 import { LABEL } from './container.ts'
 
-/** Minimum age: a younger container may belong to another service that is about to start it. */
+/** Minimum age of a removed container. A younger one may belong to another service that is about to start it. */
 const LEFTOVER_SECONDS = 120
 const REMOVE_MS_MAX = 10_000
 
 /**
- * Removes containers of a killed service that were never started, or that ended without being removed. Running containers are left alone,
+ * Removes containers that a killed service has left: never started, or ended without being removed. Running containers are not removed,
  * because they end by themselves when their service is gone.
  *
  * @param olderThanSeconds Minimum age; default: two minutes.
- * @throws an error of the daemon if it does not list containers
+ * @throws Error of the daemon if it does not list containers
  */
 export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds = LEFTOVER_SECONDS): Promise<void> {
   const filters = { label: [LABEL], status: ['created', 'exited', 'dead'] }

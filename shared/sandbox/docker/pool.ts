@@ -2,32 +2,30 @@ import { backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /*
- * Pool of interpreters that are started in advance; each serves one run.
+ * Pool of interpreters that are started in advance. Each interpreter serves one run.
  *
- * The number of idle members adapts to the load. The pool starts with one. Each request that finds none adds one, and one is removed when
- * the longest-waiting member has waited for a minute.
+ * The number of idle members adapts to the load. The pool starts with one. Each request that finds none adds one. If the member that has
+ * waited longest has waited for a minute, then one member is removed.
  *
- *   starting → idle → taken
- *      ↓         ↓
- *      failed    lost (it ended by itself) → another starts
+ *     starting → idle → taken
+ *        ↓         ↓
+ *        failed    lost (it ended by itself) → another starts
  */
 
-/** Consecutive failed starts after which waiting callers get the error. */
+/** Number of consecutive failed starts after which waiting callers receive the error. */
 const FAILURES_MAX = 3
 const FAILED_START = { baseMs: 500, maxMs: 30_000 }
 const START_MS_MAX = 60_000
-/** Idle time that shows a surplus of members. */
+/** If the oldest idle member has waited for this time, then the pool has too many members. */
 const SURPLUS_MS = 60_000
 
 export interface PoolMember {
-  /** Resolves when the member has ended, for whatever reason. */
   readonly ended: Promise<void>
-  /** Ends the member. May be called twice. */
   dispose(): Promise<void>
 }
 
 export interface WarmPoolOptions<Member extends PoolMember> {
-  /** Starts a member that is ready to serve. If `signal` aborts, then nothing is left behind. */
+  /** Starts a member that is ready to serve. If `signal` aborts, then the function must clean up everything it has started. */
   readonly start: (signal: AbortSignal) => Promise<Member>
   readonly idleMax: number
   readonly startsMax: number
@@ -36,7 +34,6 @@ export interface WarmPoolOptions<Member extends PoolMember> {
 
 type Waiter<Member> = PromiseWithResolvers<Member>
 
-/** A reserve of started members. The owner must close it. */
 export class WarmPool<Member extends PoolMember> {
   readonly #options: WarmPoolOptions<Member>
   readonly #closing = new AbortController()
@@ -46,7 +43,7 @@ export class WarmPool<Member extends PoolMember> {
   readonly #ends = new Set<Promise<void>>()
   #wanted = 1
   #failures = 0
-  /** Error of repeated failed starts, which new callers get at once. */
+  /** Error after repeated failed starts. New callers receive this error at once. */
   #refusal: ServiceError | undefined
   #retry: NodeJS.Timeout | undefined
   readonly #surplus: NodeJS.Timeout
@@ -62,7 +59,7 @@ export class WarmPool<Member extends PoolMember> {
   }
 
   /**
-   * Takes a ready member, which the caller must dispose.
+   * Takes a ready member. The caller must dispose the member.
    *
    * @throws ServiceError `sandbox_unavailable` if starts keep failing; the signal's reason
    */
@@ -77,7 +74,6 @@ export class WarmPool<Member extends PoolMember> {
     return ready?.member ?? (await this.#until(waiter as Waiter<Member>, signal))
   }
 
-  /** Ends all members that were not taken, and all starts. May be called twice. */
   async close(): Promise<void> {
     const reason = new ServiceError('sandbox_unavailable', 'The sandbox is closed.')
     this.#closing.abort(reason)
@@ -97,7 +93,7 @@ export class WarmPool<Member extends PoolMember> {
 
   async #until(waiter: Waiter<Member>, signal: AbortSignal): Promise<Member> {
     const leave = () => {
-      // If the waiter was served at the same moment, then it keeps the member, and the caller disposes it.
+      // If the waiter received a member at the same moment, then the waiter keeps the member, and the caller disposes it.
       if (this.#waiters.delete(waiter)) waiter.reject(signal.reason)
     }
     signal.addEventListener('abort', leave, { once: true })
@@ -108,7 +104,7 @@ export class WarmPool<Member extends PoolMember> {
     }
   }
 
-  /** Starts the missing members. After a failure the retry timer does that. */
+  /** Starts the missing members. If a start has failed, then the retry timer calls this function later. */
   #fill(): void {
     const { startsMax } = this.#options
     if (this.#closing.signal.aborted || this.#retry !== undefined) return
@@ -146,8 +142,8 @@ export class WarmPool<Member extends PoolMember> {
   }
 
   /**
-   * Handles a member that ended while idle. This counts as a failed start: an image whose containers die after a second must not be started
-   * forever.
+   * Handles a member that ended while idle. The loss counts as a failed start. Otherwise the pool would forever start an image whose
+   * containers die after a second.
    */
   #lost(member: Member): void {
     const kept = this.#idle.filter((idle) => idle.member !== member)

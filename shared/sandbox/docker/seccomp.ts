@@ -1,16 +1,16 @@
 import { readFileSync } from 'node:fs'
 
 /*
- * System calls that a sandbox container may make: an allow-list in the format of Docker's `--security-opt seccomp=`. The list is for the
- * whole container. The program's process drops further rights before it starts (fork, exec, sockets).
+ * System calls that a sandbox container may make: an allow-list in the format of Docker's `--security-opt seccomp=`. The list applies to
+ * the whole container. The process of the program drops further rights before the program starts (fork, exec, sockets).
  *
- * Left out on purpose are namespaces, mounts, keys, tracing, other processes' memory, BPF, io_uring, performance counters and userfaultfd.
- * Also left out are kernel modules, clocks, host names, SysV IPC, file locks and all sockets, whose buffers are kernel memory. Asyncio
- * wakes up without a socket (asyncio_wakeup.py).
+ * Excluded on purpose are namespaces, mounts, keys, tracing, other processes' memory, BPF, io_uring, performance counters and userfaultfd.
+ * Also excluded are kernel modules, clocks, host names, SysV IPC, file locks and all sockets, whose buffers are kernel memory. Asyncio
+ * therefore wakes up without a socket (asyncio_wakeup.py).
  */
 
 const CALLS = new URL('../python/seccomp/calls.txt', import.meta.url)
-/** Additional calls of the container's first process, which starts, limits and ends the program. */
+/** Additional calls for the first process of the container, which starts, limits and ends the program. */
 const SUPERVISING = `
   capget capset execve fork kill pidfd_open pipe pipe2 seccomp setpgid setrlimit setsid sync_file_range tkill vfork`
 /** Flags of clone(2) that create a namespace. */
@@ -34,12 +34,11 @@ export const SECCOMP_PROFILE = JSON.stringify({
     { names: [...programCalls(), ...SUPERVISING.trim().split(/\s+/)], action: ALLOW },
     { names: ['clone'], action: ALLOW, args: [{ index: 0, value: CLONE_NEW, valueTwo: 0, op: 'SCMP_CMP_MASKED_EQ' }] },
     { names: ['ioctl'], action: ALLOW, args: [{ index: 1, value: TIOCSTI, op: 'SCMP_CMP_NE' }] },
-    // "Not implemented" makes glibc use the older calls, whose arguments a filter can inspect.
+    // With ENOSYS ("not implemented"), glibc falls back to older calls. A filter can inspect the arguments of the older calls.
     { names: ['clone3', 'openat2'], action: REFUSE, errnoRet: ENOSYS },
   ],
 })
 
-/** Calls that the program's own filter allows (calls.txt). ioctl has a separate rule. */
 function programCalls(): string[] {
   const [, allowed = ''] = readFileSync(CALLS, 'utf8').split(/^\[\w+\]$/m)
   return [...allowed.matchAll(/(\w+)=/g)].map(([, name]) => String(name)).filter((name) => name !== 'ioctl')

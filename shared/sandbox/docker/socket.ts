@@ -1,14 +1,13 @@
 import { stat } from 'node:fs/promises'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Socket of the daemon unless DOCKER_HOST is set. */
 const SOCKET = '/var/run/docker.sock'
 
 /**
- * Checks whether there may be a Docker daemon before its client library is loaded, which takes 50 MB.
+ * Checks whether a Docker daemon may exist. The check comes before the client library is loaded, because the library takes 50 MB.
  *
  * @param host DOCKER_HOST
- * @throws ServiceError `sandbox_unavailable` if there is none
+ * @throws ServiceError `sandbox_unavailable` if there is no daemon
  */
 export async function requireDockerSocket(host: string | undefined): Promise<void> {
   const isThere = Boolean(host) || (await stat(SOCKET).catch(() => undefined))?.isSocket()

@@ -1,4 +1,4 @@
-/** Maximum bytes after one header. A larger value means that the bytes are no header. */
+/** Maximum bytes of one part. A header with a larger number is invalid. */
 const PART_BYTES_MAX = 16 * 1024 * 1024
 const HEADER_BYTES = 8
 const STDERR = 2
@@ -8,16 +8,15 @@ const STDERR = 2
  *
  * Grammar (Docker Engine API, ContainerAttach): one byte of stream type, three zeros, four bytes of big-endian length, data.
  *
- * This replaces docker-modem's `demuxStream`, which recurses for each part: a program that writes byte by byte would overflow the worker's
- * stack.
+ * This replaces docker-modem's `demuxStream`, which recurses for each part. A program that writes byte by byte would overflow the stack of
+ * the worker.
  *
  * @param onPart Called with each piece; one part may arrive in several pieces
  */
 export class AttachedStreams {
   readonly #onPart: (stream: 'stdout' | 'stderr', bytes: Buffer) => void
-  /** Start of an incomplete header. */
+  /** Bytes of a header that has not arrived completely. */
   #header = Buffer.alloc(0)
-  /** Remaining bytes of the current part. */
   #left = 0
   #stream: 'stdout' | 'stderr' = 'stdout'
 
@@ -25,7 +24,6 @@ export class AttachedStreams {
     this.#onPart = onPart
   }
 
-  /** @throws Error if the bytes have no valid header */
   take(chunk: Buffer): void {
     for (let rest = chunk; rest.length > 0; ) {
       if (this.#left === 0) {

@@ -9,7 +9,7 @@ import { describePython, type Python, runPython } from '#shared/prepare/python.t
 const NEEDS = { purpose: 'The sandbox needs', needsPip: true, code: 'sandbox_unavailable' } as const
 const REQUIREMENTS = fileURLToPath(new URL('./requirements.txt', import.meta.url))
 const BUILD = fileURLToPath(new URL('./build_root.py', import.meta.url))
-/** Total size of the libraries' wheels on linux x86-64; only for the progress. */
+/** Total size of the libraries' wheels on Linux x86-64. Used only for the reported progress. */
 const PACKAGES_BYTES = 96_000_000
 const DOWNLOAD_SHARE = 0.6
 /** Timeout of the build; compiling takes a minute of CPU time. */
@@ -35,7 +35,7 @@ export async function buildRoot(built: string, workDir: string, options: RootBui
   return { tag: python.tag }
 }
 
-/** Each pip has its own directory, because a pip of a killed service may still be writing. */
+/** Each pip uses its own directory, because a pip of a killed service may still be writing to another. */
 async function install(python: Python, target: string, workDir: string, options: RootBuildOptions): Promise<void> {
   const { onProgress, signal } = options
   const message = `installing the sandbox's libraries (${PACKAGES_BYTES / 1e6} MB)`

@@ -9,14 +9,14 @@ import { buildRoot } from './build.ts'
 /*
  * The root file system of a sandbox: an interpreter and its libraries, and nothing else of this machine.
  *
- * The root is built once, without privileges, and does not depend on the files it was built from. The zygote binds it read-only; the docker
- * adapter builds its image from it. Our own code is bound to /opt/sandbox instead, so that a new version of the code needs no new root.
+ * The root is built once, without privileges, and does not refer to the files from which it was built. The zygote mounts the root
+ * read-only, and the Docker adapter builds its image from it. Our own code is mounted at /opt/sandbox, so new code needs no new root.
  */
 
 /** Files that determine the contents of a root. */
 const SOURCES = ['requirements.txt', 'build_root.py', 'libraries.py'] as const
 
-/** Our code that runs inside, visible at /opt/sandbox. */
+/** Our code that runs inside a sandbox. The sandbox sees it at /opt/sandbox. */
 export const INSIDE_DIRECTORY = fileURLToPath(new URL('../python/', import.meta.url))
 
 export const INSIDE_PYTHON = '/opt/python/bin/python3'
@@ -33,23 +33,23 @@ export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
   PYTHONPATH: '/opt/site',
   PYTHONUTF8: '1',
   PYTHONDONTWRITEBYTECODE: '1',
-  // Each run has one processor, so more threads would only compete.
+  // Each run has one processor, so more threads would only compete for it.
   OPENBLAS_NUM_THREADS: '1',
   OMP_NUM_THREADS: '1',
-  // By default each thread reserves 64 MiB of address space, and eight threads would reach the limit.
+  // By default, malloc reserves 64 MiB of address space per thread. Eight threads would reach the limit of the run.
   MALLOC_ARENA_MAX: '2',
 }
 
 export interface SandboxRoot {
   readonly directory: string
-  /** Identifies the contents: another root has another tag. */
+  /** Identifies the contents: roots with different contents have different tags. */
   readonly tag: string
 }
 
 /**
  * Ensures that there is a root below `parent`, and returns it. Downloads about 100 MB and stores 400 MB.
  *
- * Does nothing if the root exists. Concurrent calls, also of several processes, share the work. May be interrupted at any time.
+ * Does nothing if the root exists. Concurrent calls, also of other processes, wait for one build. A build may be interrupted at any time.
  *
  * @throws ServiceError `sandbox_unavailable` with the missing part in one line (Python, pip, the network), or the abort reason
  */

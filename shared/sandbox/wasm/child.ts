@@ -7,16 +7,15 @@ const CODE = ['./inside/', '../limits.ts', '../../../package.json'].map((path) =
   fileURLToPath(new URL(path, import.meta.url)),
 )
 
-/** A confined process with frames on its standard input and output. */
 export type ConfinedChild = ChildProcessByStdio<Writable, Readable, Readable>
 
 /**
- * Starts the process around the interpreters. Code that escapes from WebAssembly finds no variable of the service and only the files named
- * here. The process cannot write files, start processes or call `eval`.
+ * Starts the confined process, in which the interpreters run. Code that escapes from WebAssembly finds no variable of the service and can
+ * read only the files named here. The process cannot write files, start processes or call `eval`.
  *
- * The process ends when its standard input closes, and therefore with this process.
+ * The process ends when its standard input closes, so it does not outlive the service.
  *
- * @param readable Files and directories that it may read.
+ * @param readable Files and directories that the process may read.
  */
 export function spawnConfined(args: readonly string[], readable: readonly string[]): ConfinedChild {
   return spawn(process.execPath, [...confine([...CODE, ...readable]), MAIN, ...args], {
@@ -26,7 +25,7 @@ export function spawnConfined(args: readonly string[], readable: readonly string
   })
 }
 
-/** Node's options for a process that may only read the given paths and compute. */
+/** Returns Node's options for a process that may only compute and read the given paths. */
 export function confine(readable: readonly string[]): string[] {
   const files = readable.map((path) => `--allow-fs-read=${path}`)
   const language = ['--disallow-code-generation-from-strings', '--disable-proto=delete']

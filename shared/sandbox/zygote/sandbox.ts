@@ -6,33 +6,31 @@ import type { Sandbox, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from
 import { type ZygoteParts, ZygoteProcess } from './process.ts'
 
 /*
- * The zygotes of one sandbox. A zygote is a warm Python interpreter that forks a process for each run. New runs use the current zygote;
- * retired zygotes finish their runs.
+ * The zygotes of one sandbox. A zygote is a Python interpreter with loaded libraries that forks a process for each run. New runs use the
+ * current zygote; retired zygotes finish their runs.
  *
- *   starting → current → retired (after 500 runs or ten minutes, when the next one is ready) → stopped
- *      ↓          ↓
- *    failed      died
+ *     starting → current → retired (after 500 runs or ten minutes, when the next one is ready) → stopped
+ *        ↓          ↓
+ *      failed      died
  *
- * If a start fails or a zygote dies, then the next run starts another one after a growing delay. The first loss starts another one at once.
+ * If a start fails or a zygote dies, then the next run starts another one, after a growing delay. The first loss starts another one at
+ * once.
  */
 
-/** Runs of one zygote share its memory layout. Replacing the zygote makes knowledge about the layout useless soon. */
+/** All runs of one zygote have the same memory layout. Replacing the zygote limits the use of knowledge about the layout. */
 const RUNS_MAX = 500
 const AGE_MS_MAX = 10 * 60_000
 const RESTART = { baseMs: 250, maxMs: 30_000 }
-/** Lifetime after which a zygote's death is not blamed on its start. */
+/** If a zygote dies after this time, then its death does not count as a failed start. */
 const STABLE_MS = 60_000
 
 export interface ZygoteSandboxOptions {
   readonly parts: ZygoteParts
   readonly log: Log
-  /** Runs after which a zygote is replaced; default: 500. */
   readonly runsMax?: number | undefined
-  /** Age at which a zygote is replaced by the next run; default: ten minutes. */
   readonly ageMsMax?: number | undefined
 }
 
-/** Runs code in forks of one warm interpreter. */
 export class ZygoteSandbox implements Sandbox {
   readonly name = 'zygote'
   readonly #options: ZygoteSandboxOptions
@@ -94,7 +92,7 @@ export class ZygoteSandbox implements Sandbox {
     return zygote.runs >= runsMax || performance.now() - zygote.startedMs > ageMsMax
   }
 
-  /** Two zygotes are alive until the new one can fork; until then runs use the old one. */
+  /** Starts another zygote. Runs use the old one until the new one can fork, so two are alive for a moment. */
   #replace(old: ZygoteProcess): void {
     if (old !== this.#current || this.#starting || performance.now() < this.#notBeforeMs) return
     this.#start().then(
@@ -116,7 +114,7 @@ export class ZygoteSandbox implements Sandbox {
     return await abortable(this.#start(), signal)
   }
 
-  /** Runs one start at a time; concurrent callers share it. */
+  /** Runs one start at a time. Concurrent callers wait for the same start. */
   #start(): Promise<ZygoteProcess> {
     this.#starting ??= this.#startOne().finally(() => {
       this.#starting = undefined
@@ -146,7 +144,7 @@ export class ZygoteSandbox implements Sandbox {
     if (msSince(zygote.startedMs) > STABLE_MS) this.#failures = 0
     const { log } = this.#options
     log.warn({ pid: zygote.pid, stderr: zygote.errors }, 'sandbox zygote exited unexpectedly')
-    // After the first loss, restart at once: a retry of the lost run finds a warm interpreter.
+    // After the first loss, another zygote is started at once, so that a retry of the lost run finds one.
     if (this.#failures === 0)
       this.#start().catch((error: unknown) => log.warn({ err: error }, 'sandbox zygote could not be started'))
     this.#pause()

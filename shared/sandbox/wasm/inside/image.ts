@@ -1,17 +1,18 @@
 import type { Interpreter } from './interpreter.ts'
 
 /*
- * The image of a warmed interpreter: its memory without the zero parts, about a quarter of it, since new memory is zero anyway.
+ * The image of an interpreter with loaded libraries: its memory without zeros, because new memory is zero anyway. About a quarter of the
+ * memory is stored.
  */
 
-/** Unit in which memory is compared with zero: the page size of most processors. */
+/** Zeros are searched in units of this size, the page size of most processors. */
 const PIECE_BYTES = 4_096
-/** Minimum length of zeros between two segments; shorter gaps are included in a segment. */
+/** Minimum length of zeros between two segments. Shorter zeros are stored as part of a segment. */
 const ZEROS_MIN = 16 * PIECE_BYTES
 
 /**
- * Free memory of an image, as zeros that need no space. Otherwise the guest's allocator would grow the memory in steps of 128 KiB. Each
- * step triggers garbage collection, because the engine sees a new buffer of about 100 MB.
+ * Free memory that is added to an image as zeros, which need no space in the file. Otherwise the guest's allocator would grow the memory in
+ * steps of 128 KiB. Each step triggers garbage collection, because the engine sees a new buffer of about 100 MB.
  */
 export const HEADROOM_BYTES = 256 * 1024 * 1024
 

@@ -19,15 +19,14 @@ const LOCAL_BYTES = 30
 const DEFLATED = 8
 
 /*
- * One CPython in one WebAssembly memory, either newly started for warming or restored from an image. Calls run in the calling thread and
- * block it.
+ * One CPython in one WebAssembly memory, either newly started or restored from an image. Calls run in the calling thread and block it.
  *
- * An image is the whole memory between two calls, when the stack is empty. State outside the memory is recreated: the initial descriptors
- * have the same numbers, and there are no others.
+ * An image is the whole memory between two calls, when the stack is empty. State outside the memory is created again: the initial
+ * descriptors have the same numbers, and there are no others.
  */
 
 const LIBRARY = '/usr/local/lib/python315.zip'
-/** Matplotlib searches for its data next to its code, which is in the archive, so this path is below a file. */
+/** Matplotlib searches for its data next to its code. The code is in an archive, so this path leads through a file. */
 const PLOT_DATA = `${LIBRARY}/matplotlib/mpl-data`
 const CHANNEL = '/dev/channel'
 /** Maximum files and directories that a run may create. */
@@ -36,27 +35,26 @@ const VARIABLES = {
   HOME: '/tmp',
   TMPDIR: '/tmp',
   MPLCONFIGDIR: '/tmp/.matplotlib',
-  // The library contains the time zones.
+  // Empty, because the library itself contains the time zones.
   PYTHONTZPATH: '',
 }
-/** Result of the import by which a guest can call its host. Such calls are not supported. */
+/** Result of the import by which a guest calls a function of its host. Such calls are not supported. */
 const NO_HOST = -1
 
 /** Directory of our own Python files in the guest. */
 export const SOURCES = '/sandbox'
 
-/** Data that all interpreters read; shared by threads. */
+/** Data that all interpreters read. Threads share the memory of the data. */
 export interface Library {
-  /** Python's standard library and the packages for callers (numpy, pandas and others): a zip archive that Python reads itself. */
+  /** A zip archive that Python reads itself: the standard library and the packages for programs, such as numpy and pandas. */
   readonly python: Uint8Array
   /** Fonts and styles of matplotlib: a zip archive. */
   readonly plotData: Uint8Array
   readonly font: Uint8Array
-  /** Our own files by name. */
   readonly sources: Readonly<Record<string, Uint8Array>>
 }
 
-/** The guest's descriptors that are not files: 0, 1, 2, and the channel to its supervisor. */
+/** The guest's descriptors that are not files: 0, 1, 2, and the channel to the supervisor. */
 export interface Streams {
   /** Fills a buffer with the next input and returns the number of bytes. */
   readonly stdin: (target: Uint8Array) => number
@@ -81,7 +79,6 @@ export class Interpreter {
   readonly #exports: Exports
   readonly #descriptors: Descriptors
 
-  /** @throws Error if there is not enough memory */
   constructor(module: Module, library: Library, streams: Streams) {
     const memory = new GuestMemory()
     this.#descriptors = new Descriptors(openDescriptors(library, streams), OPEN_FILES_MAX)
@@ -91,7 +88,7 @@ export class Interpreter {
     memory.attach(this.#exports.memory)
   }
 
-  /** Restores an image into a new memory, whose module has no data of its own. */
+  /** Copies an image into a new memory. The module must not contain initial data. */
   restore({ bytes, segments, pages }: Image): void {
     const { memory } = this.#exports
     memory.grow(pages - memory.buffer.byteLength / PAGE_BYTES)
@@ -104,7 +101,7 @@ export class Interpreter {
   }
 
   /**
-   * Runs source in the interpreter's main module, which keeps its names for the next call.
+   * Runs source code in the interpreter's main module. Names that the code defines remain defined for the next call.
    *
    * @returns The exit status: 1 after an uncaught exception, which was printed
    * @throws GuestExit if the guest ended its process, WebAssembly.RuntimeError if it crashed, RangeError if its stack overflowed
@@ -117,7 +114,7 @@ export class Interpreter {
     return this.#exports.turn(address, bytes.length) & 0xff
   }
 
-  /** The memory itself, not a copy. @throws Error if a file is open, because it would be missing after a restore */
+  /** Returns the memory itself, not a copy. @throws Error if a file is open, because a restored interpreter would lack the file */
   image(): Uint8Array<ArrayBuffer> {
     const { files } = this.#descriptors
     if (files > 0) throw new Error(`the warmed interpreter holds ${files} files open`)
@@ -126,8 +123,8 @@ export class Interpreter {
 }
 
 /**
- * Descriptors 0 to 5. The guest's library treats all from 3 on as directories, up to the first that is none. The channel is 3, as in the
- * other sandboxes, and has a name like a directory but no entries.
+ * Creates descriptors 0 to 5. The guest's library treats the descriptors from 3 up to the first non-directory as initial directories. The
+ * channel is 3, as in the other sandboxes, so it has a name like a directory, but no entries.
  */
 function openDescriptors(library: Library, streams: Streams): Descriptor[] {
   const directory = (preopen: string, node: Directory): Descriptor => ({
@@ -170,15 +167,14 @@ function place(root: Directory, path: string, file: StoredFile): void {
 }
 
 interface ZipEntry {
-  /** Parts are separated by `/`. */
   readonly name: string
   readonly size: number
-  /** Unpacks the file at each call. */
+  /** Each call unpacks the file again. */
   readonly load: () => Uint8Array
 }
 
 /**
- * Lists the files of a zip archive in memory (PKWARE APPNOTE 6.3). Only for archives with a known digest: the contents are trusted, and
+ * Lists the files of a zip archive in memory (PKWARE APPNOTE 6.3). Accepts only archives with a known digest: the contents are trusted, and
  * unused features (zip64, encryption) are not supported.
  */
 function listZip(archive: Uint8Array): ZipEntry[] {
@@ -209,7 +205,7 @@ function findEnd(bytes: Buffer): number {
 }
 
 function unpack(bytes: Buffer, entry: { method: number; packed: number; local: number }): Uint8Array {
-  // The lengths before the data may differ from those in the directory.
+  // The lengths before the data may differ from the lengths in the archive's directory.
   const start = entry.local + LOCAL_BYTES + bytes.readUInt16LE(entry.local + 26) + bytes.readUInt16LE(entry.local + 28)
   const data = bytes.subarray(start, start + entry.packed)
   return entry.method === DEFLATED ? inflateRawSync(data) : data
@@ -218,10 +214,10 @@ function unpack(bytes: Buffer, entry: { method: number; packed: number; local: n
 type Call = (...args: never[]) => unknown
 
 /**
- * WASI preview 1 for one guest, implemented on JavaScript memory: the calls by name, each returning an errno.
+ * WASI preview 1 for one guest, implemented on JavaScript memory. Returns the calls by name; each call returns an errno.
  *
- * `node:wasi` is not used, since its documentation rules out untrusted code. No call here opens a file, a socket or a process of the host,
- * so no argument of the guest can name one.
+ * `node:wasi` is not used, because its documentation warns against untrusted code. No call here opens a file, a socket or a process of the
+ * host, so no argument of the guest can name one.
  */
 export function wasiCalls(
   memory: GuestMemory,

@@ -6,13 +6,12 @@
 const HEADER_BYTES = 8
 const SECTION = { custom: 0, memory: 5, data: 11 } as const
 
-/** Bytes of a WebAssembly memory page. */
 export const PAGE_BYTES = 65_536
 
 /**
- * A copy of a module whose only memory cannot grow beyond `pagesMax`. Beyond it `memory.grow` fails, and therefore the guest's `malloc`.
+ * Returns a copy of a module whose only memory cannot grow beyond `pagesMax`. At the limit, `memory.grow` and the guest's `malloc` fail.
  *
- * @param isRestored Whether an image will fill the memory; then the initial data is left out.
+ * @param isRestored Whether an image will fill the memory. The module's initial data is then omitted.
  */
 export function limitModule(module: Uint8Array, pagesMax: number, isRestored: boolean): Uint8Array<ArrayBuffer> {
   const parts: Uint8Array[] = [module.subarray(0, HEADER_BYTES)]
@@ -20,7 +19,7 @@ export function limitModule(module: Uint8Array, pagesMax: number, isRestored: bo
     const id = module[at]
     const [bytes, body] = readNumber(module, at + 1)
     if (id === SECTION.memory) parts.push(memorySection(module, body, pagesMax))
-    // Names are for debuggers: 14 MB that the engine would keep in memory.
+    // Custom sections contain 14 MB of names for debuggers, which the engine would keep in memory.
     else if (id !== SECTION.custom && !(isRestored && id === SECTION.data))
       parts.push(module.subarray(at, body + bytes))
     at = body + bytes

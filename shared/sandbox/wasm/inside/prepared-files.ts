@@ -2,7 +2,6 @@ import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Library } from './interpreter.ts'
 
-/** File names in the library's directory, which shared/sandbox/wasm/files.ts fills. */
 export const LIBRARY_FILES = {
   module: 'python.wasm',
   python: 'python-stdlib.zip',
@@ -17,7 +16,6 @@ export async function readLibrary(directory: string, sources: Library['sources']
   return { python: await read(python), plotData: await read(plotData), font: await read(font), sources }
 }
 
-/** Reads a file into memory that threads share instead of copying. */
 export async function readShared(file: string): Promise<Uint8Array> {
   await using handle = await open(file)
   const { size } = await handle.stat()

@@ -13,17 +13,17 @@ import { readWorkerCode } from './worker-code.ts'
 /*
  * Runs programs for the service.
  *
- * Frames from the service, each with its run: `J` a job (JSON), `C` cancel.
+ * Frames from the service, each with the number of a run: `J` starts a job (JSON), `C` cancels the run.
  *
  * Frames to the service:
  *
- * 1. `I`: number of idle interpreters (JSON). The first one reports that the process is ready.
- * 2. `R` with its run: contains a frame of that run's supervisor (grammar in shared/sandbox/python/supervise/frames.py: `O`, `E`, `P`, and
+ * 1. `I`: number of idle interpreters (JSON). The first frame of this type reports that the process is ready.
+ * 2. `R` with a run: contains a frame of that run's supervisor (grammar in shared/sandbox/python/supervise/frames.py: `O`, `E`, `P`, and
  *    last `X`).
- * 3. `L` with its run: the run was lost or cancelled.
+ * 3. `L` with a run: the run was lost or cancelled.
  */
 
-/** Maximum bytes of a job: its code and its files in base64 (`RUN_FILES_BYTES_MAX`). */
+/** Maximum bytes of a job, which consists of code and of files in base64 (`RUN_FILES_BYTES_MAX`). */
 const JOB_BYTES_MAX = 24 << 20
 const PART_TYPES = { stdout: 'O', stderr: 'E', plot: 'P' } as const
 
@@ -63,7 +63,6 @@ class Server {
     else void this.#run(run, JSON.parse(rest.toString()) as ThreadJob)
   }
 
-  /** Restores interpreters, one after the other, until enough are idle. */
   fill(): Promise<void> {
     this.#filling ??= this.#fillOnce().finally(() => {
       this.#filling = undefined
@@ -94,7 +93,7 @@ class Server {
       process.stdout.write(encodeRunFrame('L', run, Buffer.from((error as Error).message)))
     }
     this.#running.delete(run)
-    // A failure shows at the next run, which then starts its own interpreter.
+    // If this fails, then the next run reports the failure, because it starts its own interpreter.
     await this.fill().catch(() => {})
   }
 

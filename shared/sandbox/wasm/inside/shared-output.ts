@@ -1,15 +1,14 @@
 /*
- * Output of a run, shared between the interpreter's thread and the main thread. The output remains available if the thread is terminated
- * within a loop. A program that writes endlessly fills the buffer and no more memory.
+ * Output of a run, in memory that the interpreter's thread shares with the main thread. The output remains available if the thread is
+ * terminated. A program that writes endlessly fills the buffer and uses no more memory.
  */
 
 const [WRITTEN, IS_NOTIFIED] = [0, 1]
-/** Header: two numbers of 4 bytes, then one of 8 for the total bytes written, including dropped ones. */
+/** The header has two numbers of 4 bytes, and one number of 8 bytes that counts all written bytes, including dropped ones. */
 const HEADER_BYTES = 16
-/** Maximum spare buffers: two for each of the 32 runs that may end at the same time. */
+/** Maximum unused buffers. At most 32 runs may end at the same time, and each run has two buffers. */
 const SPARE_MAX = 64
 
-/** Written by one thread, read by another. `buffer` is the shared memory. */
 export class SharedOutput {
   readonly buffer: SharedArrayBuffer
   readonly #state: Int32Array
@@ -17,7 +16,6 @@ export class SharedOutput {
   readonly #bytes: Uint8Array
   #taken = 0
 
-  /** @param buffer A buffer of {@link makeOutputBuffer}. */
   constructor(buffer: SharedArrayBuffer) {
     this.buffer = buffer
     this.#state = new Int32Array(buffer, 0, 2)
@@ -25,10 +23,10 @@ export class SharedOutput {
     this.#bytes = new Uint8Array(buffer, HEADER_BYTES)
   }
 
-  /** Adds bytes as long as there is space. Returns true if the reader must be notified, that is, was not notified since its last read. */
+  /** Adds bytes while there is space. Returns true if the reader must be notified, because it was not notified since its last read. */
   write(bytes: Uint8Array): boolean {
     const written = this.#state[WRITTEN] as number
-    // After the first dropped byte nothing is added any more, even if it would fit.
+    // After the first dropped byte, all further bytes are dropped too. Otherwise the output would have a gap.
     const room = this.total > this.#bytes.length ? 0 : this.#bytes.length - written
     const part = bytes.subarray(0, wholeCharacters(bytes, room))
     this.#bytes.set(part, written)
@@ -51,7 +49,7 @@ export class SharedOutput {
   }
 }
 
-/** Up to `count` bytes, without splitting a UTF-8 character. */
+/** Returns the number of bytes, at most `count`, that do not split a UTF-8 character. */
 function wholeCharacters(bytes: Uint8Array, count: number): number {
   let whole = Math.min(count, bytes.length)
   while (whole > 0 && ((bytes[whole] ?? 0) & 0xc0) === 0x80) whole--
@@ -63,8 +61,8 @@ export function makeOutputBuffer(bytes: number): SharedArrayBuffer {
 }
 
 /**
- * Pool of buffers for reuse. Each has 1 MiB outside the heap. The garbage collector does not count that memory, so hundreds of unused
- * buffers would accumulate.
+ * Pool of buffers for reuse. Each buffer has 1 MiB outside the heap. The garbage collector does not count that memory, so hundreds of
+ * unused buffers would accumulate.
  */
 export class OutputBuffers {
   readonly #bytes: number
@@ -78,7 +76,6 @@ export class OutputBuffers {
     return this.#spare.pop() ?? makeOutputBuffer(this.#bytes)
   }
 
-  /** Returns a buffer whose writer has ended and whose reader has read everything. */
   giveBack(buffer: SharedArrayBuffer): void {
     new Uint8Array(buffer).fill(0)
     if (this.#spare.length < SPARE_MAX) this.#spare.push(buffer)

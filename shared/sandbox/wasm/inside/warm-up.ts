@@ -8,19 +8,17 @@ import { Interpreter, type Library, SOURCES } from './interpreter.ts'
 import { limitModule, PAGE_BYTES } from './module.ts'
 import { LIBRARY_FILES, readLibrary } from './prepared-files.ts'
 
-/** Maximum memory, far more than warming needs. */
 const PAGES_MAX = 1024 ** 3 / PAGE_BYTES
 const CHUNK_BYTES = 1 << 20
 const VERSIONS_BYTES_MAX = 1 << 16
 
 export interface ImageFacts {
-  /** Version of each library, and of `python`. */
   readonly libraries: Readonly<Record<string, string>>
   readonly segments: ReadonlyArray<readonly [address: number, length: number]>
   readonly pages: number
 }
 
-/** Warms an interpreter and writes it to standard output: frames `M` with its memory in order, then one `L` with its facts. */
+/** Writes an interpreter with loaded libraries to standard output: frames `M` with its memory in order, then a frame `L` with its facts. */
 export async function warmUp(libraryDir: string, sourcesDir: string): Promise<void> {
   const library = await readLibrary(libraryDir, await readSources(sourcesDir))
   const module = await compile(limitModule(await readFile(join(libraryDir, LIBRARY_FILES.module)), PAGES_MAX, false))

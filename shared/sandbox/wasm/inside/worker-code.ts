@@ -2,8 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { stripTypeScriptTypes } from 'node:module'
 
 /*
- * Strips the types of the worker's modules once. Each run has a thread of its own, and Node would otherwise strip them for each thread: 80
- * ms of CPU time.
+ * Strips the types of the worker's modules once. Node would otherwise strip them for the thread of each run, which takes 80 ms of CPU time.
  */
 
 const OTHERS = [new URL('../../limits.ts', import.meta.url)]
@@ -17,7 +16,7 @@ export function readWorkerCode(): WorkerCode {
   return Object.fromEntries(urls.map((url) => [url.href, stripTypeScriptTypes(readFileSync(url, 'utf8'))]))
 }
 
-/** First code of a thread: registers the stripped modules with Node, and imports the worker. */
+/** The first code of a thread: registers the stripped modules with Node, and imports the worker. */
 export const WORKER_START = `
 const { registerHooks } = require('node:module')
 const { code } = require('node:worker_threads').workerData

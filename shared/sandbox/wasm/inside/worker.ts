@@ -6,8 +6,8 @@ import { SharedOutput } from './shared-output.ts'
 import { GuestExit } from './wasi/abi.ts'
 
 /*
- * The thread of one run: restores an interpreter, reports that it is ready, waits for a program, runs it and reports its end. The thread is
- * blocked while the program runs; only its termination interrupts that.
+ * The thread of one run: restores an interpreter, reports that it is ready, waits for a program, runs it and reports its end. The program
+ * blocks the thread, so only terminating the thread interrupts the program.
  */
 
 const { module, library, image, output } = workerData as ThreadData
@@ -41,7 +41,7 @@ function runToEnd(): number {
     return interpreter.run('raise SystemExit(wasm_main.run())')
   } catch (error) {
     if (error instanceof GuestExit) return error.status
-    // Equivalent of a fatal signal: an access out of bounds, a stack overflow, an abort.
+    // The crash is reported like a fatal signal. Examples: an access out of bounds, a stack overflow, an abort.
     stderr.write(Buffer.from(`Fatal error: the interpreter crashed: ${(error as Error).message}\n`))
     return 139
   }

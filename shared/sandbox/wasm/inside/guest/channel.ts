@@ -4,10 +4,10 @@ import { FrameReader } from '#shared/sandbox/wasm/inside/frames.ts'
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
 /**
- * The supervisor's end of the channel to which the guest writes: one verdict, then plots.
+ * The supervisor's end of the channel to which the guest writes: first one verdict of the scan, then plots.
  *
- * Both our own code in the guest and the hostile program can write to it. Only the first verdict counts, which was written before the
- * program started. A plot must be a PNG within the limits. After an invalid frame all further bytes are ignored.
+ * Both our own code in the guest and the hostile program can write to the channel. Only the first verdict counts, because our code writes
+ * it before the program starts. A plot must be a PNG within the limits. After an invalid frame, all further bytes are ignored.
  */
 export class GuestChannel {
   readonly #reader = new FrameReader(PLOT_BYTES_MAX)
@@ -26,7 +26,7 @@ export class GuestChannel {
     return this.#violations
   }
 
-  /** Adds bytes of the guest, which may change after the call. */
+  /** Adds bytes of the guest. The bytes are copied, because the guest may change them after the call. */
   write(bytes: Uint8Array): void {
     if (this.#isBroken) return
     try {
@@ -51,7 +51,7 @@ export class GuestChannel {
   }
 }
 
-/** Trusted, because our code writes it before the program starts. */
+/** Parses without validation, because our own code writes the verdict before the program starts. */
 function readVerdict(payload: Buffer): string[] {
   return (JSON.parse(payload.toString()) as { violations: string[] }).violations
 }

@@ -1,25 +1,26 @@
 import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
 import { WasiError } from '#shared/sandbox/wasm/inside/wasi/abi.ts'
 
-/** Maximum buffers of one read or write. */
+/** Maximum number of buffers in one read or write. */
 const BUFFERS_MAX = 1_024
 const PATH_BYTES_MAX = 4_096
 
 /**
  * The guest's memory with checked addresses.
  *
- * Addresses and lengths come from hostile code. An invalid address is errno `fault` for the guest and never an exception of ours.
+ * Addresses and lengths come from hostile code. An invalid address returns errno `fault` to the guest and never causes an exception
+ * outside.
  */
 export class GuestMemory {
   #memory: Memory | undefined
   #view = new DataView(new ArrayBuffer(0))
 
-  /** Called after instantiation: the memory does not exist before the imports, which need this object. */
+  /** Called after instantiation, because the imports need this object before the memory exists. */
   attach(memory: Memory): void {
     this.#memory = memory
   }
 
-  /** The bytes themselves, not a copy. Valid until the guest runs again, because growth moves the memory. */
+  /** Returns the memory itself, not a copy. Valid until the guest runs again, because growth replaces the buffer. */
   bytes(address: number, length: number): Uint8Array<ArrayBuffer> {
     const start = address >>> 0
     return new Uint8Array(this.#at(start, length >>> 0).buffer as ArrayBuffer, start, length >>> 0)
@@ -71,7 +72,7 @@ export class GuestMemory {
   }
 
   #at(address: number, length: number): DataView {
-    // Growth replaces the memory's buffer and detaches the old one.
+    // When the memory grows, its buffer is replaced and the old one is detached.
     if (this.#memory && this.#view.buffer !== this.#memory.buffer) this.#view = new DataView(this.#memory.buffer)
     if (address + length > this.#view.byteLength) throw new WasiError('fault')
     return this.#view

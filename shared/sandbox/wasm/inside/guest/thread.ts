@@ -5,9 +5,9 @@ import type { Image, Library } from '#shared/sandbox/wasm/inside/interpreter.ts'
 import { OutputBuffers, SharedOutput } from '#shared/sandbox/wasm/inside/shared-output.ts'
 import { WORKER_START, type WorkerCode } from '#shared/sandbox/wasm/inside/worker-code.ts'
 
-/** Stack size for WebAssembly. Python counts its own depth and must reach its limit first. */
+/** Stack size for WebAssembly. Python counts its own recursion depth and must reach its limit before the stack is full. */
 const STACK_MB = 32
-/** Heap size of a thread for JavaScript objects: files, descriptors. The interpreter's memory and file contents are outside the heap. */
+/** Heap size of a thread for JavaScript objects. The interpreter's memory and the contents of files are outside the heap. */
 const HEAP_MB = 64
 
 const BUFFERS = new OutputBuffers(OUTPUT_BYTES_MAX)
@@ -37,13 +37,12 @@ export type ThreadMessage =
   | { readonly type: 'plot'; readonly png: Uint8Array }
   | { readonly type: 'end'; readonly end: ThreadEnd }
 
-/** The end of a run in the form of a supervisor (shared/sandbox/channel.ts). */
+/** The end of a run, in the form in which a supervisor reports it (shared/sandbox/channel.ts). */
 export type ThreadEnd =
   | { readonly type: 'exit'; readonly exit_code: number }
   | { readonly type: 'violations'; readonly violations: readonly string[] }
   | { readonly type: 'timeout' }
 
-/** Called with each piece of output while the program runs. */
 export type OnPart = (type: 'stdout' | 'stderr' | 'plot', bytes: Uint8Array) => void
 
 export class GuestThread {
@@ -54,7 +53,6 @@ export class GuestThread {
   }
   readonly #end = Promise.withResolvers<ThreadEnd>()
   #onPart: OnPart = () => {}
-  /** Resolves when the interpreter is restored; rejects if that fails. */
   readonly ready: Promise<void>
 
   constructor(prepared: Prepared) {
@@ -75,21 +73,21 @@ export class GuestThread {
       ready.reject(error)
       this.#end.reject(error)
     }
-    // Prevents unhandled rejections, because callers may wait for only one of them.
+    // Prevents unhandled rejections, because a caller may wait for only one of the two promises.
     ready.promise.catch(() => {})
     this.#end.promise.catch(() => {})
     this.#worker.on('error', lost)
     this.#worker.on('exit', (code) => lost(new Error(`the thread ended with ${code}`)))
   }
 
-  /** Runs a program; may be called once. All output was emitted when this resolves. @throws Error if the thread is lost */
+  /** Runs a program. May be called once. When the promise resolves, all output was emitted. @throws Error if the thread is lost */
   async run(job: ThreadJob, onPart: OnPart): Promise<ThreadEnd> {
     this.#onPart = onPart
     const timer = setTimeout(() => this.#end.resolve({ type: 'timeout' }), job.timeoutMs)
     this.#worker.postMessage(job)
     const end = await this.#end.promise.finally(() => clearTimeout(timer))
     const stopped = this.stop()
-    // A thread in an endless loop still writes until it has ended; a thread that reported its end does not.
+    // After a timeout, the thread may still write output until it has stopped. After any other end, the thread writes nothing more.
     if (end.type === 'timeout') await stopped
     this.#drain()
     for (const stream of ['stdout', 'stderr'] as const) {
@@ -107,7 +105,7 @@ export class GuestThread {
   }
 
   #take(message: Exclude<ThreadMessage, { type: 'ready' }>): void {
-    // Output that was written before a plot must be emitted before it.
+    // The output that the program wrote before the plot is emitted first.
     this.#drain()
     if (message.type === 'plot') this.#onPart('plot', message.png)
     if (message.type === 'end') this.#end.resolve(message.end)

@@ -1,8 +1,3 @@
-/*
- * Constants of WASI preview 1 that are used here (documentation: github.com/WebAssembly/WASI).
- */
-
-/** Result of a call; 0 for success. */
 export const ERRNO = {
   badf: 8,
   exist: 20,
@@ -25,19 +20,16 @@ export const ERRNO = {
 
 export const FILETYPE = { characterDevice: 2, directory: 3, regularFile: 4 } as const
 
-/** Bits of `oflags` of path_open. */
 export const OPEN = { create: 1, directory: 2, exclusive: 4, truncate: 8 } as const
 
-/** Bit of `fdflags`: every write goes to the end. */
 export const APPEND = 1
 
-/** Rights of a descriptor that are checked here. */
 export const RIGHT = { read: 1n << 1n, write: 1n << 6n } as const
 
-/** All rights. Without them wasi-libc takes a character device for a terminal, which has no position. */
+/** All rights. If some are missing, then wasi-libc takes a character device for a terminal, which has no position. */
 export const RIGHTS_ALL = (1n << 30n) - 1n
 
-/** A failed call: the guest sees the number as errno. */
+/** A failed call. The guest receives the number as errno. */
 export class WasiError extends Error {
   readonly errno: number
 

@@ -2,23 +2,23 @@ import { WasiError } from './abi.ts'
 import type { Directory } from './file-tree.ts'
 import { ScratchFile, type StoredFile } from './stored-files.ts'
 
-/** A stream without a position. Without `read` or `write`, the guest cannot read or write the stream. */
+/** A stream without a position. If `read` or `write` is missing, then the guest cannot read or write the stream. */
 export interface Stream {
   readonly kind: 'stream'
   /** Fills a buffer and returns the number of bytes, 0 at the end. */
   readonly read?: (target: Uint8Array) => number
-  /** Receives bytes, which are valid only during the call. */
+  /** Receives bytes that are valid only during the call. */
   readonly write?: (source: Uint8Array) => void
-  /** A path for the guest's library, which first searches for directories. */
+  /** A path that marks the descriptor as an initial directory, because the guest's library expects those from descriptor 3 on. */
   readonly preopen?: string
 }
 
 export interface OpenDirectory {
   readonly kind: 'directory'
   readonly node: Directory
-  /** Path of an initial directory, from which the guest's library resolves paths; undefined for other directories. */
+  /** Path of an initial directory. The guest's library resolves paths from it. Undefined for directories that the guest opened. */
   readonly preopen: string | undefined
-  /** Names in the directory when it was last read from its beginning. */
+  /** Names in the directory at the time when the guest last read it from the beginning. */
   listing: readonly string[]
 }
 
@@ -37,7 +37,6 @@ export class Descriptors {
   readonly #open: Array<Descriptor | undefined>
   readonly #max: number
 
-  /** @param first Initial descriptors, in the order of their numbers. */
   constructor(first: readonly Descriptor[], max: number) {
     this.#open = [...first]
     this.#max = max

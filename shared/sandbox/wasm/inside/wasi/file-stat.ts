@@ -2,7 +2,7 @@ import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { FILETYPE } from './abi.ts'
 import { Directory, type Node } from './file-tree.ts'
 
-/** Writes a `filestat` (64 bytes) of a node; undefined: of a stream. */
+/** Writes the 64 bytes of a `filestat`. If the node is undefined, then the values describe a stream. */
 export function writeFileStat(memory: GuestMemory, out: number, node: Node | undefined): void {
   memory.bytes(out, 64).fill(0)
   memory.setU64(out + 24, 1n)

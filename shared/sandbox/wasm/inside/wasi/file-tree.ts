@@ -2,17 +2,17 @@ import { WasiError } from './abi.ts'
 import { Inode, type Quota, ScratchFile, type StoredFile } from './stored-files.ts'
 
 /*
- * The files of one run, in memory. Read-only files come from the prepared files and are shared by all runs. Files of the guest are in
- * scratch space with a quota, and are deleted with the run.
+ * The files of one run, in memory. Read-only files are shared by all runs. Files of the guest are in scratch space with a quota, and are
+ * deleted with the run.
  *
- * There are no links, so each name leads to one node and `..` has one meaning.
+ * There are no links, so each name leads to one node, and `..` always leads to the parent directory.
  */
 
 const NAME_BYTES_MAX = 255
 
 export type Node = Directory | StoredFile | ScratchFile
 
-/** A directory. The guest may change its contents only if it has a quota. */
+/** A directory. The guest may change its contents only if the directory has a quota. */
 export class Directory extends Inode {
   /** The parent directory; the root is its own parent. */
   #parent: Directory
@@ -38,7 +38,7 @@ export class Directory extends Inode {
     this.#entries.set(name, node)
   }
 
-  /** The directory of a name, created if necessary. With a quota the guest may write in it. */
+  /** Returns the directory of that name, and creates it if necessary. With a quota, the guest may write in it. */
   directory(name: string, quota?: Quota): Directory {
     const found = this.#entries.get(name)
     if (found instanceof Directory) return found
@@ -47,20 +47,20 @@ export class Directory extends Inode {
     return made
   }
 
-  /** Operation of the guest. @throws WasiError `rofs`, `nospc` */
+  /** Creates a file for the guest. @throws WasiError `rofs`, `nospc` */
   createFile(name: string): ScratchFile {
     const file = new ScratchFile(this.#writable(name))
     this.#entries.set(name, file)
     return file
   }
 
-  /** Operation of the guest. @throws WasiError `rofs`, `nospc`, `exist` */
+  /** Creates a directory for the guest. @throws WasiError `rofs`, `nospc`, `exist` */
   createDirectory(name: string): void {
     if (this.#entries.has(name)) throw new WasiError('exist')
     this.#entries.set(name, new Directory(this, this.#writable(name)))
   }
 
-  /** Operation of the guest. An open file stays readable until it is closed. @throws WasiError `rofs`, `noent`, `isdir` */
+  /** Removes a file for the guest. A file that is open stays readable until it is closed. @throws WasiError `rofs`, `noent`, `isdir` */
   removeFile(name: string): void {
     this.#writable(name)
     const node = this.#get(name)
@@ -69,7 +69,7 @@ export class Directory extends Inode {
     node.release()
   }
 
-  /** Operation of the guest. @throws WasiError `rofs`, `noent`, `notdir`, `notempty` */
+  /** Removes a directory for the guest. @throws WasiError `rofs`, `noent`, `notdir`, `notempty` */
   removeDirectory(name: string): void {
     const quota = this.#writable(name)
     const node = this.#get(name)
@@ -80,7 +80,7 @@ export class Directory extends Inode {
   }
 
   /**
-   * Operation of the guest. A node with the new name is replaced.
+   * Moves a node for the guest. An existing node with the new name is replaced.
    *
    * @throws WasiError `rofs`, `noent`, `inval` for a move into itself, `isdir`, `notdir`, `notempty`
    */
@@ -119,14 +119,14 @@ export class Directory extends Inode {
   }
 }
 
-/** The directory of a path's last name, and that name; '.' for a directory itself. */
+/** The last name of a path, and the directory that contains it. The name is '.' if the path leads to that directory itself. */
 export interface Place {
   readonly directory: Directory
   readonly name: string
 }
 
 /**
- * Resolves a path below a directory. `..` at the top stays there.
+ * Resolves a path below a directory. At the top directory, `..` leads to the top itself.
  *
  * @throws WasiError `noent`, `notdir`
  */

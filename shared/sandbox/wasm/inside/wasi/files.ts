@@ -5,14 +5,14 @@ import { writeFileStat } from './file-stat.ts'
 import { Directory, type Node } from './file-tree.ts'
 import { ScratchFile } from './stored-files.ts'
 
-/** Maximum offset that is exact in JavaScript, far above the size of any file here. */
+/** Maximum file offset that JavaScript represents exactly. Files are far smaller. */
 const OFFSET_MAX = BigInt(Number.MAX_SAFE_INTEGER)
 const DIRENT_BYTES = 24
 
 /**
  * The calls of WASI preview 1 on open descriptors, as the guest imports them.
  *
- * Each throws WasiError. Results are written to addresses in the guest's memory.
+ * Each call throws WasiError. Results are written to addresses in the guest's memory.
  */
 export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
   return {
@@ -105,7 +105,6 @@ export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
       memory.setU32(out, total)
     },
 
-    // The base is the start, the current position, or the end.
     fd_seek(fd: number, distance: bigint, whence: number, out: number) {
       const found = descriptors.file(fd)
       const base = [0, found.position, found.node.size][whence]
@@ -121,7 +120,7 @@ export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
     fd_readdir(fd: number, address: number, length: number, cookie: bigint, out: number) {
       const found = descriptors.directory(fd)
       if (cookie === 0n) found.listing = ['.', '..', ...found.node.entries.keys()]
-      // A last entry that does not fit is truncated, which shows the guest's library that there are more.
+      // If the last entry does not fit, then it is truncated. The guest's library thus detects that there are more entries.
       const all = encodeListing(found, offset(cookie), length >>> 0)
       memory.bytes(address, all.length).set(all)
       memory.setU32(out, all.length)
@@ -158,7 +157,7 @@ function writable({ node, canWrite }: OpenFile): ScratchFile {
 
 function preopen(descriptors: Descriptors, fd: number): string {
   const found = descriptors.get(fd)
-  // The guest's library tries one number after the other until it gets this error.
+  // The guest's library asks for descriptors in ascending order until this error ends the list of initial directories.
   if (found.kind === 'file' || found.preopen === undefined) throw new WasiError('badf')
   return found.preopen
 }
@@ -174,7 +173,7 @@ function encodeListing({ node, listing }: OpenDirectory, from: number, length: n
   for (let i = from; i < listing.length && bytes < length; i++) {
     const name = listing[i] as string
     const entry = name === '.' ? node : name === '..' ? node.parent : node.entries.get(name)
-    // The entry may have been removed in the meantime.
+    // The entry may have been removed since the listing was made.
     if (!entry) continue
     const part = encodeEntry(name, entry, i + 1)
     parts.push(part)

@@ -8,7 +8,7 @@ import { ScratchFile } from './stored-files.ts'
 /**
  * The calls of WASI preview 1 on paths, as the guest imports them. Each path starts at an open directory.
  *
- * Each throws WasiError. No path can reach a file of the host, because the tree contains bytes and no host paths.
+ * Each call throws WasiError. No path can reach a file of the host, because the tree contains bytes and no host paths.
  */
 export function pathCalls(memory: GuestMemory, descriptors: Descriptors) {
   const place = (fd: number, address: number, length: number) =>

@@ -1,6 +1,6 @@
 import { WasiError } from './abi.ts'
 
-/** Timestamp of nodes without one, in nanoseconds: 1980, the oldest in zip files. */
+/** Timestamp of nodes that have none, in nanoseconds. The year 1980 is the oldest in zip files. */
 const EPOCH_NS = 315_532_800_000_000_000n
 
 export class Quota {
@@ -14,7 +14,7 @@ export class Quota {
     this.fileBytesMax = limits.fileBytes
   }
 
-  /** Takes quota, or returns it if negative. @throws WasiError `nospc` */
+  /** Takes quota. A negative amount returns quota. @throws WasiError `nospc` */
   take(bytes: number, nodes = 0): void {
     if (bytes > this.#bytesLeft || nodes > this.#nodesLeft) throw new WasiError('nospc')
     this.#bytesLeft -= bytes
@@ -24,13 +24,12 @@ export class Quota {
 
 let lastInode = 0n
 
-/** Common base of files and directories. */
 export class Inode {
   readonly inode = ++lastInode
   modifiedNs = EPOCH_NS
 }
 
-/** A prepared file, whose bytes are loaded at the first read. */
+/** A prepared file, whose bytes are loaded by the first read. */
 export class StoredFile extends Inode {
   readonly size: number
   readonly #load: () => Uint8Array
@@ -42,7 +41,6 @@ export class StoredFile extends Inode {
     this.#load = load
   }
 
-  /** Copies bytes from a position on and returns their number. */
   read(position: number, target: Uint8Array): number {
     this.#bytes ??= this.#load()
     const part = this.#bytes.subarray(position, position + target.length)
@@ -51,12 +49,11 @@ export class StoredFile extends Inode {
   }
 }
 
-/** A file that the guest created. */
 export class ScratchFile extends Inode {
   readonly #quota: Quota
   #bytes = new Uint8Array(0)
   #size = 0
-  /** Number of references: the name and each open descriptor. Without any, the quota is returned. */
+  /** Number of references: the name of the file and each open descriptor. When no reference is left, the quota is returned. */
   #holders = 1
 
   constructor(quota: Quota) {
@@ -70,7 +67,6 @@ export class ScratchFile extends Inode {
     return this.#size
   }
 
-  /** Copies bytes from a position on and returns their number. */
   read(position: number, target: Uint8Array): number {
     const part = this.#bytes.subarray(Math.min(position, this.#size), Math.min(position + target.length, this.#size))
     target.set(part)
@@ -89,7 +85,7 @@ export class ScratchFile extends Inode {
     if (size > this.#quota.fileBytesMax) throw new WasiError('fbig')
     this.#quota.take(size - this.#size)
     if (size > this.#bytes.length) this.#grow(size)
-    // A copy, because bytes returned to the quota must not stay in memory.
+    // The bytes are copied, because memory whose quota was returned must be freed.
     if (size < this.#size) this.#bytes = this.#bytes.slice(0, size)
     this.#size = size
     this.modifiedNs = now()
@@ -107,7 +103,7 @@ export class ScratchFile extends Inode {
     this.#size = 0
   }
 
-  /** Doubles the buffer, so that a file written in small pieces is not copied for each of them. */
+  /** Doubles the buffer. Otherwise a file that is written in small pieces would be copied for each piece. */
   #grow(size: number): void {
     const grown = new Uint8Array(Math.min(this.#quota.fileBytesMax, Math.max(size, 2 * this.#bytes.length, 1_024)))
     grown.set(this.#bytes.subarray(0, this.#size))

@@ -4,7 +4,7 @@ import { GuestExit, WasiError } from './abi.ts'
 
 const SUBSCRIPTIONS_MAX = 1_024
 const RANDOM_BYTES_MAX = 1 << 26
-/** Resolution of the clocks, which `time.get_clock_info` shows in the guest. */
+/** Resolution of the clocks in nanoseconds, as `time.get_clock_info` reports it in the guest. */
 const RESOLUTION_NS = 1_000n
 const REALTIME = 0
 const ABSOLUTE = 1
@@ -12,14 +12,14 @@ const ABSOLUTE = 1
 interface Subscription {
   readonly userdata: bigint
   readonly type: number
-  /** Milliseconds from now. 0 for descriptors, which are always ready, because no data arrives later. */
+  /** Milliseconds until the event. Descriptors are always ready (0), because no data arrives later. */
   readonly waitMs: number
 }
 
 /**
  * The calls of WASI preview 1 that do not concern files: arguments, variables, clocks, random numbers, waiting, exit.
  *
- * Waiting blocks the thread; only the end of the thread interrupts it.
+ * Waiting blocks the thread, so only terminating the thread interrupts it.
  */
 export function systemCalls(memory: GuestMemory, variables: Readonly<Record<string, string>>) {
   const environment = Object.entries(variables).map(([name, value]) => `${name}=${value}`)
@@ -76,7 +76,7 @@ export function systemCalls(memory: GuestMemory, variables: Readonly<Record<stri
 }
 
 function nanoseconds(clock: number): bigint {
-  // CPU clocks equal the monotonic clock, because a run has a thread of its own.
+  // A run has a thread of its own, so the monotonic clock serves as CPU clock.
   const ms = clock === REALTIME ? performance.timeOrigin + performance.now() : performance.now()
   return BigInt(Math.floor(ms * 1_000)) * 1_000n
 }
