@@ -24,7 +24,7 @@ export async function check(outcome: Outcome): Promise<void> {
   }
   checkKeys(jobs, requestsById, outcome)
   for (const job of jobs) {
-    const events = await store.listEvents(ALL_TENANTS, job.id, 0, EVENTS_MAX)
+    const events = await eventsOf(store, job.id)
     const content = await store.findContent(ALL_TENANTS, job.id)
     const executions = witness.executions.filter(({ jobId }) => jobId === job.id)
     const { isEndless = false } = (content?.request as { body: Partial<Script> } | undefined)?.body ?? {}
@@ -38,6 +38,16 @@ export async function check(outcome: Outcome): Promise<void> {
     }
     checkJob(ended, outcome)
     for (const problem of await familyProblems(ended, outcome)) history.violated(job.id, problem)
+  }
+}
+
+/** All events of a job, read page by page. */
+async function eventsOf(store: Outcome['store'], id: string): Promise<DurableEvent[]> {
+  const events: DurableEvent[] = []
+  for (;;) {
+    const page = await store.listEvents(ALL_TENANTS, id, events.at(-1)?.seq ?? 0, EVENTS_MAX)
+    if (page.length === 0) return events
+    events.push(...page)
   }
 }
 

@@ -4,7 +4,7 @@ import { gfmHeadingId } from 'marked-gfm-heading-id'
 import { PageFile } from './files.ts'
 
 /**
- * A page of the guide. The file is `docs/FOLDER/NAME.md`, the URL contains only the name (`/docs/guide/jobs`), and the
+ * A page of the guide. The file is `docs/{folder}/{name}.md`, the URL contains only the name (`/docs/guide/jobs`), and the
  * navigation shows the title.
  */
 interface Chapter {
