@@ -42,7 +42,6 @@ export async function writeDeadLetter(
 }
 
 export interface DeadLetterQuery {
-  /** Cursor: only records before this offset are read. */
   readonly before?: number | undefined
   readonly max: number
   readonly isMatch?: (letter: DeadLetter) => boolean

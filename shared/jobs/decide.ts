@@ -6,7 +6,6 @@ const HAND_BACK_MS_MAX = 2_000
 export type Outcome =
   | { type: 'completed' }
   | { type: 'failed'; error: ErrorBody }
-  /** The worker died or is unreachable. */
   | { type: 'lost' }
   /** The worker drains or lacks the model, and handed the job back. */
   | { type: 'handed_back' }

@@ -4,7 +4,6 @@ import type { Capacity } from '#shared/capacity/bulkheads.ts'
 import { type Work, workKey } from '#shared/capacity/fair-queue.ts'
 import { HEARTBEAT_INTERVAL_MAX, HEARTBEAT_MS } from './heartbeat.ts'
 
-/** Role of a process: the pool of a worker, or a role that runs no jobs. */
 export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
 
 export interface PeerCapacity {
@@ -58,7 +57,6 @@ export class Peers {
     return sum
   }
 
-  /** Free slots as of the last heartbeats, without suspected workers. */
   freeSlots(pool: PoolName): number {
     let sum = 0
     for (const { role, draining, isSuspected, slots, running } of this.peers.values()) {

@@ -87,7 +87,6 @@ export class Presence extends Peers {
   #lastCheckMs = this.#openedAtMs
   #blockedAtMs = 0
   #heartbeats = 0
-  /** Heartbeat interval in units of 500 ms, and units since the last heartbeat. */
   #interval = 1
   #unitsSinceHeartbeat = 0
   #idle = 0
@@ -134,7 +133,6 @@ export class Presence extends Peers {
     return hasListened && !this.peers.has(boot)
   }
 
-  /** True if this process has listened long enough to have received the capacity of every worker. */
   get hasAllCapacities(): boolean {
     const listenedMs = Date.now() - this.#openedAtMs
     if (listenedMs > this.heartbeatMs * (HEARTBEATS_PER_CAPACITY + 1)) return true
@@ -159,7 +157,6 @@ export class Presence extends Peers {
     })
   }
 
-  /** Publishes a `leave` record and leaves the channel. */
   async close(): Promise<void> {
     this.#stopTicking?.()
     this.#stopTicking = undefined

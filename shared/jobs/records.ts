@@ -26,7 +26,6 @@ export const SkippedEvent = z.object({
 })
 export type SkippedEvent = z.infer<typeof SkippedEvent>
 
-/** The events in a record on `replies`, and the types of events that this version does not support. */
 export interface WorkerReply {
   readonly worker: string
   readonly events: readonly (JobEvent | SkippedEvent)[]

@@ -19,7 +19,6 @@ export interface OutputOptions {
   readonly merge: MergeEvents
   /** True for an event that is output for the caller. After such an event, another attempt would send the caller its output twice. */
   readonly isOutput: (event: unknown) => boolean
-  /** Bytes of unread output at which the job fails; default: 8 MiB. */
   readonly answerBytesMax?: number | undefined
 }
 
@@ -73,7 +72,6 @@ export class AttachedJob {
   readonly id: string
   /** Timers, set and cleared by the owner: the job's deadline, the wait for a worker to start, and the delay before the next attempt. */
   readonly timers: Partial<Record<'deadline' | 'start' | 'retry', NodeJS.Timeout>> = {}
-  /** The body, or a reference to its blob. Undefined until the body is accepted. */
   stored: StoredBody | DecodedBody | undefined
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1

@@ -150,7 +150,6 @@ export class Sender {
     if (this.#dispatcherOf(pool).start(job)) void this.#sendNext(pool)
   }
 
-  /** Removes a job that ended or whose attempt ended, and sends waiting jobs in its place. */
   leave(job: AttachedJob): void {
     const { pool } = job.envelope
     if (this.#dispatcherOf(pool).leave(job)) void this.#sendNext(pool)

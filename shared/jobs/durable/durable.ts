@@ -151,7 +151,6 @@ export class DurableJobs {
     return created
   }
 
-  /** @throws ServiceError `job_not_found`, also for jobs of other tenants */
   async get(scope: Scope, id: string): Promise<DurableJob> {
     const job = await this.#store.find(scope, id)
     if (!job || job.erased_at_ms !== null) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
@@ -297,7 +296,6 @@ export class DurableJobs {
     return (await this.waitForResult(scope, id, signal, { pollMsMax })).job
   }
 
-  /** Like `waitForEnd`, with the result of a completed job if the end event carried it (see {@link waitForEnd}). */
   async waitForResult(scope: Scope, id: string, signal: AbortSignal, more: Partial<WaitOptions> = {}) {
     const awaited = await waitForEnd({ ...more, live: this.#live, id, find: () => this.get(scope, id), signal })
     if (TERMINAL.has(awaited.job.state)) this.#dispatcher.ended(awaited.job)

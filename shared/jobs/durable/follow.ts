@@ -24,7 +24,6 @@ export function isLast(event: DurableEvent): boolean {
   return TERMINAL_EVENTS.has(event.type)
 }
 
-/** Receives the events of durable jobs and distributes them to the subscriptions in this process. */
 export class LiveEvents {
   readonly #skipped: UnknownRecordLog
   readonly #subscriptions = new Map<string, Set<Subscription>>()

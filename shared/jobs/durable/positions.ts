@@ -33,7 +33,6 @@ export class Positions {
     this.#callsWaiting = callsWaiting
   }
 
-  /** Number of jobs that start before this one; null if the job is not queued or the store is unreachable. */
   async of(job: DurableJob): Promise<number | null> {
     if (job.state !== 'queued') return null
     try {

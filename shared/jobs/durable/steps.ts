@@ -9,7 +9,6 @@ import type { StoreView } from '#shared/store/store.ts'
 const PAGE_BYTES_MAX = 4 * 1024 * 1024
 
 export interface StepView extends Omit<RecordedStep, 'output' | 'blob'> {
-  /** Number of the step, from 1, in order of completion. */
   readonly number: number
   readonly input: StepInput | null
   readonly output: unknown

@@ -77,9 +77,6 @@ export class Attempt {
     }
   }
 
-  /**
-   * Cancels the attempt on behalf of the job's owner. @param isPartial If true, then the handler may write a partial result first
-   */
   cancel(isPartial = false): void {
     if (isPartial && this.#sink.wrapUp) this.#sink.wrapUp()
     else this.#stop('cancelled')
@@ -95,7 +92,6 @@ export class Attempt {
     this.#stop('handed_back')
   }
 
-  /** Stops sending output until {@link resume}, because the reader is slow. */
   pause(): void {
     // A stopping attempt is not paused, because no resume would follow.
     if (!this.#abort.signal.aborted) this.#pause ??= Promise.withResolvers<void>()

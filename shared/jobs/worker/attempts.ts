@@ -8,7 +8,6 @@ import type { Attempt, AttemptEnd } from './attempt.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
-/** Maximum number of cancels remembered for jobs that have not arrived yet. */
 const CANCELS_MAX = 10_000
 
 export interface PoolObserver {

@@ -21,7 +21,6 @@ const POLL_PAUSE_MS = 2
 /** Maximum number of delayed calls, each with a body of at most 64 KiB; further ones are handed back. */
 const DELAYED_MAX = 256
 
-/** Maximum number of calls whose requeues are counted; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
 /** Number of deliveries of one record after which its job counts as poison. Kafka silently drops a record after five deliveries. */
@@ -100,7 +99,6 @@ export class Calls {
     void attempts.run(lane, new Attempt(job, kind, events, log, delivery.payload !== undefined))
   }
 
-  /** True if another worker may start the call sooner and its deadline has not passed. */
   #shouldRequeue(lane: Lane, job: AttachedEnvelope, isKnown: boolean): boolean {
     const { parkedCalls, pool, bulkheads } = this.#options
     const presence = this.#options.presence()

@@ -130,7 +130,6 @@ export class Claims {
     clearTimeout(this.#offer)
   }
 
-  /** True while slots beyond the share of durable jobs are offered to attached calls. */
   get #isOffered(): boolean {
     return this.#offer !== undefined || this.#options.poller.isAttachedExpected
   }
@@ -144,7 +143,6 @@ export class Claims {
     }, ms)
   }
 
-  /** @param isOffered If true, then only the share of durable jobs is claimed */
   #pullAll(isOffered: boolean): void {
     const { bulkheads, poller } = this.#options
     if (poller.stopped.aborted) return
@@ -169,7 +167,6 @@ export class Claims {
     return isNew || presence.hasModel(pool, bulkhead.model)
   }
 
-  /** Reserves a slot for a record. Records that arrive together are claimed in one statement. */
   #hint(hint: Hints): void {
     const { lane, bulkhead, deliveries } = hint
     this.#enter(lane, bulkhead)
@@ -219,7 +216,6 @@ export class Claims {
     if (claimed !== undefined) this.#options.poller.free()
   }
 
-  /** Claims in tenant order, in reserved slots. @returns Number of claimed jobs; undefined if the store failed */
   async #claim(lane: Lane, bulkhead: ModelBulkhead, kind: Handler, count: number): Promise<number | undefined> {
     const { pool, runs } = this.#options
     const { priority } = lane

@@ -57,7 +57,6 @@ export interface RunOptions {
   readonly family: Family
   readonly log: Log
   readonly budget: RetryBudget
-  /** Aborts when the process abandons its pending writes. */
   readonly signal: AbortSignal
 }
 
@@ -296,7 +295,6 @@ export class DurableRun implements AttemptSink {
     })
   }
 
-  /** Pause before the next write; 0 for the first output, which is committed at once. */
   #pauseMs(): number {
     if (this.#hasOutput && this.#writes.count === 0) return 0
     const minMs = this.#encoded.length > 0 || this.#pending.length > WRITE_MESSAGES_MAX ? 0 : FLUSH_MS
@@ -351,7 +349,6 @@ export class DurableRun implements AttemptSink {
     return [{ type: 'job.progress', data: { progress } }]
   }
 
-  /** @throws ServiceError `internal_error` for a job without the encoding that every ingress adds */
   get #encode(): EncodeContext {
     if (this.#job.encode) return this.#job.encode
     throw new ServiceError('internal_error', 'The stored job does not name the API format of its output.')

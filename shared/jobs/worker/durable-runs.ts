@@ -12,7 +12,6 @@ import type { OwnedJob } from '#shared/store/leases.ts'
 import type { Dispatch, QueuedOf, Store, TransitionResult } from '#shared/store/store.ts'
 import { DurableRun } from './durable-run.ts'
 
-/** Maximum number of queues whose last served tenant is remembered; the oldest are dropped first. */
 const TURNS_MAX = 1_000
 /** Runs are stopped this many ms before their lease expires, but at most this fraction of the lease before. */
 const STOP_MS = 1_000
@@ -76,7 +75,6 @@ export class DurableRuns {
   #renewing: Promise<void> = Promise.resolve()
   #reconciling: Promise<unknown> = Promise.resolve()
   #isStoreDown = false
-  /** Time by which all runs must stop, by the monotonic clock of this process. */
   #stopAtMs = Number.NEGATIVE_INFINITY
   #lapseTimer: NodeJS.Timeout | undefined
   #lapses = 0
@@ -97,7 +95,6 @@ export class DurableRuns {
     return runs
   }
 
-  /** True if the lease has expired or is about to: nothing may run. */
   get isLapsed(): boolean {
     return performance.now() >= this.#stopAtMs
   }

@@ -7,14 +7,12 @@ import { laneSlots, reservedSlots } from '#shared/capacity/slots.ts'
 const BATCH_MIN = 8
 /** Pause after a hand-back, in ms, so that another worker takes the call next. */
 const POLL_PAUSE_MS = 50
-/** Time after its last job for which the interactive lane counts as busy. */
 const LANE_BUSY_MS = 1_000
 /**
  * Interval at which a full worker checks again for slots. A slot may become available although no job ended, for example when the
  * interactive lane no longer counts as busy.
  */
 const FULL_CHECK_INTERVAL_MS = 250
-/** Time after the last attached call for which more of them are expected. */
 const ATTACHED_EXPECTED_MS = 10_000
 
 export interface Lane {
@@ -77,7 +75,6 @@ export class Poller {
     return this.#isDrained || this.stopped.aborted
   }
 
-  /** Stops or resumes taking new jobs; running jobs continue. */
   setDrained(isOnHold: boolean): void {
     this.#isDrained = isOnHold
     for (const lane of this.lanes) abortPoll(lane)
@@ -131,7 +128,6 @@ export class Poller {
     return lane === interactive ? free + Math.max(0, batch.running - (slots - reservedSlots(slots))) : free
   }
 
-  /** True if this worker has attached calls or received some recently, so that more may be queued. */
   get isAttachedExpected(): boolean {
     return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_EXPECTED_MS
   }
@@ -141,7 +137,6 @@ export class Poller {
     return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
   }
 
-  /** Counts an attached call that arrived (and may wait for a slot) or left. */
   countAttached(count: 1 | -1): void {
     this.#attachedHere += count
     this.#attachedAtMs = performance.now()
@@ -167,7 +162,6 @@ export class Poller {
     this.#options.onSlotReleased()
   }
 
-  /** Stops polling for a short time, so that another worker takes the next job. */
   pause(ms = POLL_PAUSE_MS): void {
     this.#pauseMs = Math.max(this.#pauseMs, ms)
     for (const lane of this.lanes) abortPoll(lane)
@@ -181,7 +175,6 @@ export class Poller {
     await this.#loop
   }
 
-  /** Resolves when no slot is in use and `isEmpty` returns true. @param isEmpty Evaluated after each end of a job */
   async untilEmpty(isEmpty = () => true): Promise<void> {
     while (this.running > 0 || !isEmpty()) await this.#untilFreed()
   }

@@ -10,7 +10,6 @@ export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
  * when the end is sent or committed.
  */
 export interface AttemptSink {
-  /** Whether the job can run again after output of this attempt was published. */
   readonly canRestart: boolean
   /**
    * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`; `internal_error`

@@ -12,7 +12,6 @@ import type { Attempts } from './attempts.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter/reporter.ts'
 
-/** Time for which an unknown job is requeued, from its first arrival here. */
 const REQUEUE_TIMEOUT_MS = 5_000
 /** Delay before a requeue, in ms. Without a delay, a fleet of old workers would pass the record around in a tight loop. */
 const REQUEUE_DELAY_MS = { base: 150, spread: 200 }
@@ -21,7 +20,6 @@ const REQUEUE_DELAY_MS = { base: 150, spread: 200 }
  * delivery limit.
  */
 const DEAD_LETTER_RETRY_MS = 5_000
-/** Maximum number of jobs whose first arrival is remembered; the oldest are dropped first. */
 const SEEN_MAX = 1_000
 
 export interface UnsupportedJobsOptions {
@@ -52,7 +50,6 @@ export class UnsupportedJobs {
     this.#skipped = new UnknownRecordLog(options.log)
   }
 
-  /** Handles a record that this version cannot run. A record that no version can read becomes a dead letter. */
   onDelivery(lane: Lane, delivery: Delivery): void {
     const job = readUnsupported(delivery.value)
     if (!job) return this.#writeDeadLetter(delivery)

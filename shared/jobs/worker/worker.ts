@@ -55,7 +55,6 @@ export interface WorkerOptions {
   readonly requeueForMs?: number | undefined
   /** Memory budget for bodies from blobs, in bytes; see `fetchBodyWithin`. */
   readonly bodyBudgetBytes: number
-  /** Concurrency limits of upstream servers that several workers share; default: none. */
   readonly upstreams?: UpstreamFleet | undefined
   readonly pauses?: Pauses | undefined
   /** Called if the consume loop failed permanently: the process must exit. */
@@ -155,7 +154,6 @@ export class Worker {
     return this.#poller.running
   }
 
-  /** Number of calls that are held without a slot, because the bulkhead of their model is full. */
   get parkedCalls(): number {
     return this.#parkedCalls.size
   }
@@ -287,7 +285,6 @@ export class Worker {
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }
 
-  /** True if another worker has a free slot for any job that this one could take. */
   #hasFreePeer(): boolean {
     return this.presence
       .workers(this.#definition.name)

@@ -10,7 +10,6 @@ import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 const STALE_MS = 20_000
 const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress', 'waiting']).options
 
-/** Counts of waiting and running jobs in the store, compared with the records in the broker. */
 export class Backlog {
   readonly #store: Store
   readonly #broker: Broker
@@ -77,7 +76,6 @@ export class Backlog {
     return lag >= 2 * (this.#waiting.get(pool) ?? 0)
   }
 
-  /** Records in both lanes of a pool; undefined if the broker cannot count them. */
   async lag(pool: PoolName): Promise<number | undefined> {
     const lanes = await Promise.all(Priority.options.map((lane) => this.#broker.lag(jobsTopic(pool, lane))))
     return lanes.reduce((sum, lag) => (sum === undefined || lag === undefined ? undefined : sum + lag), 0)

@@ -62,7 +62,6 @@ export interface SweepsOptions {
   readonly log: Log
   readonly metrics: Metrics
   readonly models: ModelCatalogue
-  /** Source of the free slots of the workers, and of the waiting jobs that were announced to them. */
   readonly presence: Presence
   readonly boot: string
   /** Maximum duration of a call in ms. Calls are not in the store, so a younger blob may belong to a running call. */
@@ -179,7 +178,6 @@ export class Sweeps {
     }
   }
 
-  /** Counts a job that a sweep has ended, because no worker reports such a job. */
   #countEnd(job: DurableJob): void {
     this.#context.metrics.jobs.inc({ pool: job.pool, outcome: job.state, code: job.error?.code ?? '' })
   }
@@ -218,7 +216,6 @@ async function purge({ store, log }: SweepContext, blobs: Blobs, boot: string, s
 }
 
 interface QueueView {
-  /** Records in the broker; undefined if the broker cannot count them. */
   readonly lag: number | undefined
   /** Minimum number of lost records, computed from the counts of the store and the broker. */
   readonly missing: number

@@ -19,7 +19,6 @@ const DEPTH_MAX = 3
 const CHILDREN_MAX = 500
 const UNENDED_MAX = 50
 
-/** If at least this many unknown children are requested together, then all children are read in one query. */
 const LISTED_MIN = 8
 
 export interface ChildrenOptions {
@@ -62,7 +61,6 @@ export class Children {
     return submitted
   }
 
-  /** Reads the children with these ids. @throws ServiceError `invalid_request` for an id that is no child of this job */
   async find(ids: readonly string[]): Promise<DurableJob[]> {
     const unknown = ids.filter((id) => !this.#ended.has(id))
     const listed = unknown.length >= LISTED_MIN ? await this.#list() : []

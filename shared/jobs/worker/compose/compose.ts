@@ -17,9 +17,7 @@ export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, '
   readonly job: ChildrenOptions['job']
   /** Time at which the job should start to write its result, in Unix milliseconds by the clock of this process. */
   readonly wrapUpAtMs: number
-  /** Aborts when the job is to write a partial result. */
   readonly cancelled: AbortSignal
-  /** Encodes published events for the store, so that they are committed together with a step. */
   readonly encode: (events: readonly unknown[]) => NewEvent[]
   /** Called when the attempt must end because it waits for these children. The job continues in a new attempt after they have ended. */
   readonly onPark: (ids: readonly string[]) => void
@@ -56,7 +54,6 @@ export class Composing implements Composition {
   readonly #spent: Record<string, number> = {}
   readonly #counted = new Set<string>()
   readonly #awaited = new Set<string>()
-  /** Number of steps, submissions and reads in progress. */
   #underWay = 0
 
   constructor(options: ComposingOptions) {

@@ -72,7 +72,6 @@ export class Steps {
     return (await done).value
   }
 
-  /** Result of a step that was committed in any attempt; undefined if there is none. */
   async find(kind: string, input: unknown): Promise<unknown> {
     const { key } = await runYielding(keyOf(kind, input))
     const asked = this.#requested.get(key)

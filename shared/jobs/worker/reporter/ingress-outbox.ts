@@ -49,7 +49,6 @@ export class IngressOutbox {
     this.#bytes += bytes
   }
 
-  /** Resolves when all events that were added so far are sent or dropped. */
   flushed(): Promise<void> {
     if (this.#isClosed || !this.#isSending) return Promise.resolve()
     this.#flushed ??= Promise.withResolvers<void>()
