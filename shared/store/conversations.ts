@@ -6,11 +6,9 @@ export interface StoredConversation {
   readonly tenant: string
   readonly metadata: Readonly<Record<string, string>>
   readonly items: readonly ConversationItem[]
-  /** Id of the job of the response in progress; null if there is none. */
   readonly job_id: string | null
   /** Input of the response in progress, appended together with its output. */
   readonly pending: readonly ConversationItem[]
-  /** Version for optimistic locking, incremented by each change. */
   readonly version: number
   readonly created_at_ms: number
 }
@@ -42,7 +40,6 @@ export function newConversationId(): string {
   return newId('conv_', 32)
 }
 
-/** Whether a text is a well-formed conversation id; other texts are not sent to the store. */
 export function isConversationId(text: string): boolean {
   return /^conv_[0-9A-Za-z]{8,64}$/.test(text)
 }

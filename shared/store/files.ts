@@ -63,7 +63,6 @@ export interface HasFiles {
   readonly files: FileStore
 }
 
-/** A file id with 22 random characters. Ids sort by age, like those of jobs. */
 export function newFileId(atMs: number = Date.now()): string {
   return newId(firstFileId(atMs), RANDOM_LENGTH)
 }
@@ -74,7 +73,6 @@ export function fileIdOf(jobId: string, name: string): string {
   return firstFileId(jobIdTime(jobId) ?? 0) + hash
 }
 
-/** Whether a text is a well-formed file id; other texts are not sent to the store. */
 export function isFileId(text: string): boolean {
   return /^file-[0-9A-Za-z]{8,64}$/.test(text)
 }

@@ -47,7 +47,6 @@ export function firstJobId(atMs: number): string {
   return PREFIX + time
 }
 
-/** Creation time of an id, in Unix milliseconds; undefined if the text is not an id of a durable job. */
 export function jobIdTime(id: string): number | undefined {
   if (!/^job_[0-9A-HJKMNP-TV-Z]{10}/.test(id)) return undefined
   let ms = 0

@@ -23,7 +23,6 @@ export interface OperatorStore {
    */
   retryDelivery(id: string): Promise<WebhookDelivery | undefined>
   listPauses(): Promise<Pause[]>
-  /** Pauses a model or pool; no effect if it is already paused. */
   pause(target: PauseTarget, by: string): Promise<void>
   resume(target: PauseTarget): Promise<void>
 }
@@ -31,7 +30,6 @@ export interface OperatorStore {
 /** Cursor of the next page: the id of the last row read; null if there is no further page. */
 export type Cursor = string | null
 
-/** Filters of {@link OperatorStore.listJobs}; an absent field does not filter. */
 export interface OperatorJobs {
   readonly limit: number
   readonly after?: string | undefined

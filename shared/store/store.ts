@@ -72,7 +72,6 @@ export interface JobTransitions {
    * skipped.
    */
   claimNext(of: QueuedOf, boot: string, limit: number, after?: string): Promise<Dispatch[]>
-  /** Appends numbered output and progress of an attempt. */
   append(run: HeldAttempt, output: Output): Promise<TransitionResult | undefined>
   /** in_progress → completed. A completed result wins over a cancel that was only requested. */
   complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<TransitionResult | undefined>
@@ -115,7 +114,6 @@ export interface JobTransitions {
 
 /** State transitions that connect a composed job with its steps and children (docs/internals/design.md, Composed jobs). */
 export interface FamilyTransitions {
-  /** Records a step of an attempt, with pending output and progress, as one numbered write. */
   addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<TransitionResult | undefined>
   /** Creates a child, which the caller publishes. The call is a numbered write of the parent's owner and returns the parent. */
   submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined>
@@ -189,9 +187,7 @@ export interface JobReads {
   findStep(id: string, key: string): Promise<(DoneStep & { readonly output: StepOutput }) | undefined>
   listSteps(scope: Scope, id: string): Promise<DoneStep[]>
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
-  /** The children of a job, in the order of their ids, without erased ones. */
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
-  /** Number of children of a job by state; states without children are omitted. */
   countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableState, number>>>
   listUnsettled(limit: number): Promise<DurableJob[]>
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
@@ -241,7 +237,6 @@ export interface NewJob {
   readonly partialMs?: number | undefined
   /** Estimated maximum cost in billionths of a US dollar, reserved in budgets until the real cost is entered; default: none. */
   readonly reservedNanos?: number | undefined
-  /** Bytes of the blobs that the request names; default: 0. */
   readonly blobBytes?: number | undefined
 }
 
@@ -250,7 +245,6 @@ export interface IdempotencyKey {
   /** Method and path of the request. The key is valid within this scope and the tenant of the job. */
   readonly scope: string
   readonly key: string
-  /** Hash of the request. */
   readonly fingerprint: string
   readonly keepMs: number
   /** Id of an earlier job that holds this key and has failed. The new job takes the key over. */
@@ -286,7 +280,6 @@ export interface NewEvent {
 
 export type Output = readonly NewEvent[]
 
-/** Limits after which {@link Sweeps.reap} takes a job from its owner or fails it. */
 export interface ReapPolicy {
   /** Number of lost workers at which a job fails with `worker_lost`. */
   readonly crashesMax: number
@@ -302,7 +295,6 @@ export interface Purged {
   readonly hasMore: boolean
 }
 
-/** Filters of {@link JobReads.list}; an absent field does not filter. */
 export interface ListQuery {
   readonly limit: number
   /** Cursor: the id of the last job of the page before. */
@@ -315,7 +307,6 @@ export interface ListQuery {
   readonly isOwn?: boolean
 }
 
-/** Number of jobs of one pool, model and priority in one state, and the acceptance time of the oldest. */
 export interface Depth {
   readonly pool: PoolName
   readonly model: string

@@ -9,7 +9,6 @@ export interface TenantReads {
   /** Queue positions of a tenant's jobs among its own: {@link EXACT_POSITIONS} of the oldest, then each {@link POSITIONS_STEP}th. */
   positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
   running(tenant: string): Promise<number>
-  /** Number of queued and of scheduled jobs that were submitted with a key. */
   waitingOfKey(keyId: string): Promise<Record<'queued' | 'scheduled', number>>
   /** Whether any job is queued for these slots, including jobs of tenants at their limits. */
   isWaiting(of: Lane): Promise<boolean>
@@ -39,7 +38,6 @@ export interface TenantDepth {
   readonly count: number
 }
 
-/** A queued job and its position among the jobs of its tenant, from 1; oldest first. */
 export interface QueuedPosition {
   readonly id: string
   readonly nth: number

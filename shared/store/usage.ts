@@ -2,7 +2,6 @@ import type { PoolName } from '#schemas/job.ts'
 
 /** Amounts of the ledger: whole numbers, so that sums are exact. */
 export interface UsageAmounts {
-  /** Number of ended calls and durable jobs. */
   readonly calls: number
   readonly failed: number
   readonly inputTokens: number
@@ -43,7 +42,6 @@ export interface UsageQuery {
 }
 
 export interface Activity {
-  /** Last day with an ended call, such as 2030-01-31; null if there is none. */
   readonly lastDay: string | null
   readonly calls: number
   readonly costNanos: number

@@ -19,7 +19,6 @@ export interface Webhooks {
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
 }
 
-/** Outcome of a delivery: delivered, to be retried in `retryInMs`, or given up. */
 export type DeliveryOutcome =
   | { readonly state: 'delivered'; readonly status: number }
   | { readonly state: 'pending'; readonly retryInMs: number; readonly status?: number; readonly error?: string }

@@ -26,7 +26,6 @@ export interface ConnectionOptions {
 
 const CONNECT_TIMEOUT_MS = 5_000
 const IDLE_MS = 60_000
-/** Maximum calls that wait for a connection; more are refused. */
 const WAITING_MAX = 5_000
 /** Time by which the client's timeout exceeds the server's, so that the server's timeout error arrives first. */
 const ANSWER_MARGIN_MS = 2_000
@@ -45,7 +44,6 @@ export const PLAN: Settings = {
   plan_cache_mode: 'force_generic_plan',
 }
 
-/** Time for which a disk counts as full after a write found it full. */
 const FULL_MS = 60_000
 /** Minimum time between two log lines about failed calls of one class. */
 const FAILED_MS = 60_000
@@ -90,7 +88,6 @@ export class PostgresConnection {
     return performance.now() - this.#fullAtMs < FULL_MS
   }
 
-  /** Runs one prepared statement. @param bind Returns the values for its names. @throws ServiceError `overloaded` */
   async run({ name, sql }: Statement, bind: (compiled: Compiled) => unknown[]): Promise<Row[]> {
     let compiled = this.#compiled.get(name)
     if (!compiled) {
@@ -137,7 +134,7 @@ export class PostgresConnection {
       client.release()
       return result
     } catch (error) {
-      // Destroys the connection, with its locks and its transaction.
+      // The argument `true` closes the connection, which also ends its locks and its transaction.
       client.release(true)
       throw error
     }

@@ -247,7 +247,6 @@ export function busy(cause?: unknown): ServiceError {
   return new ServiceError('overloaded', message, { cause, ...more })
 }
 
-/** Error for one write that the database rolled back because its disk is full. */
 function full(cause: unknown): ServiceError {
   const message = 'The disk of the job store is full.'
   const more = { retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }

@@ -6,9 +6,7 @@ const GROUP_MAX = 64
 const GROUP_CHARACTERS_MAX = 1024 * 1024
 /** Maximum concurrent statements of one kind; later calls join the next one. */
 const UNDER_WAY_MAX = 2
-/** Maximum waiting calls of one kind; more are refused. */
 const WAITING_MAX = 5_000
-/** Maximum wait of a call until its statement starts, in ms. */
 const WAIT_MS_MAX = 10_000
 
 export interface Item {
@@ -47,12 +45,6 @@ export class Groups {
     this.#isReachable = isReachable
   }
 
-  /**
-   * Adds one job.
-   *
-   * @returns The row of the job; no row if the job was refused or not found
-   * @throws ServiceError `overloaded`
-   */
   add(item: Item): Promise<TransitionRow[]> {
     if (this.#waiting.length >= WAITING_MAX) return Promise.reject(busy())
     return new Promise((resolve, reject) => {

@@ -9,7 +9,6 @@ export interface PostgresFacts {
   readonly version: string
   readonly major: number
   readonly is_standby: boolean
-  /** Whether a pooler such as PgBouncer answers at this address. */
   readonly is_pooled: boolean
   readonly synchronous_commit: string
   readonly has_migrations: boolean

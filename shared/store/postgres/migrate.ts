@@ -12,7 +12,6 @@ export type OnProgress = (message: string, fields: Record<string, unknown>) => v
 /** Advisory lock of the process that changes the schema. Other schemas of the same database have their own locks. */
 const MIGRATION_LOCK = `${0x51_01_cf}, hashtext(current_schema)`
 const CONNECT_TIMEOUT_MS = 5_000
-/** Time limit of a statement that reads or takes the lock. */
 const ANSWER_MS = 30_000
 /** Poll interval and maximum wait for the migration lock. The maximum exceeds the time to create an index on the largest table. */
 const LOCK_POLL_MS = 500
@@ -55,7 +54,6 @@ function clientOf(url: string): Client {
   return client
 }
 
-/** Closes a connection, but does not wait for a server that does not answer. */
 async function end(client: Client): Promise<void> {
   await Promise.race([client.end().catch(() => {}), delay(CONNECT_TIMEOUT_MS, undefined, { ref: false })])
 }

@@ -36,7 +36,6 @@ export interface PostgresOptions {
   readonly url: string
   readonly connectionsMax?: number
   readonly statementTimeoutMs?: number
-  /** Called once when an outage begins and once when it ends. */
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
   /** Called for each schema change. The store opens after all of them. */
   readonly onProgress?: OnProgress

@@ -49,7 +49,6 @@ async function addMissing(connection: PostgresConnection, aroundMs: number | und
   })
 }
 
-/** Drops the partitions of days without retained jobs, including the events of these days. */
 export async function dropPartitions(connection: PostgresConnection): Promise<void> {
   for (const suffix of await pastDays(connection)) {
     await connection.transaction((client) => dropDay(client, suffix))
@@ -113,7 +112,6 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
     'SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL',
     [TABLES.map((table) => `${table}_${suffix}`)],
   )
-  // Another scheduler has already dropped this day.
   if (!rows.some(({ name }) => name === `jobs_${suffix}`)) return
   if (await isDayKept(client, suffix)) return
   const days = rows.map(({ name }) => String(name)).join(', ')

@@ -44,7 +44,6 @@ delivered AS (
   FROM moved WHERE webhook_url IS NOT NULL AND webhook_events LIKE '%"' || event_type || '"%'
 )`
 
-/** SQL types of the parameters that are not text. */
 const TYPES: Record<string, string> = {
   attempt: 'int',
   chunk: 'int',

@@ -7,7 +7,6 @@ import { dispatchOf } from './writes.ts'
 /** Maximum number of statements per claim that skip tenants at their limits. Together the statements read at most 20,000 tenants. */
 const WAYS_MAX = 20
 
-/** Claims queued jobs round robin over tenants (see `JobTransitions.claimNext`). */
 export async function claimFair(
   db: SqlDatabase,
   of: QueuedOf,
@@ -57,7 +56,6 @@ class ClaimPosition {
     this.#after = after
   }
 
-  /** True if further tenants follow those that the last statement has read. */
   async goesOn(db: SqlDatabase, params: Params): Promise<boolean> {
     const [last] = await db.run({ name: 'last_looked', sql: lastScanned(db.isShared) }, params)
     if (!last || Number(last.step) < SCANNED_MAX || ++this.#nth === WAYS_MAX) return false

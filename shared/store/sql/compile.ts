@@ -21,7 +21,6 @@ export function replaceNames(sql: string, replacement: (name: string, index: num
   return { sql: replaced, names }
 }
 
-/** The values of compiled SQL, in the order of its parameter numbers. @throws Error if a value is missing, which is a defect */
 export function valuesOf({ names }: Compiled, params: Params): Params[string][] {
   return names.map((name) => parameterOf(params, name))
 }

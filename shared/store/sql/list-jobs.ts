@@ -3,7 +3,6 @@ import type { ListQuery } from '#shared/store/store.ts'
 import type { Params } from './sql.ts'
 import { JOB_COLUMNS, type Statement } from './statements.ts'
 
-/** States of unended jobs, whose retention has not begun. */
 const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress', 'waiting'])
 
 interface Filter {

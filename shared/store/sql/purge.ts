@@ -37,12 +37,10 @@ export async function eraseJob(db: SqlDatabase, params: Params, lastSeq: number)
   return await db.erase(params)
 }
 
-/** Marks some ended children of a job as expired. Returns their number. */
 export async function forgetSome(db: SqlDatabase, id: string): Promise<number> {
   return (await db.run(PURGE_CHILDREN, { id, limit: ROWS_MAX })).length
 }
 
-/** Expires the children of a few expired parents. Returns their number, and the parents without remaining children. */
 async function purgeChildren(db: SqlDatabase, jobs: number) {
   let children = 0
   const childless: string[] = []
@@ -62,7 +60,6 @@ function valuesOf(rows: readonly Row[], column: string): unknown[] {
 /** Expired jobs, which reads no longer return. The order by expiry makes all steps of a purge select the same jobs. */
 const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
 
-/** Deletes some events of expired jobs: one job may have very many. */
 export const PURGE_EVENTS: Statement = {
   name: 'purge_events',
   sql: `DELETE FROM job_events WHERE (job_id, seq) IN (

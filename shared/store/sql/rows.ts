@@ -11,7 +11,6 @@ const NAMES = JOB_COLUMNS.split(',').map((name) => name.trim())
 const JSON_COLUMNS = new Set(['progress', 'error', 'usage', 'metadata', 'webhook_events'])
 const BOOLEAN_COLUMNS = new Set(['stream', 'has_output'])
 
-/** Converts a row of `jobs` to a job; further columns of the row are dropped. */
 export function jobOf(row: Row): DurableJob {
   const job: Row = {}
   for (const name of NAMES) {
@@ -62,7 +61,6 @@ export function jsonSoon(value: unknown): unknown {
   return typeof value === 'string' ? parseSoon(value) : null
 }
 
-/** JSON text of a value; null (SQL NULL) if the value is undefined. */
 export function jsonText(value: unknown): string | null {
   return value === undefined || value === null ? null : JSON.stringify(value)
 }

@@ -64,7 +64,6 @@ export class SqlStore implements Store {
   readonly conversations: SqlConversations
   readonly storedBytes: SqlStoredBytes
   readonly #db: SqlDatabase
-  /** True if the previous purge stopped before everything expired was deleted. */
   #isPurging = false
 
   constructor(db: SqlDatabase) {
@@ -331,7 +330,6 @@ function tenantOf(scope: Scope): string | null {
   return scope === ALL_TENANTS ? null : scope
 }
 
-/** Renews the lease of a process and takes back its counted crashes. Returns the jobs that it owns. */
 async function renew(db: SqlDatabase, process: ProcessLease): Promise<OwnedJob[]> {
   const { boot, role, slots, version, draining, leaseMs } = process
   await db.run(RENEW, { boot, role, slots, version, draining, lease_ms: leaseMs })

@@ -85,7 +85,6 @@ export function updateOf(move: Transition, picked: string, from?: string): strin
   return `UPDATE jobs SET ${move.set}${numbered} ${from ? `FROM ${from}` : ''} WHERE ${where}`
 }
 
-/** Whether a transition selects its jobs by a condition, rather than by given ids. */
 export function isSweep({ pick, pickFair: inTurn }: Transition): boolean {
   return pick !== undefined || inTurn !== undefined
 }

@@ -26,7 +26,6 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
 const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
 
-/** Finds a job by its id. @param from The table of jobs, possibly joined with other tables */
 export const find = (from: string): Statement => ({
   name: 'find',
   sql: `SELECT ${JOB_COLUMNS} FROM ${from} WHERE id = :id AND ${VISIBLE}`,
@@ -157,7 +156,6 @@ export const ERASE_STEPS = 'DELETE FROM job_steps WHERE job_id = :id'
 /** Erases the addresses of webhook messages, since an address may contain a secret. Pending messages are not sent. */
 export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL, history = NULL WHERE job_id = :id`
 
-/** Deletes some events before the job is erased, so that no single statement has to delete all events of a long run. */
 export const ERASE_FIRST_EVENTS: Statement = {
   name: 'erase_first_events',
   sql: `DELETE FROM job_events WHERE job_id = :id AND seq <= :up_to AND EXISTS (
@@ -193,7 +191,6 @@ export const OWNED: Statement = {
         WHERE state = 'in_progress' AND owner = :boot`,
 }
 
-/** Ends the lease of a stopping process, so that the reaper need not wait. */
 export const DEREGISTER: Statement = {
   name: 'goodbye',
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,

@@ -121,7 +121,6 @@ export const HAND_BACK: Transition = {
          || ${outputReset} || '}' END`,
 }
 
-/** The owner ends a job after a cancel request, without a partial result. */
 export const HONOUR_CANCEL: Transition = {
   name: 'honour_cancel',
   isOwners: true,

@@ -43,7 +43,6 @@ const way = (isLocking: boolean) => `
       WHERE nth <= CAST(:tenants AS bigint) AND step < ${SCANNED_MAX} AND (lap = 0 OR (lap = 1 AND tenant < :after))
     )`
 
-/** Maximum number of jobs per tenant: an equal part of the limit, but at least `:each`. */
 const eachOf = (greatest: string) =>
   `${greatest}(CAST(:each AS bigint), CAST(:limit AS bigint) / (SELECT count(*) FROM fair))`
 
@@ -75,7 +74,6 @@ export function pickFair(may: string, isLocking: boolean): string {
     SELECT own.id${isLocking ? ', share.each' : ''} FROM fair ${jobs} LIMIT CAST(:limit AS bigint)`
 }
 
-/** Selects the last tenant that {@link pickFair} reads with these parameters, and the number of tenants read. */
 export function lastScanned(isLocking: boolean): string {
   return `WITH ${way(isLocking)} SELECT tenant, step FROM turn ORDER BY step DESC LIMIT 1`
 }

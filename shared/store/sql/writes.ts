@@ -83,7 +83,6 @@ export function resultOf(row: TransitionRow): TransitionResult {
   return { job: jobOf(row), events: eventRows(row, [], false).map(eventOf) }
 }
 
-/** The job and events of a row that its owner changed. @param written The output as JSON text, which is not parsed again */
 function writtenOf(row: TransitionRow, output: Output, written: WrittenOutput): TransitionResult {
   const rows = eventRows(row, written, true)
   const events = output.map(({ data }, index) => ({ ...eventOf({ ...rows[index], data: null } as Row), data }))

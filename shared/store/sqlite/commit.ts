@@ -104,7 +104,6 @@ export class GroupCommit {
     }
   }
 
-  /** @returns Settles the write's promise; called after the commit @throws Errors that fail the whole group */
   #write({ work, resolve, reject }: Write, isShared: boolean): () => void {
     if (!isShared) {
       const result = work()
@@ -127,7 +126,6 @@ export class GroupCommit {
   }
 }
 
-/** Converts an error of SQLite: `overloaded` for external causes. */
 export function translated(error: unknown): unknown {
   const code = codeOf(error)
   if (code === undefined || !EXTERNAL.has(code)) return error

@@ -48,7 +48,6 @@ export interface SqliteOptions {
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
 }
 
-/** Time for which a disk counts as full after a write found it full. */
 const FULL_MS = 60_000
 
 /**
@@ -78,7 +77,6 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
   }
 }
 
-/** Maximum durable jobs of a tenant in addition to its running calls; null: unlimited. */
 function mostOf(limits: RunningLimits | undefined, tenant: string): number | null {
   const most = limits?.mostOf(tenant)
   return most === undefined ? null : Math.max(0, most - (limits?.callsOf(tenant) ?? 0))

@@ -18,13 +18,11 @@ const FIND_HELD: Statement = {
   sql: `${FIND_KEY.sql} AND expires_at_ms > now_ms()`,
 }
 
-/** The job that an equal call created with an unexpired key (see `JobReads.findMade`). */
 export async function findByKey(db: SqlDatabase, tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
   const [held] = await db.run(FIND_HELD, { tenant, key_scope: key.scope, key: key.key })
   return held && (await heldJob(db, tenant, held, key))
 }
 
-/** Finds out why a job was not inserted: either its id or its idempotency key exists. */
 async function findCreated(
   db: SqlDatabase,
   job: NewJob,

@@ -90,7 +90,6 @@ export const PARK: Transition = {
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"output_reset":' || ${outputReset} || '}' END`,
 }
 
-/** Wakes the parent of an ended child, unless the parent waits for further children. */
 export const WAKE: Transition = {
   name: 'wake',
   givesRequest: true,
