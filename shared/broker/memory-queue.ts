@@ -2,7 +2,6 @@ import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Delivery, QueueConsumer } from './broker.ts'
 
-/** Maximum bytes of a queue, above which new records are refused. */
 const QUEUE_BYTES_MAX = 256 * 1024 * 1024
 /** Maximum wait of `take` without records. Also limits the delay that a lost wakeup would cause. */
 const TAKE_WAIT_MS = 1_000

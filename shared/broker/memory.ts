@@ -128,7 +128,6 @@ function keep(kept: PartitionHistory, record: ChannelRecord): void {
   if (kept.records.length > kept.max) kept.records.shift()
 }
 
-/** A record that is serialized only if its bytes are read. */
 class PassedRecord implements ChannelRecord {
   readonly key: string
   readonly payload: object

@@ -15,9 +15,7 @@ export interface KafkaClient {
   /** Call after a slow or refused request: checks whether a broker answers, and which nodes lead the partitions. */
   suspect(): void
   isTransient(error: unknown): boolean
-  /** Number of partitions of a topic; 0 if unknown. */
   partitions(topic: string): number
-  /** False if a partition is known to have no leader. */
   isLed(topic: string, partition: number): boolean
   /** @param queue Name of the queue without the prefix, for the positions of its deliveries. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }

@@ -27,7 +27,6 @@ type FetchedPartition = fetchV17.FetchResponsePartition
 
 interface Position {
   readonly partition: number
-  /** Offset of the next record, or {@link LATEST} until it is known. */
   position: bigint
 }
 
@@ -98,7 +97,6 @@ export class ChannelReceiver implements Receiver {
     return supervisor.until(step, this.#closing.signal, () => void this.#cluster.refresh())
   }
 
-  /** Adds each partition to the poll of its leader, and starts missing polls. */
   #assign(places: readonly Position[]): void {
     for (const place of places) {
       const node = this.#cluster.leader(this.#topic, place.partition)
@@ -171,7 +169,6 @@ export class ChannelReceiver implements Receiver {
     }
   }
 
-  /** @returns Fetched partitions; empty after a long poll without records */
   async #fetch({ node, positions: places }: Poll): Promise<readonly FetchedPartition[]> {
     const topicId = this.#cluster.topicId(this.#topic)
     if (!topicId) throw new NodeUnknown(`Topic ${this.#topic} is not known`)

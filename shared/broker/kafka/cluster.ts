@@ -47,7 +47,6 @@ interface TopicState {
 export interface TopicChanges {
   /** Topics that are missing or have fewer partitions than the options require. */
   readonly lacking: readonly string[]
-  /** Topics that were deleted and recreated since the previous response. */
   readonly remade: readonly string[]
 }
 
@@ -59,7 +58,6 @@ export class KafkaCluster {
   #bootstrap: Address[]
   #nodes = new Map<number, Address>()
   #topics = new Map<string, TopicState>()
-  /** Ids of each topic, oldest first; the last is the current one. */
   readonly #ids = new Map<string, string[]>()
   #control: Connection | undefined
   #dialing: Promise<Connection> | undefined
@@ -77,7 +75,6 @@ export class KafkaCluster {
     this.#bootstrap = options.brokers.map(parseAddress)
   }
 
-  /** Time, by the monotonic clock, since which no known broker answers; undefined while one answers. */
   get unreachableSinceMs(): number | undefined {
     return this.#unreachableSinceMs
   }
@@ -116,7 +113,6 @@ export class KafkaCluster {
     return await this.#ask((connection) => apiVersionsV3.api.async(connection, 'sluice', '1'))
   }
 
-  /** Id of a topic. Newer Kafka requests contain the id instead of the name. */
   topicId(topic: string): string | undefined {
     return this.#topics.get(topic)?.id
   }
@@ -132,7 +128,6 @@ export class KafkaCluster {
     return this.#refreshing
   }
 
-  /** The coordinator node of a group. @throws Error if no broker answers, or the coordinator is not ready */
   async coordinator(group: string): Promise<number> {
     const { coordinators } = await this.#ask((connection) =>
       findCoordinatorV6.api.async(connection, GROUP_KEY_TYPE, [group]),
@@ -143,7 +138,6 @@ export class KafkaCluster {
     return found.nodeId
   }
 
-  /** Returns the connection of a lane to a node, and opens it if needed. @throws Error if the node is unreachable */
   connection(nodeId: number, lane: string, requestTimeoutMs: number): Promise<Connection> {
     const key = `${lane} ${nodeId}`
     const existing = this.#lanes.get(key)

@@ -4,7 +4,6 @@ import { pause, within } from './supervision.ts'
 
 /** Maximum time of a read, in ms. Long, because forming a classic group takes some seconds. */
 const READ_TIMEOUT_MS = 15_000
-/** Maximum time for which a partition may be without a leader before the read fails, in ms. */
 const LEADERLESS_MS = 10_000
 const RETRY_DELAY_MS = 100
 

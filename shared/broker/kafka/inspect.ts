@@ -16,7 +16,6 @@ export interface KafkaFacts {
   readonly lateFailover: BootProblem | undefined
 }
 
-/** Inspects a cluster without changing it. @throws Error if no broker answers */
 export async function inspectKafka(options: KafkaOptions): Promise<KafkaFacts> {
   const { KafkaCluster } = await import('./cluster.ts')
   const { PlatformaticAdmin } = await import('./share/admin.ts')

@@ -12,7 +12,6 @@ import { unavailable } from './unavailable.ts'
 
 export type { KafkaOptions } from './options.ts'
 
-/** Error if share groups are requested but not supported by the cluster. */
 const SHARE_GROUPS_OFF = new KafkaUnsuitableError([
   {
     problem: 'The brokers have no share groups: they are older than Kafka 4.2, or the feature is off',

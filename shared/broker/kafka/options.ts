@@ -45,13 +45,11 @@ export function classicGroup(topic: string): string {
   return `${topic}.classic`
 }
 
-/** Partitions that a topic must have, by its name with the prefix; 0 for an unknown topic. */
 export function partitionsNeeded({ topics, prefix }: KafkaOptions, topic: string): number {
   const found = topics.find(({ name }) => prefix + name === topic)
   return found?.partitionsMin ?? found?.partitions ?? 0
 }
 
-/** The {@link Topic.fetchGapMs} of a channel, by its name with the prefix; 0 if it has none. */
 export function fetchGapMs({ topics, prefix }: KafkaOptions, topic: string): number {
   return topics.find(({ name }) => prefix + name === topic)?.fetchGapMs ?? 0
 }

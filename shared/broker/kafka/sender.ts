@@ -17,7 +17,6 @@ const RETRY: Backoff = { baseMs: 20, maxMs: 500 }
 const SWEEP_INTERVAL_MS = 100
 /** Duration of a produce call, in ms, after which the sender reports the call as slow. */
 const SLOW_CALL_MS = 1_000
-/** Estimated bytes of a record in addition to key and value. */
 const RECORD_OVERHEAD_BYTES = 100
 const RETRY_AFTER_MS = 1_000
 /**
@@ -124,7 +123,6 @@ export class CoalescingSender {
     return promise
   }
 
-  /** Sends waiting records for at most `timeoutMs`, then rejects the rest. */
   async close(timeoutMs: number): Promise<void> {
     if (this.#isClosed) return
     this.#isClosed = true
@@ -244,7 +242,6 @@ export class CoalescingSender {
   }
 }
 
-/** Takes records for one batch from the front of the queue; at least one. */
 function nextBatch(waiting: Entry[], countMax: number): Entry[] {
   let bytes = 0
   let count = 0
@@ -263,7 +260,6 @@ export function refusedRecord(cause: unknown): ServiceError {
   })
 }
 
-/** Error for a full queue or an unreachable broker; callers may retry. */
 export function overloaded(message: string, cause?: unknown): ServiceError {
   return new ServiceError('overloaded', message, { cause, retryAfterMs: RETRY_AFTER_MS })
 }

@@ -4,7 +4,6 @@ import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import type { KafkaOptions } from './options.ts'
 
 const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'
-/** Consecutive failures without progress after which the process should exit. */
 const FAILURES_MAX = 5
 /** Duration of an outage after which the failure is reported again. A broker that restarts or moves its partitions is back earlier. */
 const PERSISTENT_MS = 60_000
@@ -43,7 +42,6 @@ export class Supervisor {
     this.#isPersistenceReported = false
   }
 
-  /** Records a failure. @returns Delay before the next attempt, up to 1 s */
   failed(error: unknown): number {
     const isTransient = this.#isTransient(error)
     const fields = { what: this.#what, error: String(error) }

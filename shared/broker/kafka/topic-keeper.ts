@@ -36,12 +36,10 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     this.#options = options
   }
 
-  /** Queues and channels whose topics are missing and could not be created. */
   get missing(): readonly string[] {
     return this.#missing
   }
 
-  /** Starts a check that creates missing topics, unless one is running. Returns at once. */
   verify(): void {
     if (this.#closing.signal.aborted) return
     this.#keeping ??= this.#keep().finally(() => {

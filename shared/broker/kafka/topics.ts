@@ -29,7 +29,6 @@ const RECORD_BYTES = { wanted: 1_048_588, queue: 160 * 1024, channel: 960 * 1024
 
 export interface KafkaAdmin {
   brokerCount(): Promise<number>
-  /** Partitions of each existing topic; missing topics are not in the map. */
   partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>>
   topicSettings(topic: string): Promise<ReadonlyMap<string, string>>
   brokerSettings(): Promise<ReadonlyMap<string, string>>
@@ -63,7 +62,6 @@ export class KafkaUnsuitableError extends Error {
   }
 }
 
-/** Creates missing topics and checks existing ones. @returns Problems, in the order of the topics */
 export async function checkTopics(admin: KafkaAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const names = options.topics.map(({ name }) => options.prefix + name)
   const existing = await admin.partitions(names)

@@ -74,7 +74,6 @@ const CLASSES: readonly FailureClass[] = [
   },
 ]
 
-/** The reason with its remedy, as a starting process and `sluice doctor` show it. */
 class KafkaUnavailableError extends Error {
   readonly remediation: string
   readonly isPermanent: boolean

@@ -41,7 +41,6 @@ const PROBES_PER_INSPECTION = 10
 const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
 /** Default number of partitions of a queue, which is the number of workers that can share it. */
 const QUEUE_PARTITIONS = 16
-/** kafkajs error types that refuse a batch for its content. */
 const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECORD_LIST_TOO_LARGE', 'INVALID_RECORD'])
 /**
  * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved only that client.

@@ -25,7 +25,6 @@ export class ClassicReceiver implements Closable {
   readonly #supervisor: Supervisor
   readonly #closing = new AbortController()
   readonly #positions = new Map<number, bigint>()
-  /** Timestamp of the last received record of each partition, in Unix milliseconds. */
   readonly #lastAtMs = new Map<number, number>()
   readonly #openedAtMs = Date.now()
   /** True after a consumer has ended. The topic may have been recreated, so the positions are checked before the next consumer starts. */
@@ -105,7 +104,6 @@ export class ClassicReceiver implements Closable {
     this.#options.onProblem(message, { topic: this.#topic, partition, from: String(from), to: String(to) })
   }
 
-  /** Runs one kafkajs consumer until the receiver is closed. Throws if the consumer crashes. */
   async #runOnce(): Promise<boolean> {
     if (this.#isSuspect) await this.#checkPositions()
     this.#isSuspect = true

@@ -12,7 +12,6 @@ const REQUEST_TIMEOUT_MS = 8_000
 /** Limits of kafkajs' own retries, before the adapters receive the error. */
 const RETRY = { retries: 2, initialRetryTime: 50, maxRetryTime: 500, restartOnFailure: async () => false } as const
 
-/** Names of temporary kafkajs errors that are not marked `retriable`. */
 const TRANSIENT = new Set([
   'KafkaJSConnectionError',
   'KafkaJSConnectionClosedError',
@@ -36,7 +35,6 @@ const TRANSIENT_ERRORS: ReadonlySet<string> = new Set([
   'This is not the correct coordinator for this group',
 ])
 
-/** Creates a client. Connections are opened later, by its producers, consumers and admins. */
 export function createKafkaJs(options: KafkaOptions): Kafka {
   patchTimer()
   const config: KafkaConfig = {
@@ -59,7 +57,6 @@ export function createKafkaJs(options: KafkaOptions): Kafka {
   return new kafkajs.Kafka(config)
 }
 
-/** Whether an error is temporary: no connection, no response in time, or an error that the protocol calls retriable. */
 export function isTransientInKafkaJs(thrown: unknown): boolean {
   const error = thrown as { readonly name?: string; readonly retriable?: boolean; readonly cause?: unknown } | null
   if (!error) return false

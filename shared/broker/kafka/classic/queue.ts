@@ -222,7 +222,6 @@ export class ClassicConsumer implements QueueConsumer {
     this.#consumer?.resume([{ topic: this.#topic, partitions: [number] }])
   }
 
-  /** Starts a commit unless one is in flight. Later acknowledgements go into the next commit. */
   #commitSoon(): void {
     this.#committing ??= new Promise<void>((resolve) => setImmediate(resolve))
       .then(() => this.#commit())
@@ -265,7 +264,6 @@ export class ClassicConsumer implements QueueConsumer {
  * beginning would be days of processed records.
  */
 
-/** Partitions of a queue without a committed position. @throws Errors of kafkajs */
 async function unplaced(admin: Admin, topic: string): Promise<number[]> {
   const positions = await positionsOf(admin, classicGroup(topic), topic)
   return [...positions].flatMap(([partition, offset]) => (offset < 0 ? [partition] : []))

@@ -84,7 +84,6 @@ export class ShareConsumer implements QueueConsumer {
     return records.map((record) => this.#toDelivery(record))
   }
 
-  /** Releases unacknowledged records and leaves the group. */
   close(): Promise<void> {
     this.#closed ??= this.#close()
     return this.#closed

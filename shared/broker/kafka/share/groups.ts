@@ -23,7 +23,6 @@ const GROUP_SETTINGS = { 'share.delivery.count.limit': 10, 'share.assignment.int
 export interface ShareGroupAdmin extends KafkaAdmin {
   groupSettings(group: string): Promise<ReadonlyMap<string, string>>
   setGroup(group: string, setting: string, value: string): Promise<void>
-  /** State of a classic group with this name, such as `EMPTY` or `STABLE`; undefined if there is none. */
   classicGroupState(group: string): Promise<string | undefined>
   deleteGroup(group: string): Promise<void>
 }

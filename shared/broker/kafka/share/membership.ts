@@ -13,7 +13,6 @@ const JOIN_INTERVAL_MS = 100
  * partition for it.
  */
 const JOIN_ASKS_MAX = 100
-/** Interval between attempts to join again after the group removed this member. */
 const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
 /** Heartbeat interval of a member that a full group has refused, until another member leaves. */
@@ -35,7 +34,6 @@ export class Membership {
   #isAssigned = false
   #coordinator: number | undefined
   #beating: Promise<void> = Promise.resolve()
-  /** True if the last heartbeat was refused because the group does not have this member. */
   #isOut = false
   #isFull = false
 

@@ -33,7 +33,6 @@ export interface ShareMember {
   readonly member: string
 }
 
-/** A record that the broker has locked for this member. */
 export interface AcquiredRecord {
   readonly session: ShareSession
   readonly topicId: string
@@ -54,7 +53,6 @@ export class ShareSession {
   /** Partitions to fetch from, and partitions that are in the broker's session, as `topicId partition`. */
   #wanted = new Set<string>()
   readonly #known = new Set<string>()
-  /** Records delivered and not settled, oldest first. */
   readonly #out = new Set<AcquiredRecord>()
   #pending: PendingAck[] = []
   #epoch: number = EPOCH.first
@@ -95,7 +93,6 @@ export class ShareSession {
     return this.#wanted.size > 0
   }
 
-  /** Sets the partitions to fetch from; the next fetch removes the others. */
   want(partitions: Iterable<string>): void {
     this.#wanted = new Set(partitions)
   }
@@ -138,7 +135,6 @@ export class ShareSession {
     })
   }
 
-  /** Sends pending acknowledgements without a fetch. @throws Error as {@link fetch} */
   async flush(): Promise<void> {
     await this.#exclusively(0, async (connection, acks) => {
       if (acks.length === 0) return
