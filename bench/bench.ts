@@ -59,7 +59,7 @@ async function main(): Promise<number> {
   }
 }
 
-/** Measures the sections. One that fails does not stop the others. @returns The exit code */
+/** Measures the sections. If one fails, then the others are measured all the same. @returns The exit code */
 async function measure({ sections, options }: Command, signal: AbortSignal): Promise<number> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
   let exitCode = 0
@@ -87,7 +87,7 @@ async function measure({ sections, options }: Command, signal: AbortSignal): Pro
   }
 }
 
-/** @param cpuMs CPU time of the whole machine. Other work on the machine makes the figures worse. */
+/** @param cpuMs CPU time of the whole machine. A high value shows that other work on the machine has made the figures worse. */
 function circumstancesOf(ms: number, cpuMs: number, versions: ReadonlySet<string>): string {
   const machine = [
     `${availableParallelism()} cores (${cpus()[0]?.model.trim() ?? 'unknown CPU'})`,
@@ -103,7 +103,6 @@ function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }
 
-/** Reads the command line. @returns Undefined after the help */
 function readCommand(): Command | undefined {
   const { values } = parseArgs({
     options: {

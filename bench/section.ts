@@ -2,36 +2,32 @@ import { join } from 'node:path'
 import { Processes } from './machine/processes.ts'
 import { type Kafka, openKafka } from './machine/servers.ts'
 
-/** One part of the benchmark. */
 export interface Section {
-  /** Name of the section for the option `--only`. */
   readonly name: string
-  /** One line of `--help`. */
   readonly summary: string
   readonly title: string
-  /** Text before the tables: measured targets and loads, and terms of the tables. */
+  /** Text before the tables, which describes the measured targets and loads and the terms of the tables. */
   readonly introduction: string
-  /** @returns Markdown: tables and paragraphs */
+  /** @returns Tables and paragraphs in Markdown */
   measure(run: Run): Promise<string[]>
 }
 
 export interface RunOptions {
   readonly isQuick: boolean
   readonly rounds: number
-  /** Duration of each load; undefined: the default of the section. */
+  /** Duration of each load in seconds. If undefined, the default of the section is used. */
   readonly seconds: number | undefined
   /** Directory of another version, which is measured in the same rounds. */
   readonly compare: string | undefined
-  /** Directory for CPU profiles; undefined: none are written. */
+  /** Directory for CPU profiles. If undefined, no profiles are written. */
   readonly profileDir: string | undefined
 }
 
-/** Options, progress output and servers that the sections of one run share. */
 export class Run implements AsyncDisposable {
   readonly options: RunOptions
   readonly dir: string
   readonly signal: AbortSignal
-  /** Versions of the servers that were started. */
+  /** Versions of the servers that were started, for the report. */
   readonly versions = new Set<string>()
   #kafka: Promise<Kafka> | undefined
 
@@ -49,7 +45,7 @@ export class Run implements AsyncDisposable {
     return this.options.seconds ?? (this.options.isQuick ? quick : normal)
   }
 
-  /** Calls `work` for each round and item. The items alternate within a round, so that a busy machine affects all of them. */
+  /** Calls `work` for each round and item. The items alternate within a round, so that other work on the machine affects all of them. */
   async rounds<T>(items: readonly T[], work: (item: T, round: number) => Promise<void>): Promise<void> {
     for (let round = 1; round <= this.options.rounds; round++) {
       for (const item of items) {
@@ -59,12 +55,11 @@ export class Run implements AsyncDisposable {
     }
   }
 
-  /** Processes that are stopped at the end of a measurement. */
   processes(): Processes {
     return new Processes(this.dir, this.options.profileDir)
   }
 
-  /** The Kafka of the run, which the first section that needs it starts. */
+  /** Returns the Kafka of the run. The first section that needs Kafka starts it. */
   async kafka(): Promise<Kafka> {
     if (!this.#kafka) this.print('starting Kafka')
     this.#kafka ??= openKafka(join(this.dir, 'servers'))

@@ -20,7 +20,7 @@ console.error(batch.status, batch.request_counts, batch.errors?.data ?? '')
 if (batch.output_file_id) await writeFile(to, await get(`/v1/files/${batch.output_file_id}/content`))
 process.exitCode = batch.status === 'completed' && batch.request_counts.failed === 0 ? 0 : 1
 
-/** The text of an answer. @param body What is posted; undefined: a GET. @throws Error with the words of the service when it refuses */
+/** Returns the text of an answer. @param body Body to post; undefined: a GET. @throws Error with the answer if the service refuses */
 async function call(path: string, body?: string | FormData): Promise<string> {
   const headers = { authorization, ...(typeof body === 'string' && { 'content-type': 'application/json' }) }
   const answer = await fetch(url + path, { headers, ...(body !== undefined && { method: 'POST', body }) })
@@ -29,7 +29,7 @@ async function call(path: string, body?: string | FormData): Promise<string> {
 }
 
 /**
- * Sends a GET request. Retries for a minute while the service restarts; the batch continues meanwhile.
+ * Sends a GET request. Retries for a minute, because the service may restart; the batch continues meanwhile.
  *
  * @throws Error as {@link call} does
  */

@@ -1,6 +1,6 @@
 /**
- * Receives webhooks, and checks who sent them: `WEBHOOK_SECRET=whsec_… node webhook.ts`. Node 22.18 or newer. A message that is not
- * genuine, or older than five minutes, gets a 400 and is not looked at.
+ * Receives webhooks, and checks who sent them: `WEBHOOK_SECRET=whsec_… node webhook.ts`. Node 22.18 or newer. A message with a wrong
+ * signature, or older than five minutes, gets a 400 and is ignored.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { createServer, type IncomingHttpHeaders } from 'node:http'
@@ -20,7 +20,7 @@ createServer(async (request, response) => {
   seen.add(id)
 }).listen(Number(process.env.PORT ?? 9000), '127.0.0.1')
 
-/** Whether a message is signed with our secret, and not an old one sent again. */
+/** Whether a message has a valid signature and is at most five minutes old, so that a recorded message cannot be replayed. */
 function isGenuine(headers: IncomingHttpHeaders, body: string): boolean {
   const { 'webhook-id': id, 'webhook-timestamp': time, 'webhook-signature': signatures } = headers
   if (!(Math.abs(Date.now() / 1_000 - Number(time)) <= 300)) return false

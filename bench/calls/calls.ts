@@ -12,8 +12,8 @@ import { type Column, type Goal, renderGoals, renderSamples } from '../results/t
 import type { Run, Section } from '../section.ts'
 
 /*
- * Calls through Sluice, next to direct calls of the mock upstream and a bare proxy. The processes of a target share one core, because
- * a target of two processes would otherwise have twice the CPU of the proxy.
+ * Calls through Sluice, next to direct calls of the mock upstream and calls through a bare proxy. All processes of a target are pinned to
+ * one core. Otherwise a target with two processes would have twice the CPU of the proxy.
  */
 
 const LOADS: Readonly<Record<string, Load>> = {
@@ -25,11 +25,11 @@ const LOADS: Readonly<Record<string, Load>> = {
   '256 streams in lockstep': { shape: 'lockstep', callers: 256 },
 }
 const QUICK_LOADS = ['whole, 64 callers', '64 streams']
-/** Warm-up time in seconds. A lone caller sends few requests through the broker, whose JVM then takes longest to compile its code. */
+/** Warm-up time in seconds. A single caller sends few requests through Kafka, so its JVM takes longest to compile its code. */
 const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
-/** Wait after a start, in which the process releases the memory that only its start needed. */
+/** Wait after a start. During this time the process releases memory that it needed only for starting. */
 const SETTLE_MS = 3_000
-/** CPU time below which the kernel's clock of 10 ms is too coarse. */
+/** Minimum CPU time of a useful figure, because the kernel counts CPU time in units of 10 ms. */
 const CPU_MS_MIN = 200
 
 const TITLES: Readonly<Record<string, string>> = {
@@ -138,7 +138,7 @@ async function startTargets(run: Run, processes: Processes): Promise<Target[]> {
   return targets
 }
 
-/** CPU is in milliseconds per whole answer, or in microseconds per token. @throws Error if a call failed */
+/** Measures a load. CPU time is per whole answer, in milliseconds, or per token, in microseconds. @throws Error if a call failed */
 async function measureLoad({ name, address, pids, brokerPid }: Target, load: Load, seconds: number) {
   const measured = [...pids, brokerPid ?? 0]
   const before = measured.map(cpuMs)
@@ -231,7 +231,7 @@ function goalsOf(samples: Samples, { readySeconds, idleMib }: { readySeconds: nu
   ]
 }
 
-/** Ratios of this version to the other one. Below 1 is better, except for the rate. */
+/** Returns the ratios of this version to the other one. A ratio below 1 is better, except for the rate. */
 function comparisonOf(samples: Samples): string[] {
   const pairs = ['embedded', 'kafka'].filter((name) => samples.targets.includes(`other-${name}`))
   const figures = ['perSecond', 'p50', 'p99', 'firstTokenP50', 'lagP50', 'lagP99', 'cpu']

@@ -1,6 +1,6 @@
 /*
- * A lower bound for submits over HTTP, in its own process: parses a job, answers 202, stores nothing, and reports each job as completed.
- * Prints its address on standard output.
+ * A bare server that shows the minimum cost of submits over HTTP, in its own process. The server parses a job, answers 202, stores nothing,
+ * and reports each job as completed. Prints its address on standard output.
  */
 import { createServer, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -12,7 +12,6 @@ const COMPLETED = {
 }
 
 let jobs = 0
-// Connections stay open while the other systems are measured.
 const server = createServer({ noDelay: true, keepAliveTimeout: 0 }, async (request, response) => {
   const body = await bodyOf(request)
   const isSubmit = request.url === '/v1/chat/completions'

@@ -6,7 +6,7 @@ const QUEUE = 'bench'
 const FIRST_READ_MS = 250
 const COMPLETED_TIMEOUT_MS = 30_000
 
-/** BullMQ: queue and worker in this process. Completed jobs stay in Redis. */
+/** BullMQ, with its queue and worker in this process. Completed jobs stay in Redis. */
 export async function openBullmq(redisPort: number): Promise<JobSystem> {
   const connection = { host: '127.0.0.1', port: redisPort }
   const queue = new Queue(QUEUE, { connection })
@@ -35,7 +35,7 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
       if (events) await job?.waitUntilFinished(events, COMPLETED_TIMEOUT_MS)
     },
     async startWork(isAwaited) {
-      // The event stream is opened only on demand, because events cost CPU for each job.
+      // Events cost CPU for each job, so the event stream is opened only if `completed` will be called.
       if (isAwaited) events ??= await openEvents(connection)
       if (running) await worker.resume()
       else running = worker.run()
@@ -53,7 +53,7 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
 async function openEvents(connection: { host: string; port: number }): Promise<QueueEvents> {
   const events = new QueueEvents(QUEUE, { connection })
   await events.waitUntilReady()
-  // Events before the first read are lost, and nothing signals the first read.
+  // Events that occur before the first read of the stream are lost. No event reports the first read, so this waits a fixed time.
   await sleep(FIRST_READ_MS)
   return events
 }

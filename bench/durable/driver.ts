@@ -1,9 +1,9 @@
 /*
- * One system with its callers, in its own process: `driver.ts SYSTEM SETTINGS`. Prints its address on standard output. A request to
+ * Drives one system with its callers, in its own process: `driver.ts SYSTEM SETTINGS`. Prints its address on standard output. A request to
  * `/SHAPE/CALLERS/SECONDS` puts a load on the system and returns the figures as JSON.
  *
- * With the shape `submit`, callers submit jobs while no worker runs; then the workers empty the queue. With `busy`, the workers
- * run meanwhile. With `whole`, each caller submits a job and waits until it is completed.
+ * With the shape `submit`, callers submit jobs while no worker runs. Afterwards the workers empty the queue. With `busy`, callers submit
+ * jobs while the workers run. With `whole`, each caller submits a job and waits until the job is completed.
  */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -14,9 +14,8 @@ import { openLibrary } from './library.ts'
 import { openPgBoss } from './pgboss.ts'
 import type { JobSystem } from './system.ts'
 
-/** Figures of one load. Times are in milliseconds. */
 export interface DurableFigures extends Readonly<Record<string, number>> {
-  /** Submits, or whole jobs. */
+  /** Submits per second. With the shape `whole`, completed jobs per second. */
   readonly perSecond: number
   readonly p50: number
   readonly p99: number
@@ -51,7 +50,7 @@ function open(given: Record<string, string>): Promise<JobSystem> {
   throw new Error(`no system ${name}`)
 }
 
-/** Leaves the system without jobs. @throws Error if a job fails */
+/** Puts a load on the system and waits until no jobs are left. @throws Error if a job fails */
 async function measure(shape: string, callers: number, seconds: number): Promise<DurableFigures> {
   const isWhole = shape === 'whole'
   const worksMeanwhile = shape !== 'submit'

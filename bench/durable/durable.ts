@@ -14,7 +14,7 @@ const LOADS = {
   'until completed, 32 callers': ['whole', 32],
 } as const
 type LoadName = keyof typeof LOADS
-/** A system is warm if its best rate rose by less than 3 % in the last loads. The JVM of Kafka compiles for a minute. */
+/** A system is warm if its best rate rose by less than 3 % in the last 8 loads. The JVM of Kafka compiles its code for about a minute. */
 const WARM_UP: LoadName = 'until completed, 32 callers'
 const WARM = { rise: 0.03, loads: 8, loadsMax: 45, quickLoadsMax: 1 } as const
 const LOAD_TIMEOUT_MS = 300_000
@@ -78,7 +78,7 @@ async function measureDurable(run: Run): Promise<{ samples: Samples; skipped: st
     const figures = await runLoad(target, load, run.seconds(1, 2))
     const after = target.cpuMs()
     const perJob = (part: 'own' | 'servers') => (after[part] - before[part]) / figures.jobs
-    // The bare server stores no jobs, so there is no queue whose drain could be measured.
+    // The bare server stores no jobs, so there is no queue that workers could empty.
     const completedPerSecond = target.name === 'http-bare' ? Number.NaN : figures.completedPerSecond
     const cpu = { cpu: perJob('own'), serverCpu: perJob('servers') }
     samples.add(target.name, load, round, { ...figures, completedPerSecond, ...cpu })
@@ -111,7 +111,7 @@ async function runLoad({ name, url }: DurableTarget, load: LoadName, seconds: nu
   return JSON.parse(text) as DurableFigures
 }
 
-/** A server, or the reason for its absence. Disposing stops it. */
+/** Returns a server, or the reason why it is missing. Disposing the result stops the server. */
 async function orReason<T extends AsyncDisposable>(opening: Promise<T | string>) {
   const opened = await opening
   const [server, reason] = typeof opened === 'string' ? [undefined, opened] : [opened, undefined]

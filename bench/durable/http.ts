@@ -3,12 +3,12 @@ import { type Address, Connection, encodeRequest } from '../load/connection.ts'
 import { untilAnswered } from '../machine/sluice.ts'
 import { type JobSystem, PAYLOAD } from './system.ts'
 
-/** Interval of polls for the end of all jobs. Not shorter, because each poll makes the service scan its jobs. */
+/** Interval of polls for the end of all jobs. Each poll makes the service scan its jobs, so a shorter interval would affect the result. */
 const POLL_INTERVAL_MS = 100
-/** Time after which each process has received a pause. */
+/** Time after which a pause has reached every process. */
 const PAUSE_MS = 250
 
-/** Sluice through its API. The workers are other processes, and an operator pauses their pool. */
+/** Sluice through its API. The workers run in other processes. An operator starts and stops them by pausing their pool. */
 export async function openHttp(address: Address, operatorKey: string): Promise<JobSystem> {
   const client = new JobsClient(address)
   const operator = new JobsClient({ ...address, key: operatorKey })
@@ -16,7 +16,7 @@ export async function openHttp(address: Address, operatorKey: string): Promise<J
     await operator.call('POST', `/v1/admin/pools/inference/${action}`, {}, 200)
     if (action === 'pause') await sleep(PAUSE_MS)
   }
-  // A running service accepts a new key after about a second.
+  // A new key is accepted only after about a second, so this call is retried.
   await untilAnswered(() => operator.call('GET', '/v1/admin/pauses', undefined, 200).then(() => undefined, String))
   await setPaused('pause')
   return {
@@ -45,7 +45,6 @@ export async function openHttp(address: Address, operatorKey: string): Promise<J
   }
 }
 
-/** Calls on keep-alive connections, one call at a time on each. */
 class JobsClient {
   readonly #address: Address
   readonly #idle: Connection[] = []
@@ -54,7 +53,7 @@ class JobsClient {
     this.#address = address
   }
 
-  /** @throws Error if the status is another one */
+  /** @throws Error if the response has another status than `expected` */
   async call(method: string, path: string, body: unknown, expected: number): Promise<Record<string, unknown>> {
     const connection = this.#takeIdle() ?? (await Connection.open(this.#address.url))
     const headers = { prefer: 'respond-async' }

@@ -13,10 +13,10 @@ import { CONCURRENCY, type JobSystem, OpenJobs, PAYLOAD, RESULT } from './system
 
 const DAY_MS = 24 * 3_600_000
 const TENANT = 'key_bench'
-/** The model catalogue, without which no process starts. */
+/** The model catalogue. No process starts without one. */
 const MODELS_FILE = resolve(import.meta.dirname, '../../models.yaml')
 
-/** Sluice without HTTP: durable jobs and a worker in this process, with SQLite or Postgres. */
+/** Sluice without HTTP. Durable jobs and a worker run in this process, with SQLite or Postgres. */
 export async function openLibrary(settings: { databaseUrl?: string; dir: string }): Promise<JobSystem> {
   const { dir, databaseUrl } = settings
   const log = openLog('silent', 'bench')
@@ -27,7 +27,7 @@ export async function openLibrary(settings: { databaseUrl?: string; dir: string 
   const ports = await openPorts(config, log, 'bench', true, onFatal)
   const { store, broker, blobs } = ports
   if (!store) throw new Error('no store')
-  // An ingress, which receives the free slots of the worker.
+  // The worker publishes its free slots only to an ingress, so this process registers as one.
   const presence = await Presence.open({
     ...{ broker, log, lostMs: 5_000, listener: {} },
     self: {

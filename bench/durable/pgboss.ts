@@ -3,18 +3,17 @@ import { PgBoss } from 'pg-boss'
 import { CONCURRENCY, type JobSystem, OpenJobs, PAYLOAD, RESULT } from './system.ts'
 
 const QUEUE = 'bench'
-/** The shortest interval that pg-boss accepts, and no pause while batches are full. */
+/** 0.5 s is the shortest interval that pg-boss accepts. While batches are full, pg-boss polls again at once. */
 const POLLING = { batchSize: CONCURRENCY, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true }
 const POLL_INTERVAL_MS = 5
 
-/** pg-boss: sender and worker in this process. Completion is polled, because pg-boss has no call that waits for it. */
+/** pg-boss, with its sender and worker in this process. Completion is polled, because pg-boss has no call that waits for it. */
 export async function openPgBoss(databaseUrl: string): Promise<JobSystem> {
   const boss = new PgBoss(databaseUrl)
   boss.on('error', (error) => process.stderr.write(`${error}\n`))
   await boss.start()
   await boss.createQueue(QUEUE)
   const open = new OpenJobs()
-  /** Jobs that the worker has received. */
   const received = new Set<string>()
   let isWorking = false
   const stopWork = async () => {
@@ -46,7 +45,7 @@ export async function openPgBoss(databaseUrl: string): Promise<JobSystem> {
     },
     async drained() {
       await open.drained()
-      // pg-boss completes the last batch only after its handler has returned; stopping the worker waits for that.
+      // pg-boss completes the last batch only after its handler has returned. Stopping the worker waits for that.
       await stopWork()
     },
     stopWork,

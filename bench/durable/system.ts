@@ -1,12 +1,12 @@
-/** A queue of durable jobs under measurement. */
+/** A queue of durable jobs that is measured. */
 export interface JobSystem {
-  /** Submits {@link PAYLOAD}. @returns The id of the job, after the job was written to disk */
+  /** Submits {@link PAYLOAD}. @returns The id of the job, as soon as the job is on disk */
   submit(): Promise<string>
   /** Resolves when the job is completed and its result is on disk. */
   completed(id: string): Promise<void>
-  /** Starts the workers, with {@link CONCURRENCY} jobs at once. @param isAwaited Whether `completed` will be called */
+  /** Starts workers that run {@link CONCURRENCY} jobs at the same time. @param isAwaited Whether `completed` will be called */
   startWork(isAwaited: boolean): Promise<void>
-  /** Resolves when all submitted jobs are completed. The workers run. */
+  /** Resolves when all submitted jobs are completed. The workers must be running. */
   drained(): Promise<void>
   stopWork(): Promise<void>
   close(): Promise<void>
@@ -14,7 +14,7 @@ export interface JobSystem {
 
 export const CONCURRENCY = 32
 
-/** The body of each job: some 400 bytes of JSON. */
+/** The body of each job, about 400 bytes of JSON. */
 export const PAYLOAD = {
   model: 'echo-1',
   messages: [
@@ -27,7 +27,6 @@ export const PAYLOAD = {
 
 export const RESULT = { text: 'The capital of France is Paris. It is known for its museums, its food and its tower.' }
 
-/** Counts the jobs that are not completed. */
 export class OpenJobs {
   #count = 0
   readonly #waiting: (() => void)[] = []

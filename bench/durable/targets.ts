@@ -5,22 +5,20 @@ import type { Kafka, Postgres, Redis } from '../machine/servers.ts'
 import { createKey, KEY, startSluice } from '../machine/sluice.ts'
 import { cpuMs, treeCpuMs } from '../machine/usage.ts'
 
-/** Servers of the systems; undefined if one is missing. */
+/** The servers that the systems use. A server that is missing on this machine is undefined. */
 export interface Servers {
   readonly kafka: Kafka
   readonly postgres: Postgres | undefined
   readonly redis: Redis | undefined
 }
 
-/** A driver with its system. */
 export interface DurableTarget {
   readonly name: string
   readonly url: URL
-  /** CPU time of the driver and the processes of the system, and of its servers, in milliseconds. */
+  /** CPU time in milliseconds: `own` of the driver and the processes of the system, `servers` of its servers. */
   cpuMs(): { readonly own: number; readonly servers: number }
 }
 
-/** The driver of a system, its settings and its processes. */
 interface Parts {
   readonly driver: 'bullmq' | 'pg-boss' | 'library' | 'http'
   readonly settings: Record<string, string>
@@ -30,7 +28,7 @@ interface Parts {
 
 type Start = (processes: Processes, servers: Servers, dir: string) => Promise<Parts | undefined>
 
-/** Systems, in the order of each round. A system whose servers are missing returns undefined. */
+/** Starts each system, in the order in which a round measures them. Returns undefined if a server that the system needs is missing. */
 const SYSTEMS: Readonly<Record<string, Start>> = {
   bullmq: async (_, { redis }) =>
     redis && { driver: 'bullmq', settings: { redisPort: String(redis.port) }, serverPids: [redis.pid] },
@@ -72,7 +70,6 @@ async function startHttp(processes: Processes, shared?: { kafka: Kafka; database
   return { driver: 'http', settings, processes: sluice.processes }
 }
 
-/** Starts all systems whose servers are available. */
 export async function startTargets(processes: Processes, servers: Servers): Promise<DurableTarget[]> {
   const targets: DurableTarget[] = []
   for (const [name, start] of Object.entries(SYSTEMS)) {
@@ -88,7 +85,7 @@ export async function startTargets(processes: Processes, servers: Servers): Prom
       ...{ name, url: urlOf(driver) },
       cpuMs: () => ({
         own: pids.reduce((sum, pid) => sum + cpuMs(pid), 0),
-        // Postgres starts a process for each connection.
+        // Postgres starts a process for each connection, so the CPU time of all its processes is added.
         servers: serverPids.reduce((sum, pid) => sum + treeCpuMs(pid), 0),
       }),
     })

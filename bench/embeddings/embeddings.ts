@@ -7,14 +7,14 @@ import { percentile, Samples, sumOf } from '../results/samples.ts'
 import { type Column, type Goal, renderGoals, renderSamples } from '../results/tables.ts'
 import type { Run, Section } from '../section.ts'
 
-/** Upstream models by cost. `bench/load/upstream.ts` reads the cost from the name. */
+/** Upstream models with different costs. `bench/load/upstream.ts` reads the cost from the name. */
 const UPSTREAMS = [
   { model: 'embed-5-0.05', cost: '5 ms + 0.05 ms per text' },
   { model: 'embed-0-2', cost: '2 ms per text' },
   { model: 'embed-0-0', cost: 'no cost' },
 ] as const
 const CALLERS = [1, 64] as const
-/** Distinct texts, more than callers: a batch computes equal texts once. */
+/** Number of distinct texts. A batch computes equal texts once, so there must be more texts than callers. */
 const TEXTS = 4_096
 const REPLY_TIMEOUT_MS = 10_000
 
@@ -86,7 +86,7 @@ function loadOf(cost: string, callers: number): string {
   return `${cost}, ${callers === 1 ? '1 caller' : `${callers} callers`}`
 }
 
-/** Each request is a text of some forty tokens, with a reply in base64, as SDKs request it. */
+/** Sends embedding requests. Each has one text of about 40 tokens and asks for base64, as SDKs do. */
 async function call(address: Address, model: string, callers: number, seconds: number) {
   const sentence = 'The quick brown fox jumps over the lazy dog near the river bank. '
   const requests = Array.from({ length: TEXTS }, (_, at) => {
@@ -97,7 +97,6 @@ async function call(address: Address, model: string, callers: number, seconds: n
   return await open.run(seconds)
 }
 
-/** Calls and texts that the upstream has received. */
 async function countsOf(upstream: URL, model: string): Promise<{ calls: number; texts: number }> {
   const response = await fetch(new URL(`/counts/${model}`, upstream), { signal: AbortSignal.timeout(REPLY_TIMEOUT_MS) })
   return (await response.json()) as { calls: number; texts: number }

@@ -2,41 +2,39 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { type Address, Connection, encodeRequest } from './connection.ts'
 import { LOCKSTEP, nowMicros, TokenReader } from './tokens.ts'
 
-/** Duration of a stream of the mock upstream. */
+/** Duration in milliseconds of one stream of the mock upstream. */
 export const STREAM_MS = 1_310
-/** Minimum silence inside a stream that counts as a stall. */
+/** Minimum time without bytes inside a stream that counts as a stall. */
 const STALL_MICROS = 100_000
 
 /**
  * Load on a chat endpoint. `whole`: answers without streaming. `streams`: 50 tokens per second each, with starts spread over time.
- * `lockstep`: streams that start together and send each token at the same moment, as one model server does.
+ * `lockstep`: streams that start together and receive each token at the same moment, as from one model server.
  */
 export interface Load {
   readonly shape: 'whole' | 'streams' | 'lockstep'
   readonly callers: number
-  /** Length of a document in each prompt; undefined: a question only. */
+  /** Length in KiB of a document in each prompt. If undefined, the prompt is only a question. */
   readonly promptKib?: number
 }
 
-/** Results of the callers. Times are in milliseconds. */
 export interface Results {
-  /** From the first request to the last answer. */
+  /** Seconds from the first request to the last answer. */
   seconds: number
   answers: number
   failures: number
-  /** One of the failures. */
   failure: string | undefined
-  /** From the request to the end of the answer. */
+  /** Time from the request to the end of the answer, per call. */
   readonly latencies: number[]
-  /** From the request to the first token. */
+  /** Time from the request to the first token, per stream. */
   readonly firstTokens: number[]
-  /** From the sending of a token by the upstream to its arrival. */
+  /** Time from the sending of a token by the upstream to its arrival, per token. */
   readonly lags: number[]
-  /** Silences of more than 100 ms inside a stream that the upstream did not cause. */
+  /** Number of pauses of more than 100 ms inside a stream that the upstream did not cause. */
   stalls: number
 }
 
-/** Callers in a closed loop: each sends its next request after its answer, on one connection. */
+/** Callers in a closed loop. Each caller has one connection and sends its next request after its last answer has arrived. */
 export class Callers implements Disposable {
   readonly #url: URL
   readonly #requests: readonly Buffer[]
@@ -53,13 +51,13 @@ export class Callers implements Disposable {
     this.#connections = connections
   }
 
-  /** Opens connections. @param requests Sent in turn */
+  /** Opens one connection per caller. @param requests Requests that the callers send in turn */
   static async open(url: URL, requests: readonly Buffer[], count: number): Promise<Callers> {
     const connections = await Promise.all(Array.from({ length: count }, () => Connection.open(url)))
     return new Callers(url, requests, connections)
   }
 
-  /** Calls until the time is over, then waits for calls in flight. @param spreadMs Time over which the starts are spread */
+  /** Sends requests for a time, then waits for the last answers. @param spreadMs Time over which the callers start */
   async run(seconds: number, spreadMs = 0): Promise<Results> {
     const startedAt = nowMicros()
     const until = startedAt + seconds * 1_000_000
@@ -113,7 +111,6 @@ export class Callers implements Disposable {
   }
 }
 
-/** Puts a load on the chat endpoint. */
 export async function runLoad(address: Address, load: Load, seconds: number, model = 'bench'): Promise<Results> {
   using callers = await openChat(address, load, model)
   return await callers.run(seconds, load.shape === 'streams' ? STREAM_MS : 0)

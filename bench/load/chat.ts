@@ -4,12 +4,11 @@ const CALL_TIMEOUT_MS = 120_000
 
 export interface ChatReply {
   readonly status: number
-  /** `Retry-After`, in seconds; NaN without the header. */
   readonly retryAfter: number
   readonly text: string
 }
 
-/** Sends one chat call, at rates at which the cost of `fetch` does not matter. */
+/** Sends one chat call through `fetch`. Use it only at rates at which the cost of `fetch` does not matter. */
 export async function postChat(
   { url, key }: Address,
   model: string,

@@ -1,21 +1,19 @@
 /*
- * A load generator for HTTP/1.1 on bare sockets, with one request at a time per connection. Two alternatives were rejected. The callers share
- * the cores with the measured processes, and undici takes more CPU than the upstream. autocannon does not time single tokens.
+ * A load generator for HTTP/1.1 on bare sockets, with one request at a time per connection. The callers share the machine with the measured
+ * processes, so the generator must be cheap. undici takes more CPU than the upstream, and autocannon does not measure single tokens.
  */
 import { connect, type Socket } from 'node:net'
 
 const CONNECT_TIMEOUT_MS = 5_000
-/** Maximum silence inside a call. */
+/** Maximum time without bytes inside a call. */
 const SILENCE_MS = 120_000
 const HEAD_BYTES_MAX = 64 * 1024
 
-/** A server, and the key of its callers. */
 export interface Address {
   readonly url: URL
   readonly key: string
 }
 
-/** The bytes of a request. */
 export function encodeRequest(
   { url, key }: Address,
   path: string,
@@ -34,7 +32,6 @@ export function encodeRequest(
   return Buffer.from(`${head.join('\r\n')}\r\n\r\n${text}`)
 }
 
-/** A connection, which the caller closes. */
 export class Connection {
   readonly #socket: Socket
   readonly #reader: ResponseReader
@@ -66,7 +63,7 @@ export class Connection {
     return new Connection(socket)
   }
 
-  /** Sends a request and reads the response. @returns Its status. @throws Error if the connection breaks */
+  /** Sends a request and reads the response. @returns The status. @throws Error if the connection breaks */
   send(request: Buffer, onBody?: (bytes: Buffer) => void): Promise<number> {
     const call = Promise.withResolvers<number>()
     this.#onBody = onBody
@@ -100,7 +97,7 @@ export class Connection {
   }
 }
 
-/** Reads responses one after the other: status, and bodies by `content-length` or in chunks (RFC 9112, sections 6 and 7.1). */
+/** Parses consecutive responses: status, and bodies by `content-length` or in chunks (RFC 9112, sections 6 and 7.1). */
 class ResponseReader {
   readonly #onBody: (bytes: Buffer) => void
   readonly #onEnd: (status: number) => void
@@ -108,7 +105,7 @@ class ResponseReader {
   #rest: Buffer = Buffer.alloc(0)
   #status = 0
   #isChunked = false
-  /** Missing bytes of the body or of the chunk. */
+  /** Bytes of the current body or chunk that have not arrived yet. */
   #missing = 0
 
   constructor(onBody: (bytes: Buffer) => void, onEnd: (status: number) => void) {
@@ -124,7 +121,6 @@ class ResponseReader {
     if (this.#rest.length > HEAD_BYTES_MAX) throw new Error('the response is not HTTP/1.1')
   }
 
-  /** Reads one piece. @returns The start of the next piece; `at` if bytes are missing */
   #step(all: Buffer, at: number): number {
     if (at === all.length) return at
     if (this.#state === 'body') return this.#readBody(all, at)

@@ -1,6 +1,6 @@
 /*
- * The bare proxy: a lower bound for a gateway in Node, in its own process. The proxy checks the key and the body as each gateway must,
- * forwards the body through undici and pipes the answer back. No queue, formats, limits or log.
+ * The bare proxy, which shows the minimum cost of a gateway in Node, in its own process. The proxy checks the key and the body, as each
+ * gateway must. The proxy forwards the body through undici and pipes the answer back. There are no queues, formats, limits or logs.
  *
  * Arguments: the URL of the upstream and the API key. Prints its address on standard output.
  */
@@ -31,7 +31,7 @@ const server = createServer({ noDelay: true, keepAliveTimeout: 75_000 }, (req, r
 server.listen(0, '127.0.0.1', () => {
   process.stdout.write(`http://127.0.0.1:${(server.address() as AddressInfo).port}\n`)
 })
-// `--cpu-prof` writes the profile at the exit of the process.
+// The option `--cpu-prof` writes a profile only if the process exits by itself.
 process.once('SIGTERM', () => process.exit())
 
 function readBody(req: IncomingMessage, res: ServerResponse, then: (body: Buffer) => void): void {
@@ -65,7 +65,7 @@ function sha256(text: string): string {
   return createHash('sha256').update(text).digest('hex')
 }
 
-/** Pipes an answer to the caller with backpressure, and cancels the upstream call if the caller disconnects. */
+/** Pipes an answer to the caller with backpressure. If the caller disconnects, then the upstream call is cancelled. */
 class Pipe implements Dispatcher.DispatchHandler {
   readonly #res: ServerResponse
 

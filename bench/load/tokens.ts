@@ -1,29 +1,27 @@
 /*
- * Tokens that contain their sending time: `@` and 16 digits of `nowMicros`. A gateway may join tokens to one frame or split a frame
- * between packets; each token is still found and timed.
+ * Tokens that contain the time at which they were sent: `@` and 16 digits of `nowMicros`. A gateway may join tokens to one frame, and
+ * packets may split a frame. The reader finds each token in either case.
  */
 const DIGITS = 16
 const MARK = '@'
 
-/** Part of a prompt that requests a stream in lockstep: all such streams send their tokens at the same moments. */
+/** Text in a prompt that asks the mock upstream for a stream in lockstep. All such streams receive their tokens at the same moments. */
 export const LOCKSTEP = 'in-lockstep'
 
-/** Microseconds of the monotonic clock, which all processes of the machine share. */
+/** Microseconds of the monotonic clock, which is the same in all processes of the machine. */
 export function nowMicros(): number {
   const [seconds, nanos] = process.hrtime()
   return seconds * 1_000_000 + Math.trunc(nanos / 1_000)
 }
 
-/** The text of a token with its sending time. */
 export function writeToken(micros: number): string {
   return MARK + String(micros).padStart(DIGITS, '0')
 }
 
-/** Finds the tokens in the bytes of one response, in order. */
 export class TokenReader {
   #rest = ''
 
-  /** Sending times, in microseconds, of the tokens that these bytes complete. */
+  /** Returns the sending times, in microseconds, of the tokens that are complete after these bytes. */
   read(bytes: Buffer): number[] {
     const text = this.#rest + bytes.toString('latin1')
     const times: number[] = []

@@ -1,11 +1,12 @@
 /*
- * The mock upstream of all measurements: an OpenAI-compatible server in its own process. Bare sockets, because node:http would cost more
- * than the proxy under measurement. Prints its address on standard output.
+ * The mock upstream of all measurements: an OpenAI-compatible server in its own process. The server uses bare sockets, because node:http
+ * would cost more than the proxy under measurement. Prints its address on standard output.
  *
- * - Chat: whole answers are sent at once. Streams have 64 tokens, the first after 50 ms, then one every 20 ms. Streams in lockstep get
- *   their tokens from the ticks of one clock.
- * - Embeddings: one call at a time computes, as on one GPU. The mock waits instead of computing, so that the cores stay free. The model names the
- *   cost: `embed-5-0.05` takes 5 ms per call and 0.05 ms per text. `GET /counts/MODEL` returns the calls and texts so far.
+ * - Chat: whole answers are sent at once. Streams have 64 tokens, the first after 50 ms, then one every 20 ms. All streams in lockstep
+ *   receive their tokens at the ticks of one clock.
+ * - Embeddings: calls are computed one after the other, as on one GPU. The mock waits instead of computing, so that the cores stay free.
+ *   The model names the cost: `embed-5-0.05` takes 5 ms per call and 0.05 ms per text. `GET /counts/MODEL` returns the calls and texts so
+ *   far.
  * - The model `stalled` never answers.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net'
@@ -84,13 +85,13 @@ function stream(socket: Socket): void {
     if (socket.destroyed) return
     sent++
     writeNext(socket, sent)
-    // Relative to the start of the stream, so that late timers do not add up.
+    // The time is computed from the start of the stream, so that delays of timers do not add up.
     if (sent < TOKENS) setTimeout(next, firstAt + sent * TOKEN_INTERVAL_MS - performance.now())
   }
   setTimeout(next, FIRST_TOKEN_MS)
 }
 
-/** Streams in lockstep, and the number of tokens that each has sent. */
+/** Connection of each stream in lockstep, and the number of tokens sent to it. */
 const lockstep = new Map<Socket, number>()
 let ticker: NodeJS.Timeout | undefined
 
@@ -122,7 +123,7 @@ function writeNext(socket: Socket, count: number): void {
 interface Device {
   calls: number
   texts: number
-  /** Time at which the device has finished all calls. */
+  /** Time at which the simulated device has finished all calls. */
   freeAtMs: number
 }
 const devices = new Map<string, Device>()

@@ -2,13 +2,12 @@ import { freePort } from '../../test/support/processes/free-ports.ts'
 
 const REPLY_TIMEOUT_MS = 30_000
 
-/** Reserves a port for the inspector of one process, which is started with the flag. */
+/** Reserves a port for the inspector of one process. The process must be started with the returned flag. */
 export async function chooseInspector(): Promise<{ readonly flag: string; open(): Promise<Inspector> }> {
   const port = await freePort()
   return { flag: `--inspect=127.0.0.1:${port}`, open: () => Inspector.open(port) }
 }
 
-/** A client of a Node process by the Chrome DevTools Protocol. */
 export class Inspector implements Disposable {
   readonly #socket: WebSocket
   readonly #replies = new Map<number, (result: unknown) => void>()
@@ -37,7 +36,7 @@ export class Inspector implements Disposable {
     return new Inspector(socket)
   }
 
-  /** Calls a method. @throws Error without a reply within 30 s */
+  /** Calls a method of the protocol. @throws Error without a reply within 30 s */
   async call(method: string, params: object = {}): Promise<unknown> {
     const id = ++this.#calls
     const { promise, resolve, reject } = Promise.withResolvers<unknown>()

@@ -2,8 +2,8 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 
 /**
- * Pins the processes under measurement to the last core, and this process with its later children to the others. Targets with
- * different numbers of processes then compete for one and the same core. Without a second core or `taskset`, nothing is pinned.
+ * Pins the processes under measurement to the last core, and this process with its later children to the other cores. Targets with
+ * different numbers of processes then have the same CPU. Without a second core or `taskset`, nothing is pinned.
  */
 export class OneCore implements Disposable {
   readonly #cores = coresOf(process.pid)
@@ -13,12 +13,10 @@ export class OneCore implements Disposable {
     this.release(process.pid)
   }
 
-  /** Moves a process to the measured core. */
   take(pid: number): void {
     this.#setCores(pid, this.#cores.slice(-1))
   }
 
-  /** Moves a process away from the measured core. */
   release(pid: number): void {
     this.#setCores(pid, this.#cores.slice(0, -1))
   }
@@ -27,14 +25,14 @@ export class OneCore implements Disposable {
     this.#setCores(process.pid, this.#cores)
   }
 
-  /** All threads of the process; later threads and children inherit the setting (man 2 sched_setaffinity). */
+  /** Changes all threads of the process. Later threads and children inherit the setting (man 2 sched_setaffinity). */
   #setCores(pid: number, cores: readonly number[]): void {
     if (!this.isPinned) return
     execFileSync('taskset', ['--all-tasks', '--cpu-list', '--pid', cores.join(','), String(pid)], { stdio: 'pipe' })
   }
 }
 
-/** Cores that a process may use. The kernel's notation is `0-3,8` (man 5 proc). */
+/** Returns the cores that a process may use. The kernel lists them in the form `0-3,8` (man 5 proc). */
 function coresOf(pid: number): number[] {
   const status = readFileSync(`/proc/${pid}/status`, 'utf8')
   const [, list = ''] = /^Cpus_allowed_list:\s*(\S+)$/m.exec(status) ?? []

@@ -1,5 +1,5 @@
 /*
- * Processes of a run. Each is stopped by its pid: with SIGTERM, after ten seconds with SIGKILL. If this process exits early, its exit
+ * Processes of a run. Each process is stopped by its pid: with SIGTERM, and after 10 s with SIGKILL. If this process exits early, its exit
  * handler kills the others.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
@@ -13,32 +13,28 @@ const READY_TIMEOUT_MS = 60_000
 const STOP_TIMEOUT_MS = 10_000
 const COMMAND_TIMEOUT_MS = 1_800_000
 
-/** How a process is started. */
 export interface Start {
   readonly name: string
-  /** Path from the folder `bench`. */
+  /** Path relative to the folder `bench`. */
   readonly script: string
   readonly args?: readonly string[]
   readonly env?: Record<string, string>
-  /** The output that contains the address of the process; `none` if the process listens nowhere. */
   readonly addressOn: 'stdout' | 'stderr' | 'none'
   readonly nodeFlags?: readonly string[]
-  /** Whether `--profile` writes a CPU profile of the process. */
+  /** Whether the option `--profile` writes a CPU profile of this process. */
   readonly isProfiled?: boolean
 }
 
-/** A running process. */
 export interface Running {
   readonly name: string
   readonly pid: number
   readonly url: URL | undefined
-  /** Seconds from the start to the line with the address. */
+  /** Seconds from the start of the process until it printed its address. */
   readonly startSeconds: number
 }
 
-/** The processes of one measurement. Disposing stops all of them. */
 export class Processes implements AsyncDisposable {
-  /** Folder of the measurement: the working directory of each process, so that no `.env` is read, and the place of the logs. */
+  /** Working directory of each process, which contains the logs. No `.env` exists there, so none is read. */
   readonly dir: string
   readonly #profileDir: string | undefined
   readonly #children = new Set<ChildProcess>()
@@ -51,7 +47,7 @@ export class Processes implements AsyncDisposable {
     })
   }
 
-  /** Starts a script with this version of Node and waits for its address. @throws Error if the process ends before */
+  /** Starts a script with this version of Node and waits for its address. @throws Error if the process ends first */
   async node(start: Start): Promise<Running> {
     const { name, addressOn } = start
     const startedAt = performance.now()
@@ -60,7 +56,7 @@ export class Processes implements AsyncDisposable {
     const output = (stream: 'stdout' | 'stderr') => (addressOn === stream ? 'pipe' : log)
     const child = spawn(process.execPath, [...this.#flagsOf(start), script, ...(start.args ?? [])], {
       cwd: this.dir,
-      // `npm start` sets the same threshold.
+      // `npm start` sets the same MALLOC_MMAP_THRESHOLD_.
       env: {
         ...{ PATH: process.env.PATH, HOME: process.env.HOME, MALLOC_MMAP_THRESHOLD_: '131072', SANDBOX: 'off' },
         ...start.env,
@@ -103,7 +99,7 @@ async function addressIn(output: Readable, name: string, child: ChildProcess): P
     child.once('exit', () => setImmediate(() => fail('ended at its start')))
     setTimeout(() => fail(`printed no address within ${READY_TIMEOUT_MS} ms`), READY_TIMEOUT_MS).unref()
   })
-  // The listener stays, because a full pipe would block its writer.
+  // The listener stays attached, because a process that writes to a full pipe would block.
   return await found.finally(() => printed.splice(0))
 }
 
@@ -116,13 +112,12 @@ async function stopChild(child: ChildProcess): Promise<void> {
   clearTimeout(timer)
 }
 
-/** Address of a process that listens. @throws Error if it does not */
 export function urlOf({ name, url }: Running): URL {
   if (!url) throw new Error(`${name} has no address`)
   return url
 }
 
-/** Runs a command. @returns Its standard output. @throws Error if it fails */
+/** Runs a command. @returns Its standard output. @throws Error if the command fails */
 export async function runCommand(
   file: string,
   args: readonly string[],

@@ -12,8 +12,8 @@ import { runCommand } from './processes.ts'
 import { parentOf } from './usage.ts'
 
 /*
- * Kafka, Redis and Postgres of a run. Disposing stops a server that the run has started. `pid` is undefined if the server runs
- * elsewhere; its CPU is not counted then.
+ * Kafka, Redis and Postgres of a run. If the run has started a server, then disposing stops it. If a server runs elsewhere, then its `pid`
+ * is undefined and its CPU time is not counted.
  */
 
 const REDIS = 'redis-server'
@@ -22,7 +22,6 @@ const STOP_TIMEOUT_MS = 10_000
 
 export interface Server extends AsyncDisposable {
   readonly pid: number | undefined
-  /** Name and version, such as `Redis 7.0.15`. */
   readonly version: string
 }
 
@@ -30,13 +29,13 @@ export interface Kafka extends Server {
   readonly brokers: string
 }
 
-/** A Redis that syncs each write before it answers. */
+/** A Redis that writes each change to disk before it answers. */
 export interface Redis extends Server {
   readonly port: number
 }
 
 export interface Postgres extends Server {
-  /** Creates a database, which disposing drops. @returns Its URL */
+  /** Creates a database. Disposing the server drops the database. @returns The URL of the database */
   createDatabase(name: string): Promise<string>
 }
 
@@ -66,7 +65,7 @@ export async function openKafka(dir: string): Promise<Kafka> {
   }
 }
 
-/** @returns A Redis, or the reason for its absence */
+/** @returns A Redis, or the reason why there is none */
 export async function openRedis(dir: string): Promise<Redis | string> {
   const printed = await runCommand(REDIS, ['--version']).catch(() => undefined)
   if (printed === undefined) return `no ${REDIS} (apt-get install ${REDIS})`
@@ -97,7 +96,7 @@ export async function openRedis(dir: string): Promise<Redis | string> {
   }
 }
 
-/** Finds or starts a Postgres as the tests do. @returns The server, or the reason for its absence */
+/** Finds or starts a Postgres in the same way as the tests. @returns The server, or the reason why there is none */
 export async function openPostgres(): Promise<Postgres | string> {
   const server = await findPostgres()
   if (typeof server === 'string') return server
@@ -124,7 +123,7 @@ export async function openPostgres(): Promise<Postgres | string> {
   }
 }
 
-/** The main process of Postgres, which starts a process per connection. @returns undefined if Postgres runs in a container or elsewhere */
+/** Returns the main process of Postgres, the parent of each connection's process. Undefined if Postgres is not a local process. */
 function postmasterOf(backend: number): number | undefined {
   try {
     const isHere = readFileSync(`/proc/${backend}/comm`, 'utf8').trim() === 'postgres'

@@ -6,37 +6,35 @@ import { type Processes, type Running, runCommand, urlOf } from './processes.ts'
 import type { Kafka } from './servers.ts'
 
 /*
- * Starts Sluice with its default settings, log level included: everything in one process, or roles that meet in Kafka. The roles are
- * an ingress and the workers that a measurement names.
+ * Starts Sluice with its default settings, including the log level. Sluice runs either in one process, or as several roles that communicate
+ * through Kafka. The roles are an ingress and the workers that a measurement names.
  */
 
-/** The key of each service and each baseline. */
+/** The API key of all services and baselines. */
 export const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
 const READY_TIMEOUT_MS = 60_000
 const RETRY_DELAY_MS = 100
 
 export interface SluiceOptions {
-  /** Unique name in the run: of its processes, data directory and topics. */
+  /** Name of the service and of its processes, data directory and topics, unique in the run. */
   readonly name: string
-  /** Entries of models.yaml. */
   readonly models: readonly string[]
-  /** Undefined: everything in one process. */
+  /** If undefined, then Sluice runs in one process. */
   readonly kafka?: Kafka | undefined
-  /** Roles next to the ingress, if there is a Kafka. */
+  /** Roles that are started in addition to the ingress. Ignored without Kafka. */
   readonly workers?: readonly string[]
   readonly env?: Record<string, string>
-  /** Directory of another version of Sluice to start; undefined: this version. */
+  /** Directory of another version of Sluice to start. Default: this version. */
   readonly version?: string | undefined
   readonly nodeFlags?: readonly string[]
 }
 
-/** A running service. */
 export interface Sluice extends Address {
   readonly processes: readonly Running[]
   readonly env: Record<string, string>
 }
 
-/** Starts a service. The ingress creates the topics, so the workers are started after it. */
+/** Starts a service. The ingress starts first, because it creates the topics that the workers need. */
 export async function startSluice(processes: Processes, options: SluiceOptions): Promise<Sluice> {
   const { name, models, kafka, workers = ['inference'], version, nodeFlags = [] } = options
   const dir = join(processes.dir, name)
@@ -64,19 +62,18 @@ export async function startSluice(processes: Processes, options: SluiceOptions):
   return { url: urlOf(first), key: KEY, processes: [first, ...others], env }
 }
 
-/** An entry of models.yaml with an OpenAI-compatible upstream. */
 export function upstreamModel(id: string, upstream: URL, fields = ''): string {
   return `{ id: ${id}, ${fields}engine: { type: openai, base_url: "${new URL('/v1', upstream).href}" } }`
 }
 
-/** Creates a key by the CLI; each key is a tenant. @returns Its secret */
+/** Creates a key by the CLI. Each key belongs to a tenant of its own. @returns The secret of the key */
 export async function createKey({ env }: Sluice, ...options: readonly string[]): Promise<string> {
   const cli = resolve(import.meta.dirname, '../../services/cli/sluice.js')
   const printed = await runCommand(process.execPath, [cli, 'keys', 'create', ...options, '--json'], env)
   return String(JSON.parse(printed).secret)
 }
 
-/** Retries a call until it succeeds: `call` returns undefined, or the problem. @throws Error after a minute */
+/** Retries a call until it succeeds. The call returns undefined, or the problem as text. @throws Error after a minute */
 export async function untilAnswered(call: () => Promise<string | undefined>): Promise<void> {
   const deadline = Date.now() + READY_TIMEOUT_MS
   for (let problem = await call(); problem !== undefined; problem = await call()) {
@@ -85,7 +82,7 @@ export async function untilAnswered(call: () => Promise<string | undefined>): Pr
   }
 }
 
-/** Entry point of a version. Older ones are TypeScript. */
+/** Returns the entry point of a version. Older versions start from a TypeScript file. */
 function entryOf(version: string | undefined): string {
   if (version === undefined) return '../services/main.js'
   const entry = resolve(version, 'services/main.js')

@@ -1,22 +1,22 @@
 /*
- * CPU time and memory of processes, read from /proc (man 5 proc). CPU time has the resolution of the kernel's clock, 10 ms: a figure
- * over less than some 200 ms of CPU is noise.
+ * CPU time and memory of processes, read from /proc (man 5 proc). The kernel counts CPU time in units of 10 ms, so a figure below about 200
+ * ms of CPU time is noise.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 
 const TICKS_PER_SECOND = 100
 const PAGE_BYTES = 4_096
 const MIB = 1024 * 1024
-/** Interval between two samples of memory. An allocation with a shorter life is missed. */
+/** Interval between two samples of memory. Memory that is freed within this interval may be missed. */
 const SAMPLE_INTERVAL_MS = 50
 
-/** CPU time that a process has used so far, in milliseconds; 0 if it has ended. */
+/** Returns the CPU time that a process has used so far, in milliseconds; 0 if the process has ended. */
 export function cpuMs(pid: number): number {
   const fields = statOf(pid)
   return ticksToMs(Number(fields[11]) + Number(fields[12]))
 }
 
-/** CPU time of a process and of all that it started, ended ones included, in milliseconds. */
+/** Returns the CPU time of a process and of all its descendants, including those that have ended, in milliseconds. */
 export function treeCpuMs(pid: number): number {
   return treeOf(pid).reduce((sum, each) => {
     const fields = statOf(each)
@@ -24,19 +24,18 @@ export function treeCpuMs(pid: number): number {
   }, 0)
 }
 
-/** Resident memory of a process, in MiB. */
 export function residentMib(pid: number): number {
   return (Number(statOf(pid)[21]) * PAGE_BYTES) / MIB
 }
 
-/** CPU time that all processes of the machine have used so far, in milliseconds. */
+/** Returns the CPU time that all processes of the machine have used so far, in milliseconds. */
 export function machineCpuMs(): number {
   const [line = ''] = readFileSync('/proc/stat', 'utf8').split('\n')
   const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0] = line.split(/ +/).slice(1).map(Number)
   return ticksToMs(user + nice + system + irq + softirq)
 }
 
-/** Samples the memory of a process and of the processes that it started. `stop` returns both maxima, in MiB. */
+/** Samples the memory of a process and of its child processes. `stop` returns the maximum of each, in MiB. */
 export function watchMemory(pid: number): { stop(): { readonly own: number; readonly started: number } } {
   const max = { own: 0, started: 0 }
   const sample = () => {
@@ -57,13 +56,11 @@ export function watchMemory(pid: number): { stop(): { readonly own: number; read
   }
 }
 
-/** The parent of a process; undefined if the process has ended. */
 export function parentOf(pid: number): number | undefined {
   const parent = Number(statOf(pid)[1])
   return parent > 0 ? parent : undefined
 }
 
-/** A process and its descendants. */
 function treeOf(pid: number): number[] {
   const all = readdirSync('/proc').map(Number).filter(Number.isInteger)
   const children = Map.groupBy(all, parentOf)
@@ -76,7 +73,7 @@ function ticksToMs(ticks: number): number {
   return (ticks / TICKS_PER_SECOND) * 1_000
 }
 
-/** Fields of /proc/PID/stat after the name, which may contain spaces. The first one is the state. */
+/** Returns the fields of /proc/PID/stat after the name, which may contain spaces. The first returned field is the state. */
 function statOf(pid: number): string[] {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8')

@@ -9,13 +9,12 @@ import type { Run } from '../section.ts'
 const SLOTS = 10
 const ANSWER_MS = 100
 const START_TIMEOUT_MS = 2_000
-/** Callers in a closed loop for the measurement of the capacity: more than slots. */
+/** Number of callers that measure the capacity. With more callers than slots, calls always wait in the queue. */
 const CAPACITY_CALLERS = 3 * SLOTS
 const WARM_UP_SECONDS = 3
-/** Offered calls as a share of the capacity. */
+/** Rate of the offered calls, as a multiple of the capacity. */
 const LOAD = 1.2
 
-/** Measures the capacity of one process, then offers 120 % of it to callers that obey `Retry-After`. */
 export async function measureCapacity(run: Run): Promise<string[]> {
   await using processes = run.processes()
   const env = { INFERENCE_SLOTS: String(SLOTS), START_TIMEOUT_MS: String(START_TIMEOUT_MS) }
@@ -52,11 +51,11 @@ export async function measureCapacity(run: Run): Promise<string[]> {
   ]
 }
 
-/** Callers with one prompt each. */
+/** Sends calls, each with a prompt of its own. */
 class OpenCallers {
   readonly refusalMs: number[] = []
   failures = 0
-  /** Number of first retries during the load, and number of these that were admitted. */
+  /** During the load: number of calls that were retried for the first time, and number of these retries that were admitted. */
   retried = 0
   admitted = 0
   readonly #address: Address
@@ -83,7 +82,6 @@ class OpenCallers {
     return capacity
   }
 
-  /** Sends calls at a constant rate. @returns Answers per second */
   async overload(perSecond: number, seconds: number, signal: AbortSignal): Promise<number> {
     this.#answers = 0
     this.#isOn = true
@@ -100,7 +98,7 @@ class OpenCallers {
     return goodput
   }
 
-  /** Retries after each refusal while the load is on. */
+  /** Sends a call, and retries after each refusal while the load is on. */
   async #callWithRetries(signal: AbortSignal): Promise<void> {
     const prompt = this.#prompts++
     for (let tries = 0; ; tries++) {
@@ -114,7 +112,7 @@ class OpenCallers {
     }
   }
 
-  /** @returns Seconds until the retry; undefined after an answer or a failure */
+  /** @returns Seconds until the call may be retried; undefined after an answer or a failure */
   async #call(prompt: number): Promise<number | undefined> {
     const startedAt = performance.now()
     const content = `!echo first_ms=${ANSWER_MS} tokens=1\nquestion ${prompt}`

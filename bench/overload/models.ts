@@ -10,14 +10,13 @@ import { type Column, type Goal, renderGoals, renderSamples } from '../results/t
 import type { Run } from '../section.ts'
 
 /*
- * Slots of a worker among its models. Idle slots are lent: one busy model gets all slots. A second model that arrives gets its share
- * within the length of one stream. A model whose upstream never answers takes no slots from healthy ones.
+ * Sharing of a worker's slots among its models. Idle slots are lent, so one busy model gets all slots. If a second model arrives, then it
+ * gets its share within the length of one stream. A model whose upstream never answers must not take slots from the other models.
  */
 
 const MODELS = ['bench', 'bench-2', 'bench-3', 'bench-4'] as const
-/** Streams of the busy model: the default number of slots. */
+/** Streams of the busy model, equal to the default number of slots. */
 const STREAMS = 256
-/** Each pair: the model that uses all slots, and the model that arrives. */
 const DIRECTIONS = [
   ['bench', 'bench-2'],
   ['bench-2', 'bench'],
@@ -44,7 +43,7 @@ const LENDING = '256 streams of one model'
 const ALONE = 'healthy models alone'
 const NEXT_TO_STALLED = 'healthy models, one stalled'
 
-/** Measures both cases (a second model arrives, a model stalls), in one process and through Kafka. */
+/** Measures two cases, each in one process and through Kafka: a second model arrives, and a model stalls. */
 export async function measureModels(run: Run): Promise<string[]> {
   await using processes = run.processes()
   const upstream = await startUpstream(processes)
@@ -85,7 +84,6 @@ async function measureLending(run: Run, processes: Processes, upstream: URL): Pr
   return samples
 }
 
-/** Maximum time to the first token of the first calls of a model that arrives while another one uses all slots. */
 async function arrival(address: Address, busyModel: string, arrivingModel: string): Promise<number> {
   using busy = await openChat(address, { shape: 'streams', callers: 2 * STREAMS }, busyModel)
   using arriving = await openChat(address, { shape: 'lockstep', callers: ARRIVING_CALLERS }, arrivingModel)
@@ -129,7 +127,7 @@ async function healthyStreams(address: Address, seconds: number): Promise<Result
   return await Promise.all(HEALTHY.map((model) => runLoad(address, load, seconds, model)))
 }
 
-/** Calls the stalled model until the signal aborts; a refused call is retried. */
+/** Calls the stalled model until the signal aborts. A refused call is retried. */
 async function callStalled(address: Address, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     await postChat(address, STALLED, 'Hello', { stream: true }, {}, signal)

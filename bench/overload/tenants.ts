@@ -11,10 +11,9 @@ import type { Run } from '../section.ts'
 const SLOTS = 12
 const JOB_MS = 200
 const CONTENT = `!echo tokens=1 first_ms=${JOB_MS}`
-/** Intervals at which tenant B sends calls and submits durable jobs. */
+/** Intervals at which tenant B sends calls, and at which tenant B submits durable jobs. */
 const CALL_INTERVAL_MS = 250
 const DURABLE_INTERVAL_MS = 500
-/** Calls that tenant A keeps in flight, and durable jobs that tenant A submits concurrently. */
 const FLOOD_CALLS = 100
 const FLOOD_SUBMITS = 16
 
@@ -22,7 +21,7 @@ const FLOODS = ['alone', 'next to 100 calls', 'next to durable jobs'] as const
 type Flood = (typeof FLOODS)[number]
 const TITLES: Readonly<Record<string, string>> = { embedded: 'Sluice, one process', kafka: 'Sluice, Kafka' }
 
-/** Measures the waits of one tenant, alone and next to a flood of another one. */
+/** Measures how long calls and jobs of one tenant wait, alone and next to a flood of another tenant. */
 export async function measureTenants(run: Run): Promise<string[]> {
   const postgres = await openPostgres()
   const samples = new Samples()
@@ -41,7 +40,7 @@ export async function measureTenants(run: Run): Promise<string[]> {
           decimals: 0,
         },
         measured: samples.median(target, flood, `${kind}P99`),
-        // At most twice the wait without a flood, plus one job.
+        // The goal is at most twice the wait without a flood, plus the duration of one job.
         max: Math.round(2 * samples.median(target, 'alone', `${kind}P99`) + JOB_MS),
       })),
     ),
@@ -59,7 +58,7 @@ interface Tenants {
   readonly b: Address
 }
 
-/** @param postgres The store of the roles around Kafka; undefined: everything in one process */
+/** @param postgres The database of the roles that run with Kafka. If undefined, then Sluice runs in one process. */
 async function measureService(run: Run, samples: Samples, postgres: Postgres | undefined): Promise<void> {
   await using processes = run.processes()
   const name = postgres ? 'kafka' : 'embedded'
@@ -99,13 +98,13 @@ async function problemOf(tenant: Address): Promise<string | undefined> {
 async function measureWaits({ a, b }: Tenants, flood: Flood, seconds: number) {
   const over = new AbortController()
   const flooding = floodWith(a, flood, over.signal)
-  // Tenant A first takes all slots.
+  // Before the measurement starts, tenant A must have taken all slots.
   await sleep(2 * JOB_MS)
   const until = performance.now() + seconds * 1_000
   const run = newId('', 12)
   const [calls, durable] = await Promise.all([
     paced(CALL_INTERVAL_MS, until, () => postChat(b, 'echo-1', CONTENT)),
-    // An idempotency key makes a call durable, with the usual answer.
+    // A call with an idempotency key runs as a durable job, but has the usual answer.
     paced(DURABLE_INTERVAL_MS, until, (nth) =>
       postChat(b, 'echo-1', CONTENT, {}, { 'idempotency-key': `b-${run}-${nth}` }),
     ),
@@ -120,7 +119,6 @@ async function measureWaits({ a, b }: Tenants, flood: Flood, seconds: number) {
   }
 }
 
-/** Sends calls at a constant rate, in an open loop. */
 async function paced(intervalMs: number, until: number, send: (nth: number) => Promise<{ readonly status: number }>) {
   const results = { waits: [] as number[], refused: 0 }
   const one = async (nth: number) => {

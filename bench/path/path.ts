@@ -7,15 +7,15 @@ import { renderGoals, renderTable } from '../results/tables.ts'
 import type { Run, Section } from '../section.ts'
 
 /*
- * Counts the product files and functions that one call runs through, by V8's precise coverage of one process with the echo model.
- * Functions that also run in an idle process are not counted, nor anonymous ones. The counts have limits, because a reader has to
- * follow a call through these files.
+ * Counts the files and functions of the product that one call runs through. The counts come from V8's precise coverage of one process with
+ * the echo model. Anonymous functions and functions that also run in an idle process are not counted. The counts have limits, because a
+ * reader has to follow a call through these files.
  */
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url))
-/** Longer than the interval of each periodic task that runs in an idle process. */
+/** Longer than the interval of each periodic task, so that every periodic task runs at least once. */
 const IDLE_MS = 6_000
-/** Work that follows an answer, such as usage records. */
+/** Time in which the work after an answer ends, such as writing usage records. */
 const SETTLE_MS = 150
 const MODEL = 'echo-1'
 const CONTENT = 'hello there you'
@@ -52,7 +52,7 @@ run in an idle process are not counted.`,
   },
 }
 
-/** Functions of each call, as `file:name`. */
+/** Functions that each call runs through, as `file:name`. */
 export type PathCounts = ReadonlyMap<string, readonly string[]>
 
 async function measurePath(run: Run): Promise<PathCounts> {
@@ -64,7 +64,7 @@ async function measurePath(run: Run): Promise<PathCounts> {
   await inspector.call('Profiler.enable')
   await inspector.call('Profiler.startPreciseCoverage', { callCount: true, detailed: false })
   await untilAnswered(() => chat(sluice, false).then(() => undefined, String))
-  // A first call runs code that only first calls run.
+  // The first call also runs code that later calls do not need, so its functions are not counted.
   for (const { send } of CALLS) await send(sluice)
   await sleep(SETTLE_MS)
   await takeFunctions(inspector)
@@ -90,7 +90,6 @@ interface Coverage {
   }[]
 }
 
-/** Product functions that ran since the previous call of `takeFunctions`, as `file:name`. */
 async function takeFunctions(inspector: Inspector): Promise<string[]> {
   const { result } = (await inspector.call('Profiler.takePreciseCoverage')) as Coverage
   return result.flatMap(({ url, functions }) => {
@@ -102,7 +101,6 @@ async function takeFunctions(inspector: Inspector): Promise<string[]> {
   })
 }
 
-/** Files of each call by folder. */
 function renderFolders(counts: PathCounts): string {
   const byCall = [...counts.values()].map((functions) => {
     const files = [...new Set(functions.map(fileOf))]
@@ -125,7 +123,6 @@ async function chat(sluice: Sluice, stream: boolean): Promise<void> {
   if (status !== 200) throw new Error(`status ${status}`)
 }
 
-/** Submits a durable job and waits for its end. */
 async function durable(sluice: Sluice): Promise<void> {
   const { text } = await postChat(sluice, MODEL, CONTENT, {}, { prefer: 'respond-async' })
   const { id } = JSON.parse(text) as { id: string }

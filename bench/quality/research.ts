@@ -22,7 +22,7 @@ interface Question {
   readonly question: string
   readonly language: string
   readonly gold: readonly string[]
-  /** Groups of alternative wordings. A report states a fact if it contains one wording of the group. */
+  /** Each group is a list of alternative wordings of one fact. A report states the fact if it contains one wording. */
   readonly facts: readonly (readonly string[])[]
   readonly table: boolean
   readonly answerable: boolean
@@ -30,7 +30,7 @@ interface Question {
 }
 
 const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
-/** Increment the number if the list of packages changes. */
+/** The number must be incremented when the list of packages changes. */
 const CORPUS = join(CACHE, 'quality-corpus-1')
 const FETCH_MS = 1_200_000
 
@@ -86,7 +86,7 @@ function medianOf(some: readonly QualityScore[], numberOf: (score: QualityScore)
   return some.map(numberOf).toSorted((a, b) => a - b)[some.length >> 1] ?? Number.NaN
 }
 
-/** A pattern that matches any of the wordings. A wording in ASCII matches only whole words. */
+/** Returns a pattern that matches any of the wordings. A wording in ASCII matches only as whole words. */
 function patternOf(wordings: readonly string[]): string {
   const each = wordings.map((wording) => {
     const literal = wording.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')

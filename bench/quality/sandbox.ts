@@ -4,7 +4,8 @@ import { snippets } from '../../test/support/sandbox/corpus.ts'
 import { runCode } from '../../test/support/sandbox/runs.ts'
 
 /*
- * Runs scripts typical of models in one sandbox. Counts the scripts that end as expected, and their figures that arrive exactly once.
+ * Runs scripts that are typical of models in one sandbox. Counts the scripts that end as expected, and the figures that arrive exactly
+ * once.
  *
  *     node bench/quality/sandbox.ts [zygote|wasm|docker]
  */

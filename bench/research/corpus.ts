@@ -10,36 +10,34 @@ import { textOf } from './text.ts'
 
 /*
  * The fixed corpus of the research questions: documents of Debian packages, downloaded once into the cache of this machine. The file
- * manifest.json has the versions of the packages and the hashes of the documents.
+ * manifest.json contains the versions of the packages and the hashes of the documents.
  */
 
 const MANIFEST = new URL('./manifest.json', import.meta.url)
 const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
-/** Increment the number if the layout changes. */
+/** The number must be incremented when the layout of the directory changes. */
 const DIRECTORY = join(CACHE, 'research-corpus-1')
-/** Packages in this folder are used instead of downloads. */
+/** If a package file is in this folder, then it is used instead of a download. */
 const OWN_PACKAGES = join(CACHE, 'research-packages')
 const VERSIONS = 'versions.json'
 const FETCH_TIMEOUT_MS = 300_000
 const SHOWN_MAX = 5
 const run = promisify(execFile)
 
-/** Versions of packages, and SHA-256 hashes of documents, by name. */
+/** Versions of the packages by package name, and SHA-256 hashes of the documents by document name. */
 const Manifest = z.strictObject({
   packages: z.record(z.string(), z.string()),
   documents: z.record(z.string(), z.string()),
 })
 type Manifest = z.infer<typeof Manifest>
 
-/** The documents on this machine. */
 export interface Corpus {
-  /** Folder of the documents. */
   readonly directory: string
-  /** Text of each document by its name, with normalized white space. */
+  /** Text of each document by its name, with white space collapsed. */
   readonly texts: ReadonlyMap<string, string>
 }
 
-/** Opens the corpus, after a download of some 50 MB if it is missing. @throws Error for other versions than the manifest's */
+/** Opens the corpus. If it is missing, then about 50 MB are downloaded. @throws Error if versions or hashes differ from the manifest */
 export async function openCorpus(): Promise<Corpus> {
   if (!(await stat(DIRECTORY).catch(() => undefined))) await fetchCorpus()
   const directory = join(DIRECTORY, 'documents')
@@ -91,21 +89,20 @@ async function fetchCorpus(): Promise<void> {
     const versions: Record<string, string> = {}
     for (const each of PACKAGES) versions[each.name] = await fetchPackage(each, workDir, join(built, 'documents'))
     await writeFile(join(built, VERSIONS), JSON.stringify(versions))
-    // A concurrent run may have finished first.
+    // The rename fails if a concurrent run has finished first, and then its corpus is used.
     await rename(built, DIRECTORY).catch(() => {})
   } finally {
     await rm(workDir, { recursive: true, force: true })
   }
 }
 
-/** Copies the documents of a package into the folder. @returns The version of the package */
 async function fetchPackage({ name, read }: Package, workDir: string, documents: string): Promise<string> {
   const file = join(workDir, `${name}.deb`)
   await getArchive(name, workDir, file)
   const unpacked = join(workDir, name)
   await runTool('dpkg-deb', ['-x', file, unpacked], workDir)
   for (const [document, content] of await read(unpacked)) {
-    // The flag `wx` makes two documents with one name an error.
+    // With the flag `wx`, two documents of the same name cause an error.
     await writeFile(join(documents, document), content, { flag: 'wx' })
   }
   return (await runTool('dpkg-deb', ['-f', file, 'Version'], workDir)).trim()

@@ -1,18 +1,17 @@
 /*
- * The Jargon File is one text of 1.7 MB. The text is split at its headings: one document per chapter and appendix, and one per
- * 25 entries of the lexicon. The result depends on the text only.
+ * Splits the Jargon File, one text of 1.7 MB, at its headings. The result has one document per chapter and appendix, and one per 25 entries
+ * of the lexicon. The result depends only on the text.
  */
 
 const ENTRIES = 25
 const CHAPTER = /^(?:Chapter|Appendix)\s\w+\.\s(.+)$/
 const PART = /^ {10,}Part\sI+\.\s/
 const LEXICON_TITLE = /^ {10,}Part\sII\.\s/
-/** An entry starts with its term, such as `:foo: /foo/`. */
+/** Matches the first line of an entry, which starts with the term, such as `:foo: /foo/`. */
 const ENTRY = /^ {3}:([^:\s][^:]*):/
-/** A letter starts with a list of its terms. */
+/** Matches the line with a letter of the alphabet, which begins a list of the terms with that letter. */
 const LETTER = /^ {2}\S$/
 
-/** Documents of the Jargon File by name. Text before the first chapter of a part is dropped. */
 export function splitJargon(text: string): Map<string, string> {
   const lines = text.split('\n')
   const lexicon = lines.findIndex((line) => LEXICON_TITLE.test(line))
@@ -44,7 +43,6 @@ function lexiconOf(lines: readonly string[]): [string, string][] {
   })
 }
 
-/** Splits lines before each line with that start; lines before the first one are dropped. */
 function cutAt(lines: readonly string[], begins: (line: string) => boolean): string[][] {
   const cuts = lines.flatMap((line, at) => (begins(line) ? [at] : []))
   return cuts.map((from, nth) => lines.slice(from, cuts[nth + 1]))

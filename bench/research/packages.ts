@@ -6,11 +6,10 @@ import { splitJargon } from './jargon.ts'
 
 /*
  * Documents of the corpus: prose with facts, on four subjects, from Debian packages under free licences (GPL-2+ or CC-BY-SA, GPL-2, PSF,
- * public domain). Tables of contents, symbol lists and references of commands and modules are omitted. The name of a document
- * contains its package and is unique.
+ * public domain). Tables of contents, symbol lists and references of commands and modules are omitted. The name of a document contains the
+ * name of its package and is unique.
  */
 
-/** A Debian package. `read` returns its documents by name. */
 export interface Package {
   readonly name: string
   readonly read: (unpacked: string) => Promise<Map<string, string>>
@@ -28,7 +27,7 @@ const GIT = 'usr/share/doc/git-doc'
 const PYTHON = 'usr/share/doc/python3.11/html'
 const PYTHON_PARTS = ['whatsnew', 'howto', 'faq', 'tutorial']
 const JARGON = 'usr/share/doc/jargon-text/jargon.txt.gz'
-/** Guides and formats of git. Files that start with `git-` are manual pages of commands, except one article. */
+/** Matches guides and formats of git. Files that start with `git-` are manual pages of commands, except the article git-bisect-lk2009. */
 const GIT_GUIDE = /^(?:git[a-z][\w-]*|My\w+|ReviewingGuidelines|SubmittingPatches|user-manual|git-bisect-lk2009)\.html$/
 const NOT_GUIDES = new Set(['gitk.html', 'gitweb.html', 'gitweb.conf.html'])
 
@@ -40,7 +39,7 @@ async function readHandbook(unpacked: string): Promise<Map<string, string>> {
 async function readGit(unpacked: string): Promise<Map<string, string>> {
   const guides = (await list(unpacked, GIT, GIT_GUIDE)).filter((name) => !NOT_GUIDES.has(name))
   const technical = await list(unpacked, `${GIT}/technical`, /^(?!api-index).*\.(?:html|txt)$/)
-  // Most pages are there as HTML and as text.
+  // Most pages exist as HTML and as text. The text is read only if there is no HTML.
   const once = technical.filter(
     (name) => !technical.includes(name.replace(/\.txt$/, '.html')) || name.endsWith('.html'),
   )

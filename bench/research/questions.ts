@@ -13,43 +13,39 @@ const Shared = {
   question: z.string().min(1),
 }
 
-/** A question that one document answers. Each of `documents` contains all `facts`. */
 const SingleQuestion = z.strictObject({
   ...Shared,
   kind: z.literal('single'),
   documents: z.array(z.string()).min(1),
   facts: z.array(Fact).min(1).describe('Parts of a correct answer.'),
 })
-/** A question that needs a document of each of the groups. */
 const MultiQuestion = z.strictObject({
   ...Shared,
   kind: z.literal('multi'),
   documents: z.array(z.array(z.string()).min(1)).min(2),
   facts: z.array(Fact).min(1),
 })
-/** A question that the corpus does not answer. */
 const UnanswerableQuestion = z.strictObject({
   ...Shared,
   kind: z.literal('unanswerable'),
   absent: z.array(Fact).min(1).describe('Parts of an answer that no document contains.'),
 })
 
-/** A question of the evaluation. */
 export const Question = z.discriminatedUnion('kind', [SingleQuestion, MultiQuestion, UnanswerableQuestion])
 export type Question = z.infer<typeof Question>
 
-/** Questions of questions.json. @throws ZodError if the file is invalid */
+/** Reads the questions of questions.json. @throws ZodError if the file is invalid */
 export function readQuestions(): Question[] {
   return z.array(Question).parse(JSON.parse(readFileSync(FILE, 'utf8')))
 }
 
-/** Groups of documents: an answer cites one of each group. An unanswerable question has none. */
+/** Returns groups of documents. An answer must cite one document of each group. An unanswerable question has no groups. */
 export function groupsOf(question: Question): readonly (readonly string[])[] {
   if (question.kind === 'unanswerable') return []
   return question.kind === 'single' ? [question.documents] : question.documents
 }
 
-/** Whether a text, normalized by {@link plain}, contains a fact, in upper or lower case. */
+/** Whether a text contains a fact, regardless of case. The text must be normalized by {@link plain}. */
 export function containsFact(text: string, fact: string): boolean {
   return patternOf(fact).test(text)
 }

@@ -14,10 +14,9 @@ import { type Report, type Scores, scoreQuestions, summarize } from './score.ts'
 
 const MODEL = 'deep-research-extractive'
 const QUICK_QUESTIONS = 20
-/** Concurrent questions. */
 const CALLERS = 2
 const QUESTION_TIMEOUT_MS = 120_000
-/** The first question waits until all documents are indexed. */
+/** Time limit of the first question, which waits until all documents are indexed. */
 const INDEX_TIMEOUT_MS = 600_000
 const PROGRESS_INTERVAL = 25
 
@@ -45,7 +44,6 @@ interface ResearchResults {
   readonly documents: number
   readonly scores: readonly Scores[]
   readonly baseline: readonly Scores[]
-  /** Milliseconds per report. */
   readonly times: readonly number[]
 }
 
@@ -105,7 +103,7 @@ const Citation = z.object({
 const Message = z.object({ content: z.string(), annotations: z.array(z.object({ url_citation: Citation })) })
 const Completion = z.object({ choices: z.tuple([z.object({ message: Message })]) })
 
-/** Sends a question; a refused call is retried after its `Retry-After`. */
+/** Sends a question. A refused call is sent again after its `Retry-After`. */
 async function ask({ url, key }: Address, question: string, timeoutMs: number, signal: AbortSignal): Promise<Report> {
   const body = { model: MODEL, messages: [{ role: 'user', content: question }] }
   for (;;) {
@@ -142,7 +140,7 @@ const COMPARED = [
   ['silent', 'silent'],
 ] as const
 
-/** Figures of all questions and of each set, as multiples of those of the prototype. */
+/** Returns the figures of all questions and of each set, as multiples of the figures of the prototype. */
 export function renderComparison(scores: readonly Scores[], baseline: readonly Scores[]): string {
   return renderGoals(
     ['all', 'open', 'held-out'].flatMap((group) =>

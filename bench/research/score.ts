@@ -1,8 +1,6 @@
 import { containsFact, groupsOf, plain, type Question } from './questions.ts'
 
-/*
- * Scores of reports on the questions: pure functions of questions, reports and documents.
- */
+/* Scores the reports on the questions. All functions are pure. */
 
 export interface Report {
   readonly content: string
@@ -15,7 +13,7 @@ export interface Report {
 export interface Annotation {
   readonly start_index: number
   readonly end_index: number
-  /** Ends with the name of the document. */
+  /** A URL whose last segment is the name of the document. */
   readonly url: string
   readonly title: string
   readonly quote: string
@@ -24,19 +22,19 @@ export interface Annotation {
 export interface QuestionScore {
   readonly question: Question
   readonly reported: boolean
-  /** Whether the report cites a document of each group. */
+  /** Whether the report cites at least one document of each group. */
   readonly goldCited: boolean
   /** Share of the expected facts in the report, 0 to 1. */
   readonly facts: number
   readonly citations: number
-  /** Citations whose quote is in the cited document. */
+  /** Number of citations whose quote is in the cited document. */
   readonly exactCitations: number
   readonly abstained: boolean
 }
 
-/** Scores of a group of questions; a share of nothing is undefined. The first four shares are of the answerable questions. */
+/** Scores of a group of questions. The first four shares count answerable questions. A share of no questions is undefined. */
 export interface Scores {
-  /** `all`, a set, a kind, or both, such as `open single`. */
+  /** Either `all`, the name of a set, a kind of question, or a set and a kind, such as `open single`. */
   readonly group: string
   readonly questions: number
   readonly unreported: number
@@ -44,15 +42,15 @@ export interface Scores {
   readonly factsSaid: number | undefined
   readonly allFactsSaid: number | undefined
   readonly abstained: number | undefined
-  /** Share of all citations. */
+  /** Share of all citations whose quote is in the cited document. */
   readonly citationPrecision: number | undefined
-  /** Share of the unanswerable questions with a report that cites nothing. */
+  /** Share of the unanswerable questions whose report cites nothing. */
   readonly silent: number | undefined
 }
 
 /**
- * @param reports By question; a question without a report counts as a failure, also for silence
- * @param texts Documents by name
+ * @param reports Reports by question. A question without a report counts as a failure, even if silence would have been right.
+ * @param texts Documents by name.
  * @throws Error if a report has no question
  */
 export function scoreQuestions(
@@ -74,7 +72,6 @@ export function scoreQuestions(
   return questions.map((question) => scoreQuestion(question, reports.get(question.id), isExact))
 }
 
-/** Scores of all questions, of each set, of each kind, and of each kind of each set. */
 export function summarize(scores: readonly QuestionScore[]): Scores[] {
   const groups = new Map<string, QuestionScore[]>([['all', [...scores]]])
   for (const score of scores) {
@@ -84,7 +81,7 @@ export function summarize(scores: readonly QuestionScore[]): Scores[] {
   return [...groups].map(([group, some]) => sumUp(group, some))
 }
 
-/** Name of a document: the last segment of the path. */
+/** Returns the name of a document, the last segment of the path. */
 export function documentOf(url: string): string {
   const last =
     url
@@ -94,7 +91,7 @@ export function documentOf(url: string): string {
   try {
     return decodeURIComponent(last)
   } catch {
-    // Not every percent sign is an escape.
+    // The segment may contain a percent sign that is no escape.
     return last
   }
 }
@@ -120,12 +117,12 @@ function scoreQuestion(
   }
 }
 
-/** Markdown without backslash escapes (CommonMark). */
+/** Removes the backslash escapes of Markdown (CommonMark). */
 function shown(content: string): string {
   return content.replace(/\\([!-/:-@[-`{-~])/g, '$1')
 }
 
-/** Removes white space, which readers of HTML place differently, and Sphinx's mark after headings. */
+/** Removes white space, because readers of HTML place it differently, and the mark that Sphinx puts after headings. */
 function tighten(text: string): string {
   return text.replace(/[\s¶]+/g, '')
 }

@@ -1,16 +1,15 @@
 /*
- * The text of a document, in which quotes and facts are searched. The code is independent of the reader of the product, so that a
- * defect of that reader shows.
+ * Reads the text of a document, in which quotes and facts are searched. The code does not use the reader of the product. Otherwise a defect
+ * of that reader would affect the expectation as well.
  */
 
-/** Elements without visible text. */
 const HIDDEN = /<!--[\s\S]*?-->|<(script|style|template)\b[\s\S]*?<\/\1\s*>/gi
-/** Inline elements, whose tags are no boundary of words. */
+/** Inline elements. Their tags do not separate words. */
 const INLINE =
   /^(?:a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span|strong|sub|sup|time|tt|u|var)$/i
 const TAG = /<\/?([a-z][a-z0-9]*)\b[^>]*>|<[!?][^>]*>/gi
 const ENTITY = /&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]{2,8}));/gi
-/** Named entities of the corpus. */
+/** The named entities that occur in the corpus. */
 const NAMED: Readonly<Record<string, string>> = {
   amp: '&',
   apos: "'",
@@ -32,7 +31,6 @@ const NAMED: Readonly<Record<string, string>> = {
 }
 const CODE_POINT_MAX = 0x10ffff
 
-/** The text of a document. HTML loses its tags and scripts. */
 export function textOf(name: string, content: string): string {
   if (!name.endsWith('.html')) return spaced(content)
   const shown = content.replace(HIDDEN, ' ').replace(TAG, (_, tag: string | undefined) => {
@@ -41,7 +39,6 @@ export function textOf(name: string, content: string): string {
   return spaced(shown.replace(ENTITY, decode))
 }
 
-/** Collapses white space. */
 export function spaced(text: string): string {
   return text.replace(/\s+/g, ' ').trim()
 }

@@ -1,4 +1,4 @@
-/** Figures of one target under one load in one round, by name. */
+/** Figures of one target under one load in one round. */
 export interface Sample {
   readonly target: string
   readonly load: string
@@ -6,13 +6,13 @@ export interface Sample {
   readonly figures: Readonly<Record<string, number>>
 }
 
-/** Value below which a share of the values lies (nearest rank); NaN without values. @param share Between 0 and 1 */
+/** Returns a percentile by the nearest rank; NaN without values. @param share Between 0 and 1 */
 export function percentile(values: readonly number[], share: number): number {
   const sorted = Float64Array.from(values).sort()
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN
 }
 
-/** Middle value; of an even count the mean of the two middle ones. NaN values are ignored. */
+/** Returns the middle value, or the mean of the two middle values if the count is even. NaN values are ignored. */
 export function median(values: readonly number[]): number {
   const sorted = Float64Array.from(values.filter((value) => !Number.isNaN(value))).sort()
   const half = sorted.length >> 1
@@ -24,7 +24,7 @@ export function sumOf(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0)
 }
 
-/** Samples of a measurement. Each result is a median over the rounds, NaN if nothing was measured. */
+/** Samples of a measurement. Each result is a median over the rounds, or NaN if nothing was measured. */
 export class Samples {
   readonly all: Sample[] = []
 
@@ -44,12 +44,11 @@ export class Samples {
     return median(this.#of(target, load).map(({ figures }) => figures[figure] ?? Number.NaN))
   }
 
-  /** Quotient with the base in the same round: whatever the machine does in a round affects both. */
+  /** Quotient of target and base in the same round, because other work on the machine affects both in the same way. */
   ratio(target: string, base: string, load: string, figure: string): number {
     return this.#paired(target, base, load, figure, (value, other) => value / other)
   }
 
-  /** Difference from the base in the same round. */
   added(target: string, base: string, load: string, figure: string): number {
     return this.#paired(target, base, load, figure, (value, other) => value - other)
   }

@@ -1,6 +1,6 @@
 import type { Samples } from './samples.ts'
 
-/** A number with a fixed count of decimals; a dash for NaN. */
+/** Formats a number with a fixed count of decimals. NaN becomes a dash. */
 export function show(value: number, decimals: number): string {
   return Number.isFinite(value) ? value.toFixed(decimals) : '–'
 }
@@ -9,13 +9,12 @@ export function percent(share: number | undefined, decimals = 1): string {
   return share === undefined ? '–' : `${show(share * 100, decimals)} %`
 }
 
-/** A Markdown table. */
 export function renderTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
   const line = (cells: readonly string[]) => `| ${cells.join(' | ')} |`
   return [line(head), line(head.map(() => '---')), ...rows.map(line)].join('\n')
 }
 
-/** One column of a table of samples: a figure, or its relation to a base target. */
+/** A column of a table of samples: a figure of the target, or the relation of that figure to a base target. */
 export interface Column {
   readonly title: string
   readonly figure: string
@@ -24,7 +23,6 @@ export interface Column {
   readonly addedTo?: string
 }
 
-/** A row for each load and target. @param titles Names of the targets */
 export function renderSamples(
   samples: Samples,
   titles: Readonly<Record<string, string>>,
@@ -45,7 +43,6 @@ export function renderSamples(
   return renderTable(['load', 'through', ...columns.map(({ title }) => title)], rows)
 }
 
-/** A target value of the design. */
 export interface Goal {
   readonly name: string
   readonly measured: number
@@ -55,7 +52,7 @@ export interface Goal {
   readonly max?: number
 }
 
-/** A table of goals; goals that were not measured are omitted. */
+/** Renders a table of goals. Goals that were not measured are omitted. */
 export function renderGoals(goals: readonly Goal[]): string {
   const rows = goals
     .filter(({ measured }) => !Number.isNaN(measured))

@@ -27,14 +27,14 @@ recordings from packages. **Real-time factor**: seconds of work per second of au
     const models = [
       `{ id: ${MODEL}, pool: transcription, engine: { type: local, model: ${MODEL} }, transcription: { languages: [en] } }`,
     ]
-    // Models are prepared once per machine, by the tests or by this benchmark.
+    // Models are prepared once per machine, either by the tests or by this benchmark, and then shared through a link.
     const dir = join(processes.dir, 'transcription')
     mkdirSync(dir)
     symlinkSync(MODELS_DIR, join(dir, 'models'))
     const sluice = await startSluice(processes, { name: 'transcription', models, env })
     const pid = sluice.processes[0]?.pid ?? 0
     const sentence = clips['austen-0880']?.bytes ?? Buffer.alloc(0)
-    // The first call starts the model server and loads the model.
+    // The first call starts the model server and loads the model, so it is not measured.
     await transcribe(sluice, sentence, run.signal)
     const memory = watchMemory(pid)
     const { bytes: call } = await telephoneCall()
@@ -81,7 +81,7 @@ async function transcribe(
   const form = new FormData()
   form.append('file', new Blob([new Uint8Array(file)]), 'speech.wav')
   for (const [name, value] of Object.entries({ model: MODEL, response_format: format })) form.append(name, value)
-  // `Response` encodes the multipart form.
+  // `Response` encodes the form as multipart.
   const encoded = new Response(form)
   const { statusCode, body } = await request(new URL('/v1/audio/transcriptions', url), {
     method: 'POST',

@@ -1,21 +1,19 @@
 import type { ResearchAnnotation } from '#schemas/research/research.ts'
 
-/** A question with the expected citations and facts. */
 export interface QualityQuestion {
   readonly id: string
   readonly question: string
-  /** Groups of documents. A report must cite one of each group. Empty if no document answers the question. */
+  /** Groups of documents. A report must cite one document of each group. Empty if no document answers the question. */
   readonly documents: readonly (readonly string[])[]
-  /** Words or regular expressions (`/…/`) that an answer contains. */
+  /** Texts that an answer contains: words, or regular expressions in the form `/…/`. */
   readonly facts: readonly string[]
 }
 
-/** The measurements of one report. */
 export interface QualityScore {
   readonly question: QualityQuestion
   readonly isGoldCited: boolean
   readonly hasAllFacts: boolean
-  /** Whether the first three statements contain some fact, or all facts; whether the first one contains some fact. */
+  /** Whether the first three statements contain at least one fact, or all facts. `inFirst`: whether the first one contains a fact. */
   readonly someFirst: boolean
   readonly allFirst: boolean
   readonly inFirst: boolean
@@ -29,7 +27,6 @@ export interface QualityScore {
 const STATEMENT = /^(?:- )?(.*\[\d+\])$/
 const FIRST = 3
 
-/** Scores a report by its text and its annotations. */
 export function scoreReport(
   question: QualityQuestion,
   { report, annotations }: { readonly report: string; readonly annotations: readonly ResearchAnnotation[] },
@@ -54,7 +51,7 @@ export function scoreReport(
   }
 }
 
-/** Lines of a report that end in a citation, in order; a line of several statements is as many. */
+/** Returns the lines of a report that end with a citation, in order. A line with several statements is split. */
 export function statementsOf(report: string): string[] {
   return report
     .split('\n')

@@ -1,25 +1,24 @@
 /*
- * The prototype of deep research, rebuilt from its description: a writer without a model. Each version must be better than the
- * prototype on the same documents and questions. The prototype has its own reader; the only shared code is the splitting of terms.
+ * The prototype of deep research, rebuilt from its description: a writer without a model. Each version of Sluice must be better than the
+ * prototype on the same documents and questions. The prototype has its own reader and shares only the splitting into terms with Sluice.
  */
 import { termSet } from '#shared/search/text/terms.ts'
 import type { Annotation, Report } from '../score.ts'
 import { clausesOf, PassageIndex } from './passages.ts'
 import { type Passage, passagesIn } from './reader.ts'
 
-/** Minimum share of the question's weight in one passage; a higher one for a question of few terms. */
+/** Minimum share of the question's weight in one passage. `SHORT_MASS_MIN` applies to questions of up to `SHORT_TERMS` terms. */
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 const SHORT_TERMS = 3
-/** Weight of relevance against novelty (maximal marginal relevance). */
+/** Weight of relevance; the rest is the weight of novelty (maximal marginal relevance). */
 const LAMBDA = 0.72
 const PER_DOCUMENT_MAX = 7
-/** Maximum sentences of a report; equal to the default of Sluice. */
+/** Maximum sentences of a report, the same number as the default of Sluice. */
 const SENTENCES_MAX = 20
 const CHARS = { min: 24, max: 480 }
 const PRONOUN = /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her)\b/i
 
-/** A prototype with its indexed documents. */
 export interface Baseline {
   answer(question: string): Report
   close(): void
@@ -32,7 +31,6 @@ interface Candidate {
   score: number
 }
 
-/** @param contents Documents by name */
 export function openBaseline(contents: ReadonlyMap<string, string>): Baseline {
   const index = new PassageIndex([...contents].flatMap(([name, content]) => passagesIn(name, content)))
   return { answer: (question) => reportOf(answer(index, question)), close: () => index.close() }
@@ -55,7 +53,7 @@ function termsOf({ heading, sentences }: Passage): Set<string> {
   return termSet(`${heading} ${sentences.join(' ')}`)
 }
 
-/** Share of the text's weight that the given terms carry. A rare term has a larger weight. */
+/** Returns the weight of the terms in `held` as a share of the weight of the text. A rare term has a larger weight. */
 function massOf(index: PassageIndex, text: string, held: ReadonlySet<string>): number {
   const terms = [...termSet(text)]
   const weigh = (some: readonly string[]) => some.reduce((sum, term) => sum + index.weightOf(term), 0)
@@ -89,7 +87,7 @@ function scored(index: PassageIndex, question: string, ranked: readonly Passage[
   return candidates.sort((a, b) => b.score - a.score)
 }
 
-/** Centrality of each sentence, 0 to 1 (TextRank). */
+/** Returns the centrality of each sentence, 0 to 1 (TextRank). */
 function textRank(candidates: readonly Candidate[]): number[] {
   const links = candidates.map((a) => candidates.map((b) => (a === b ? 0 : overlap(a.terms, b.terms))))
   const out = links.map((row) => row.reduce((sum, link) => sum + link, 0) || 1)
@@ -104,7 +102,7 @@ function textRank(candidates: readonly Candidate[]): number[] {
   return ranks.map((rank) => rank / most)
 }
 
-/** Maximal marginal relevance, after the best sentence of the best document of each clause. */
+/** Chooses the best sentence of the best document of each clause, then further sentences by maximal marginal relevance. */
 function choose(candidates: readonly Candidate[], documents: ReadonlySet<string>): Candidate[] {
   const chosen: Candidate[] = []
   for (const name of documents)
@@ -125,7 +123,6 @@ function choose(candidates: readonly Candidate[], documents: ReadonlySet<string>
   return chosen
 }
 
-/** Jaccard index. */
 function overlap(a: ReadonlySet<string>, b: ReadonlySet<string>): number {
   const shared = a.intersection(b).size
   return shared / Math.max(1, a.size + b.size - shared)

@@ -2,22 +2,21 @@ import { DatabaseSync, type StatementSync } from 'node:sqlite'
 import { termSet, termsOf } from '#shared/search/text/terms.ts'
 import type { Passage } from './reader.ts'
 
-/** Passages of one ranking, and the constant of reciprocal rank fusion. */
+/** `LIST_MAX` passages of each ranking are merged by reciprocal rank fusion with the constant `RRF_K`. */
 const LIST_MAX = 50
 const RRF_K = 60
 const PASSAGES_MAX = 16
-/** Passages and terms of a feedback round, and the number of rounds. */
+/** In each of `ROUNDS` rounds, the best passages contribute their most frequent terms to the next query. */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
 const ROUNDS = 2
 const CLAUSE = /[?!;:,()\n]|\.\s|\b(?:and|or|but)\b/i
 
-/** Passages in SQLite's FTS5 with the Porter stemmer. Titles have the weight 4, headings 2. */
+/** Passages in SQLite's FTS5 with the Porter stemmer. Titles have the weight 4, headings the weight 2. */
 export class PassageIndex {
   readonly #db = new DatabaseSync(':memory:')
   readonly #passages: readonly Passage[]
   readonly #search: StatementSync
-  /** Number of passages with each term. */
   readonly #holding = new Map<string, number>()
 
   constructor(passages: readonly Passage[]) {
@@ -36,13 +35,12 @@ export class PassageIndex {
     )
   }
 
-  /** Inverse document frequency of a term. */
   weightOf(term: string): number {
     const holding = this.#holding.get(term) ?? 0
     return Math.log(1 + (this.#passages.length - holding + 0.5) / (holding + 0.5))
   }
 
-  /** The best passages for a question, its clauses and pairs of its rarest terms, with feedback from the best passages. */
+  /** Returns the best passages for a question, its clauses and pairs of its rarest terms. Terms of the best passages extend the query. */
   rank(question: string): Passage[] {
     const queries = [question, ...clausesOf(question), ...this.#pairsOf(question)]
     const scores = new Map<number, number>()
@@ -87,7 +85,7 @@ export class PassageIndex {
   }
 }
 
-/** Clauses of a question with more than one term. */
+/** Returns the clauses of a question that have more than one term. */
 export function clausesOf(question: string): string[] {
   const clauses = question.split(CLAUSE).filter((clause) => termSet(clause).size > 1)
   return clauses.length > 1 ? clauses : []

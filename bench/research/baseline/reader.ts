@@ -1,6 +1,5 @@
 import { textOf } from '../text.ts'
 
-/** Sentences under one heading of a document. */
 export interface Passage {
   readonly document: string
   readonly title: string
@@ -8,18 +7,16 @@ export interface Passage {
   readonly sentences: readonly string[]
 }
 
-/** Maximum length of a passage, in UTF-16 units. */
 const PASSAGE_CHARS = 700
 const HEADING = /<h[1-6]\b[^>]*>([\s\S]*?)<\/h[1-6]\s*>/gi
 const BLOCK_END = /<\/(?:p|div|li|dd|dt|td|tr|table|blockquote|pre)\s*>/gi
 const CODE = /<pre\b[\s\S]*?<\/pre\s*>/gi
 const TITLE = /<title\b[^>]*>([\s\S]*?)<\/title\s*>/i
-/** Characters that no document contains: the start of a heading, and the end of a block. */
+/** Marks for the start of a heading and the end of a block. No document contains these characters. */
 const [HEADING_MARK, BLOCK_MARK] = ['\u0001', '\u0002']
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 
-/** Passages of a document without code: HTML is split at headings and blocks, plain text at paragraphs. */
 export function passagesIn(document: string, content: string): Passage[] {
   const isHtml = document.endsWith('.html')
   const title = isHtml ? textOf(document, TITLE.exec(content)?.[1] ?? '') : document
