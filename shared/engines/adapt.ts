@@ -7,27 +7,27 @@ import { isOpenAiServer } from './upstream/servers.ts'
 /*
  * Selects the unknown fields of a request that are sent to an upstream (`pass` of a model in models.yaml).
  *
- * Clients send new fields of an API before Sluice supports them. The default `pass: all` therefore sends every field except those below,
- * which address the engine or a gateway instead of the model.
+ * Clients send new fields of an API before Sluice supports them. The default `pass: all` therefore sends every field except those below, which
+ * address the engine or a gateway instead of the model.
  *
- * With such a field a caller could overtake other tenants inside the engine, or read another tenant's cache by timing. The caller could
- * also make the upstream fetch an internal address, or run code in the engine.
+ * With such a field, a caller could overtake other tenants inside the engine, or detect by timing whether another tenant sent the same prompt. The
+ * caller could also make the upstream fetch an internal address or run code in the engine.
  */
 const ENGINE_FIELDS: ReadonlySet<string> = new Set([
-  // vLLM and SGLang: scheduling, cache isolation, cache transfer, code.
+  // Fields of vLLM and SGLang that control scheduling, cache isolation and cache transfer, or run code.
   ...['priority', 'cache_salt', 'kv_transfer_params', 'logits_processors', 'custom_logit_processor', 'custom_params'],
   ...['vllm_xargs', 'chat_template', 'lora_path', 'data_parallel_rank', 'request_id', 'rid', 'session_params'],
   ...['bootstrap_host', 'bootstrap_port', 'bootstrap_room', 'extra_key', 'return_hidden_states'],
-  // LiteLLM and other gateways: destination and key of the call.
+  // Fields of LiteLLM and other gateways that change the destination or the key of the call.
   ...['api_base', 'base_url', 'api_key', 'api_version', 'custom_llm_provider', 'user_config', 'extra_headers'],
   ...['extra_body', 'mock_response', 'fallbacks', 'proxy_server_request', 'litellm_params', 'callbacks'],
-  // llama.cpp: slots, which may contain the cache of other callers, and adapters.
+  // Fields of llama.cpp that select an adapter, or a slot whose cache may contain prompts of other callers.
   ...['id_slot', 'cache_prompt', 'slot_id', 'lora'],
-  // Anthropic: servers that the upstream connects to.
+  // Anthropic: servers to which the upstream would connect.
   'mcp_servers',
 ])
 
-/** Request fields that the reference of each API documents and that have no internal form. */
+/** Documented request fields of each API that the internal form does not represent. */
 const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
   openai: new Set([
     ...['audio', 'function_call', 'functions', 'moderation', 'prediction', 'prompt_cache_key', 'prompt_cache_options'],
@@ -48,19 +48,19 @@ const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
 /**
  * Adapts a request to the engine of one model, and the engine's events to the caller.
  *
- * A request may contain fields and parts of one API (schemas/generate.ts, `extra` and `native`), and a model may have fallbacks of other
- * APIs. A worker therefore adapts the request right before it calls a model:
+ * A request may contain fields and parts of one API (schemas/generate.ts, `extra` and `native`), and a model may have fallbacks of other APIs. A
+ * worker therefore adapts the request right before it calls a model:
  *
  * 1. Native tools, content blocks and items of another dialect are replaced with their substitutes or removed.
  * 2. Unknown fields that address the engine instead of the model are removed ({@link passedFields}).
  * 3. Tool names that the upstream would reject are shortened: `mcp__a_long_server__a_long_tool` → `mcp__a_long_ser_1b2c3d4e`.
  *
- * Events are adapted in reverse. Tool names become those of the caller again, and calls of a substitute function become calls of the custom
- * tool. The event `start` names the model by the alias that the caller used.
+ * Events are adapted in reverse. Tool names become those of the caller again, and calls of a substitute function become calls of the custom tool. The
+ * event `start` names the model by the alias that the caller used.
  */
 export interface AdaptedRequest {
   readonly request: GenerateRequest
-  /** Converts the engine's events for the caller; undefined if no conversion is needed. */
+  /** Converts the engine's events for the caller. Undefined if no conversion is needed. */
   readonly restore: ((event: GenerateEvent) => readonly GenerateEvent[]) | undefined
 }
 
@@ -78,7 +78,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   const { extra } = request
   let adapted = extra && isSame ? { ...request, extra: passedFields(extra, dialect, model) } : request
   if (!isSame && dialect !== undefined) adapted = withSharedFields(adapted, dialect)
-  // Other servers with OpenAI's API do not support custom tools in chat completions.
+  // OpenAI's own servers are the only ones with this API that support custom tools in chat completions.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
   const names = new ToolNames(adapted, dialect)
@@ -95,7 +95,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   }
 }
 
-/** The API of a model's upstream; undefined for engines inside the worker. */
+/** The API of a model's upstream. Undefined for engines that run inside the worker. */
 export function dialectOf(request: Pick<GenerateRequest, 'completion'>, { engine }: ModelConfig): Dialect | undefined {
   if (engine.type === 'anthropic') return 'anthropic'
   if (engine.type !== 'openai') return undefined
@@ -106,7 +106,6 @@ function isOpenAi({ engine }: ModelConfig): boolean {
   return engine.type === 'openai' && isOpenAiServer(engine)
 }
 
-/** Fields with the same name and meaning in chat completions and in the Responses API. */
 const SHARED_FIELDS = [
   'service_tier',
   'prompt_cache_key',
@@ -115,7 +114,6 @@ const SHARED_FIELDS = [
   'safety_identifier',
 ] as const
 
-/** Keeps the unknown fields that the upstream's API has too, and removes all others at every level. */
 function withSharedFields(request: GenerateRequest, dialect: Dialect): GenerateRequest {
   const { extra } = request
   const turns = request.turns.some(hasExtra) ? request.turns.map(withoutExtra) : request.turns
@@ -125,7 +123,7 @@ function withSharedFields(request: GenerateRequest, dialect: Dialect): GenerateR
   return { ...request, turns, tools, extra: extra && isOpenAi ? sharedFields(extra, dialect) : undefined }
 }
 
-/** The shared fields in the upstream's form: `verbosity` is a field of `text` in the Responses API. */
+/** Converts the shared fields into the upstream's form. For example, `verbosity` is a field of `text` in the Responses API. */
 function sharedFields(extra: Readonly<Record<string, unknown>>, dialect: Dialect): Record<string, unknown> {
   const shared = Object.fromEntries(SHARED_FIELDS.flatMap((name) => (name in extra ? [[name, extra[name]]] : [])))
   const { verbosity } = dialect === 'responses' ? extra : ((extra.text ?? {}) as Record<string, unknown>)
@@ -151,7 +149,7 @@ function isRestored({ native, custom, namespace, called }: Tool): boolean {
   return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
 }
 
-/** @param isSame Whether request and upstream have the same dialect. If so, then only custom tools are replaced. */
+/** @param isSame Whether request and upstream have the same dialect. Native parts are then kept, and only custom tools are replaced. */
 function withoutNative(request: GenerateRequest, isSame: boolean): GenerateRequest {
   const hasNative = ({ native, native_only, custom }: Tool) =>
     custom || (!isSame && (native !== undefined || native_only))
@@ -168,7 +166,7 @@ function withoutNative(request: GenerateRequest, isSame: boolean): GenerateReque
   const { tool_choice: choice } = request
   const isLeftOut = choice?.type === 'tool' && !tools.some(({ name }) => name === choice.name)
   if (tools.length > 0) return { ...request, tools, turns, ...(isLeftOut && { tool_choice: undefined }) }
-  // All tools were native and are removed, so a tool choice would be invalid.
+  // If all tools were native, then none is left, and a tool choice would be invalid.
   const { tool_choice: _choice, allowed_tools: _allowed, parallel_tool_calls: _parallel, ...rest } = request
   return { ...rest, tools, turns }
 }
@@ -189,23 +187,21 @@ function substitute(turn: Turn, isSame: boolean): Turn[] {
   return parts.length === 0 ? [] : [{ ...turn, parts }]
 }
 
-/** Mapping between the caller's tool names and names that the upstream accepts. */
 class ToolNames {
   readonly areChanged: boolean
   readonly #charsMax: number | undefined
-  /** Caller's name → name for the upstream. */
   readonly #sent = new Map<string, string>()
   readonly #tools = new Map<string, Tool>()
 
   constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
-      // A native tool is sent under its own name, so its calls in the history keep that name too.
+      // A native tool is sent under its own name, so its calls in the history must keep that name too.
       if (tool.native !== undefined && !tool.native_only) this.#sent.set(tool.name, tool.name)
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)
     }
-    // The history may contain calls of tools that are no longer offered.
+    // The history may contain calls of tools that the request no longer offers.
     for (const { parts } of turns) for (const part of parts) if (part.type === 'tool_call') this.sentName(part.name)
     this.areChanged = [...this.#sent].some(([from, to]) => from !== to)
   }
@@ -254,7 +250,7 @@ class ToolNames {
 
 class CallRestorer {
   readonly #names: ToolNames
-  /** Buffered arguments of custom calls, by choice and call. Their free text can be extracted only from the complete JSON. */
+  /** Buffered arguments of custom calls. The key consists of choice and call. The free text can be extracted only from the complete JSON. */
   readonly #held = new Map<string, Extract<GenerateEvent, { type: 'tool_arguments' }>>()
 
   constructor(names: ToolNames) {
@@ -295,13 +291,11 @@ class CallRestorer {
   }
 }
 
-/** The free text of a custom tool, extracted from the arguments of its substitute function. */
 export function customInput(json: string): string {
   const { input } = objectIn(json) ?? {}
   return typeof input === 'string' ? input : json
 }
 
-/** The unknown fields of a request that the upstream of a model receives. */
 function passedFields(
   extra: Readonly<Record<string, unknown>> | undefined,
   dialect: Dialect,

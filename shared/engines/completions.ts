@@ -4,9 +4,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { ChatEngine, GenerateOptions } from './engine.ts'
 import { isOpenAiServer } from './upstream/servers.ts'
 
-/** Completions: the capabilities of each engine, and the fallback for engines that take one prompt per call. */
+/** Completions: the capabilities of each engine, and the fallback for engines that accept only one prompt per call. */
 
-/** Raw prompts that a model's engine can complete: see {@link ChatEngine.completes}. */
+/** Returns the number of raw prompts per call that a model's engine can complete ({@link ChatEngine.completes}). */
 export function completesOf({ engine }: ModelConfig): ChatEngine['completes'] {
   if (engine.type === 'llama') return 'one'
   if (engine.type !== 'openai' || engine.api === 'responses') return undefined
@@ -51,7 +51,7 @@ export function choicesOf({ n, turns, completion }: GenerateRequest): number {
 }
 
 /**
- * Generates a completion. If the engine takes one prompt per call, then the calls run one after the other and their events form one answer.
+ * Generates a completion. If the engine accepts one prompt per call, then the calls run one after the other, and their events form one answer.
  *
  * @throws ServiceError
  */
@@ -83,7 +83,6 @@ async function* completeEach(
   if (sum) yield { type: 'usage', usage: sum }
 }
 
-/** The request with one of its prompts: raw, or as the only turn of a conversation. */
 function promptOf({ completes }: ChatEngine, request: GenerateRequest, prompt: number): GenerateRequest {
   const { completion, ...rest } = request
   const turns = request.turns.slice(prompt, prompt + 1)
@@ -92,7 +91,7 @@ function promptOf({ completes }: ChatEngine, request: GenerateRequest, prompt: n
   return { ...rest, turns, completion: { ...more, ...(tokens && { tokens: tokens.slice(prompt, prompt + 1) }) } }
 }
 
-/** The prompt repeated at the start of its choices, for engines that receive it as a conversation and cannot echo it. */
+/** Emits the prompt at the start of its choices, for engines that receive the prompt as a conversation and therefore cannot echo it. */
 function* echoed({ completion, turns, n }: GenerateRequest, prompt: number): Generator<GenerateEvent> {
   const [part] = turns[prompt]?.parts ?? []
   if (!completion?.echo || part?.type !== 'text') return

@@ -1,11 +1,11 @@
 import type { Word } from '#schemas/transcription/transcription.ts'
 
-/** Maximum characters between a word and the next one. A later match is another occurrence. */
+/** Maximum characters between a word and the next one. A match farther away is another occurrence of the word. */
 const LOOKAHEAD = 80
 
 /**
- * Splits a text at the first word of each group. The whole text is preserved, including spaces and characters of no word. If the text
- * contains no word of a group, then its piece is empty.
+ * Splits a text at the first word of each group. The pieces contain the whole text, including spaces and characters that belong to no word. If the
+ * text contains no word of a group, then the piece of that group is empty.
  */
 export function cutText(text: string, groups: readonly (readonly Word[])[]): string[] {
   const starts: number[] = []
@@ -13,7 +13,7 @@ export function cutText(text: string, groups: readonly (readonly Word[])[]): str
   for (const group of groups) {
     let start: number | undefined
     for (const { word } of group) {
-      // Bounded, because otherwise each missing word would cause a search of the whole remaining text.
+      // The search is bounded. Otherwise each missing word would cause a search of the whole remaining text.
       const found = text.slice(cursor, cursor + LOOKAHEAD + word.length).indexOf(word)
       if (found < 0) continue
       start ??= cursor + found

@@ -3,7 +3,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Errors of an upstream that a retry cannot fix, but another model may. */
+/** Errors of an upstream that another model may not have, although a retry with the same model would fail again. */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
 
 interface Models {
@@ -19,7 +19,7 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
   readonly #models: Models
   readonly #open: (model: ModelConfig) => Engine
   readonly #opened = new Map<string, Opened<Engine>>()
-  /** Engines of models that were changed or removed, to be closed when no call uses them. */
+  /** Engines of models that were changed or removed. Each is closed when no call uses it any more. */
   readonly #retired = new Set<Engine>()
 
   constructor(models: Models, open: (model: ModelConfig) => Engine) {
@@ -27,7 +27,7 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     this.#open = open
   }
 
-  /** The engine of a model, opened if necessary. @param name Id of a model or an alias. @throws ServiceError `model_not_found` */
+  /** Returns the engine of a model, and opens it if necessary. @param name Id of a model, or an alias. @throws ServiceError `model_not_found` */
   get(name: string): Engine {
     const model = this.#models.find(name) ?? throwUnknown(name)
     const known = this.#opened.get(model.id)
@@ -38,7 +38,7 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     return engine
   }
 
-  /** The engine of a model by its current configuration. @throws ServiceError `model_not_found` if the model was removed */
+  /** Returns the engine that matches the model's current configuration. @throws ServiceError `model_not_found` if the model was removed */
   of({ id }: ModelConfig): Engine {
     return this.get(id)
   }
@@ -67,7 +67,6 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
   }
 }
 
-/** A model and its fallbacks, in order. @throws ServiceError `model_not_found` */
 export function chainOf(models: Models, name: string): ModelConfig[] {
   const model = models.find(name) ?? throwUnknown(name)
   return [model, ...model.fallbacks.flatMap((id) => models.find(id) ?? [])]
@@ -76,17 +75,17 @@ export function chainOf(models: Models, name: string): ModelConfig[] {
 /** One attempt with one model: the engine's events, and their conversion into events for the caller. */
 export interface Attempted<Said, Event> {
   readonly events: AsyncIterable<Said>
-  /** Converts one event of the engine into events for the caller; none while a filter holds back output. */
+  /** Converts one event of the engine into events for the caller. While a filter holds back output, the result is empty. */
   give(said: Said): Iterable<Event>
 }
 
 /**
- * Runs a call on a model. If it fails before any output, then the next model of the chain is tried.
+ * Runs a call on a model. If the call fails before any output, then the next model of the chain is tried.
  *
- * Retries with the same model are not done here: only the owner of the job decides them.
+ * A call is never retried with the same model here, because only the owner of the job decides about retries.
  *
  * @param ask Begins one attempt with one model.
- * @throws The first model's error, whose Retry-After is the relevant one for the caller; the signal's reason
+ * @throws The error of the first model, whose Retry-After is the relevant one for the caller. The signal's reason, if the signal aborts
  */
 export async function* withFallbacks<Said, Event>(
   chain: readonly ModelConfig[],
@@ -116,7 +115,7 @@ export async function* withFallbacks<Said, Event>(
   throw firstError
 }
 
-/** The model is in the ingress's catalogue but not in that of this worker. */
+/** Thrown if the model is in the ingress's catalogue but not in that of this worker. */
 function throwUnknown(name: string): never {
   throw new ServiceError('model_not_found', `The model '${name}' does not exist or you do not have access to it.`)
 }

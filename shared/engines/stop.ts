@@ -3,22 +3,22 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
-/** The end of answers that this process generates itself: at a stop string, or at the token limit. */
+/** The end of answers that this process generates itself. An answer ends at a stop string or at the token limit. */
 
 export interface Released {
-  /** Text that can no longer be part of a stop string. Never ends within a surrogate pair; often empty. */
+  /** Text that can no longer be part of a stop string. The text never ends within a surrogate pair, and is often empty. */
   readonly text: string
   /** Log probabilities of the tokens that end within this text or before it. */
   readonly logprobs: Logprob[]
-  /** The stop string that was found. The answer ends with `text`. */
+  /** The stop string that was found. The answer ends with `text`, which does not contain the stop string. */
   readonly hit?: string
 }
 
 /**
  * Holds back text that may become a stop string, so that neither a stop string nor its prefix is ever output.
  *
- * The stop string that is completed first ends the answer, however the text is split into pushes. If two end at the same character, then
- * the longer one counts.
+ * The stop string that is completed first ends the answer. How the text is split into pushes has no influence. If two stop strings end at the same
+ * character, then the longer one counts.
  *
  * At most the length of the longest stop string is held back. The cost per character does not depend on the length of the stop strings.
  */
@@ -28,12 +28,10 @@ export class StopFilter {
   #held = ''
   #releasedLength = 0
 
-  /** @param stops Stop strings; empty ones are ignored */
   constructor(stops: readonly string[]) {
     this.#matchers = stops.filter((stop) => stop !== '').map((stop) => new StopMatcher(stop))
   }
 
-  /** Adds the next piece of text, with its token. Must not be called after a hit. */
   push(text: string, logprob?: Logprob): Released {
     const heldLength = this.#held.length
     this.#held += text
@@ -47,13 +45,12 @@ export class StopFilter {
     return this.#release(this.#held.length - this.#claimableLength())
   }
 
-  /** Ends the answer with `text` as its last piece. Returns the text that was held back. */
+  /** Ends the answer with `text` as its last piece. Returns the text that was held back, followed by `text`. */
   flush(text = ''): Released {
     this.#held += text
     return this.#release(this.#held.length)
   }
 
-  /** The stop string that is completed first, and its end in the new text. */
   #findMatch(text: string): { stop: string; end: number } | undefined {
     if (this.#matchers.length === 0) return undefined
     for (let at = 0; at < text.length; at++) {
@@ -67,7 +64,7 @@ export class StopFilter {
     return undefined
   }
 
-  /** Length of the longest suffix of the held text that begins a stop string or is a high surrogate. */
+  /** Length of the longest suffix of the held text that begins a stop string, or of a high surrogate at its end. */
   #claimableLength(): number {
     let longest = isHighSurrogate(this.#held.charCodeAt(this.#held.length - 1)) ? 1 : 0
     for (const matcher of this.#matchers) longest = Math.max(longest, matcher.length)
@@ -78,17 +75,17 @@ export class StopFilter {
     const text = this.#held.slice(0, length)
     this.#held = this.#held.slice(length)
     this.#releasedLength += length
-    // Log probabilities are output only with text, so that no delta is empty.
+    // Log probabilities are output only together with text, so that no delta has an empty text.
     const ready = text === '' ? 0 : this.#tokens.findIndex((token) => token.end > this.#releasedLength)
     const tokens = this.#tokens.splice(0, ready < 0 ? this.#tokens.length : ready)
     return { text, logprobs: tokens.map((token) => token.logprob) }
   }
 }
 
-/** Searches for one stop string in a text, unit by unit (Knuth, Morris and Pratt, 1977). */
+/** Searches for one stop string in a text, unit by unit, with the algorithm of Knuth, Morris and Pratt (1977). */
 class StopMatcher {
   readonly stop: string
-  /** Failure function: for each match length, the longest shorter match that is its suffix. */
+  /** Failure function of the algorithm. For each match length, the array has the length of the longest shorter match that is its suffix. */
   readonly #shorter: Uint32Array
   #length = 0
 
@@ -106,7 +103,7 @@ class StopMatcher {
     return this.#length
   }
 
-  /** Adds the next UTF-16 unit. Returns true when the stop string is complete; must not be called afterwards. */
+  /** Adds the next UTF-16 unit. Returns true when the stop string is complete. Must not be called after that. */
   take(unit: number): boolean {
     while (this.#length > 0 && this.stop.charCodeAt(this.#length) !== unit) {
       this.#length = this.#shorter[this.#length] ?? 0
@@ -117,17 +114,16 @@ class StopMatcher {
 }
 
 export interface Budget {
-  /** Maximum output tokens of one choice, at least 1. */
   readonly tokens: number
-  /** Whether the limit is the context window, instead of a requested or configured maximum. */
+  /** Whether the context window sets the limit, instead of a requested or configured maximum. */
   readonly isContextBound: boolean
 }
 
 /**
- * The token limit of one choice: the caller's max_tokens, else the model's default. The limit is clamped to the model's maximum and to the
- * rest of the context window (docs/reference/compatibility.md, Token limits).
+ * Returns the token limit of one choice: the caller's max_tokens, or else the model's default. The limit is clamped to the model's maximum and to the
+ * free part of the context window (docs/reference/compatibility.md, Token limits).
  *
- * @param contextTokens Size of the context window; undefined: unbounded
+ * @param contextTokens Size of the context window, in tokens. Undefined if unbounded
  * @throws ServiceError `context_length_exceeded` if the prompt fills the window
  */
 export function getBudget(
@@ -144,7 +140,6 @@ export function getBudget(
   return { tokens: Math.min(wanted, room), isContextBound: room < wanted }
 }
 
-/** The error for a prompt that leaves no tokens for an answer. @param tokens Prompt tokens, as a number or in words */
 export function contextExceeded(contextTokens: number, tokens: number | string): ServiceError {
   const message = `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${tokens} tokens. Please reduce the length of the messages.`
   return new ServiceError('context_length_exceeded', message, { param: 'messages' })

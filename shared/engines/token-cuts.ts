@@ -1,12 +1,10 @@
 import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
-/** Splits a text for tokenizers, so that the pieces together have the same tokens as the whole. */
-
 /**
- * The end of the piece that begins at `start`, at a token boundary if possible.
+ * Returns the end of the piece that begins at `start`, at a token boundary if possible.
  *
  * @param chars Maximum characters of the piece.
- * @param charsMost Maximum characters if no boundary is found within `chars`; default: `chars`.
+ * @param charsMost Maximum characters if no boundary is found within `chars`. Default: `chars`.
  */
 export function cutAfter(text: string, start: number, chars: number, charsMost = chars): number {
   const end = start + chars
@@ -18,8 +16,8 @@ export function cutAfter(text: string, start: number, chars: number, charsMost =
 }
 
 /**
- * True at places that no token of a byte-level encoding (GPT, Llama 3, Qwen) or of SentencePiece spans. Such places are before the space
- * after a word, and before a full stop after a letter.
+ * Whether no token can span this place. Such places are before the space after a word, and before a Chinese or Japanese punctuation mark after a
+ * letter. The rule holds for byte-level encodings (GPT, Llama 3, Qwen) and for SentencePiece.
  */
 function isSafeCut(text: string, at: number): boolean {
   const next = text[at] as string

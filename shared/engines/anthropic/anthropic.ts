@@ -10,11 +10,11 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { AnthropicDecoder } from './decode.ts'
 import { encodeAnthropic, encodeCount } from './encode.ts'
 
-/** API version of calls whose caller sent none, such as chat completions. Upstreams support old versions for years. */
+/** API version for a caller that sent no version. Chat completions never have one. Upstreams support old versions for years. */
 const VERSION = '2023-06-01'
 
 const COUNT_MAX = 64 * 1024
-/** Timeout of a count_tokens call; after it the count is estimated. */
+/** Timeout of a count_tokens call. After the timeout, the caller estimates the tokens. */
 const COUNT_MS = 10_000
 
 /**
@@ -22,7 +22,7 @@ const COUNT_MS = 10_000
  *
  * @param model A model whose engine has type `anthropic`.
  * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Shares the servers' limits with other workers; default: no sharing.
+ * @param share Divides the servers' limits among this and other workers. Default: no sharing.
  */
 export function openAnthropicEngine(
   model: ModelConfig,
@@ -38,8 +38,8 @@ class AnthropicEngine implements ChatEngine {
   readonly #config: UpstreamConfig
   readonly #upstream: Upstream
   /**
-   * Whether the catalogue sets `anthropic-version`, which then overrides that of each call. Beta features of the
-   * catalogue are added to the caller's.
+   * Whether the catalogue sets `anthropic-version`, which then replaces the version of every call. Beta features of the catalogue, in contrast, are
+   * added to those of the caller.
    */
   readonly #isVersionSet: boolean
   readonly #betas: string | undefined
@@ -72,9 +72,7 @@ class AnthropicEngine implements ChatEngine {
     return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
   }
 
-  /**
-   * Returns undefined if the upstream fails, so that the caller estimates. Only errors about the request are thrown.
-   */
+  /** Returns undefined if the upstream fails, so that the caller estimates the tokens. Only errors about the request are thrown. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)
     const within = { ...options, signal: AbortSignal.any([options.signal, AbortSignal.timeout(COUNT_MS)]) }

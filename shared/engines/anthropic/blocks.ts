@@ -7,12 +7,12 @@ import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 /**
  * Converts the content blocks of one message into events.
  *
- * The API sends one block after another, but some servers open a block before they close the previous one. Text events do not name their
- * block, so the events of a block wait until all earlier blocks are closed. Blocks are ordered by their starts. If too many blocks are open
- * or too many characters wait, then the oldest block is closed early.
+ * The API sends one block after another, but some servers open a block before they close the previous one. A text event does not name its block, so
+ * the events of a block wait until all earlier blocks are closed. Blocks are ordered by their starts. If too many blocks are open or too many
+ * characters wait, then the oldest block is closed early.
  *
- * A caller of the Messages API also gets `native` events: blocks without an internal form, and fields of a text, such as citations. A
- * native field `type` marks the start of a text block, so that two consecutive texts stay two blocks.
+ * A caller of the Messages API also gets `native` events, which carry unknown blocks and fields of a text, such as citations. A native field `type`
+ * marks the start of a text block, so that two consecutive texts stay two blocks.
  */
 export class ContentBlocks {
   readonly #request: GenerateRequest
@@ -22,7 +22,6 @@ export class ContentBlocks {
   #waitingChars = 0
   #lastType: string | undefined
   calls = 0
-  /** Whether any received output is visible to a caller of the API. */
   hasOutput = false
 
   constructor(request: GenerateRequest) {
@@ -43,7 +42,7 @@ export class ContentBlocks {
     if (this.#blocks.length > OPEN_BLOCKS_MAX) this.#closeFirst(out)
   }
 
-  /** Reads a delta. A delta of text or thinking without a block begins one, because some servers omit the start. */
+  /** Reads a delta. Some servers omit the start of a block, so a delta of text or thinking without a block begins one. */
   read(index: number | undefined, delta: BlockFields, out: GenerateEvent[]): void {
     const last = this.#blocks.findLast(({ isClosed }) => !isClosed)
     const slot = index === undefined ? last : this.#find(index)
@@ -67,7 +66,7 @@ export class ContentBlocks {
     return this.#blocks.find((slot) => slot.index === index && !slot.isClosed)
   }
 
-  /** Runs a step of a block. The events are emitted now if no earlier block is open, and otherwise later. */
+  /** Runs a step of a block. If an earlier block is open, then the events of the step wait. Otherwise they are emitted at once. */
   #into(slot: Slot, out: GenerateEvent[], step: (events: GenerateEvent[]) => void): void {
     const isFirst = slot === this.#blocks[0]
     const events = isFirst ? out : slot.events
@@ -120,7 +119,7 @@ export class ContentBlocks {
     }
   }
 
-  /** Makes the call valid for the next request, because the API rejects equal ids and missing names. An empty id is generated later. */
+  /** Checks and repairs a call. The API would reject equal ids and missing names in the next request. For an empty id, the encoder generates one. */
   #call(fields: BlockFields): CallFields {
     const { id, name } = fields
     if (typeof name !== 'string' || name === '') {
@@ -132,12 +131,12 @@ export class ContentBlocks {
   }
 }
 
-/** Maximum blocks per message, and maximum blocks that are open at a time. */
+/** Maximum blocks per message, and maximum blocks that are open at the same time. */
 const BLOCKS_MAX = 4_096
 const OPEN_BLOCKS_MAX = 1_000
 const WAITING_CHARS_MAX = 4 * 1024 * 1024
 const EVENT_CHARS = 100
-/** Maximum characters of a native block, which is passed on as a whole. */
+/** Maximum characters of a native block. Such a block is buffered until it is complete. */
 const NATIVE_CHARS_MAX = 16 * 1024 * 1024
 
 export type BlockFields = Readonly<Record<string, unknown>>
@@ -169,7 +168,7 @@ function isVisible(event: GenerateEvent): boolean {
 class TextBlock implements OpenBlock {
   readonly #text = new SurrogateBuffer()
   readonly #keepsFields: boolean
-  /** Fields of the block's start, held until the block has any content. */
+  /** Fields of the block's start, which are buffered until the block has content. */
   #opening: Record<string, unknown> | undefined
   #isBegun = false
 
@@ -258,7 +257,7 @@ class ToolBlock implements OpenBlock {
     out.push({ type: 'tool_arguments', choice: 0, call: this.#call, text })
   }
 
-  /** A stream sends the input in deltas. A whole message, and a call without arguments, has the input in the block itself. */
+  /** Emits the input if no delta contained it. A whole message, and a call without arguments, has the input in the block itself. */
   close(out: GenerateEvent[]): void {
     if (this.#hasArguments) return
     const input = this.#input ?? {}
@@ -267,7 +266,7 @@ class ToolBlock implements OpenBlock {
   }
 }
 
-/** A block without an internal form. The deltas are merged, and a caller of the same API receives the whole block. */
+/** A block of a type that the internal form does not represent. The deltas are merged, and a caller of the same API receives the whole block. */
 class NativeBlock implements OpenBlock {
   readonly #keeps: boolean
   readonly #model: string

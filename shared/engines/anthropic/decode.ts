@@ -16,12 +16,12 @@ interface Frame {
   usage?: unknown
 }
 
-/** Fields of a message with an internal form, and fields that we set ourselves. */
+/** Message fields that the internal form represents, and fields that the encoder sets itself. */
 const KNOWN = new Set(['id', 'type', 'role', 'model', 'content', 'usage', 'stop_reason', 'stop_sequence'])
 /** Message fields that an event `message_delta` has next to its `delta` instead of inside it. */
 const BESIDE_DELTA = new Set(['context_management', 'input_transformations'])
 
-/** Stop reasons, including those of imitating servers. A caller of the same API receives other reasons unchanged. */
+/** Stop reasons of the API and of compatible servers. A caller of the same API receives any other reason unchanged. */
 const REASONS: Readonly<Record<string, FinishReason>> = {
   end_turn: 'stop',
   stop: 'stop',
@@ -36,14 +36,14 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
   safety: 'content_filter',
 }
 
-/** Maximum reported output tokens of a valid answer without content, because servers count end markers. */
+/** A valid answer without content may report up to this many output tokens, because servers count end markers. */
 const EMPTY_TOKENS_MAX = 4
 
 /**
  * Reads messages, streamed or whole. A whole message is read like its stream.
  *
- * The answer is complete after `message_stop`, a stop reason, or `[DONE]`, which some servers add. An answer that reports output tokens but
- * contains no output is an error: an agent would accept it as an empty answer and stop.
+ * The answer is complete after `message_stop`, a stop reason, or `[DONE]`, which some servers add. If an answer reports output tokens but contains no
+ * output, then it is an error. Otherwise an agent would accept the empty answer and stop.
  */
 export class AnthropicDecoder implements AnswerDecoder {
   readonly #request: GenerateRequest
@@ -147,7 +147,7 @@ export class AnthropicDecoder implements AnswerDecoder {
     return reason === 'tool_calls' && this.#blocks.calls === 0 && this.#blocks.hasOutput ? 'stop' : reason
   }
 
-  /** Whether the usage reports output tokens that were not sent. Hidden thinking is subtracted, because it is never sent. */
+  /** Whether the usage reports output tokens that the server did not send. Tokens of hidden thinking are never sent, so they are subtracted. */
   #hasLostOutput(reason: FinishReason): boolean {
     if (this.#blocks.hasOutput || reason === 'content_filter') return false
     if (reason === 'tool_calls') return true
@@ -192,7 +192,7 @@ export class AnthropicDecoder implements AnswerDecoder {
         out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
       }
     }
-    // The fields of a whole message were already passed on at its start.
+    // The start of a whole message already passed on its fields.
     if (type !== 'message') this.#pass(end, 'answer', out)
   }
 
@@ -209,10 +209,10 @@ export class AnthropicDecoder implements AnswerDecoder {
 }
 
 /**
- * Usage of one message, which servers report at its start, at its end, or in both.
+ * Usage of one message. Servers report usage at the start of the message, at its end, or at both.
  *
- * Reports are cumulative, so a later count replaces an earlier one. A later zero or null is ignored, because several servers end a message
- * with a template of zeros. Details of the API, such as `cache_creation`, are passed on unchanged.
+ * Reports are cumulative, so a later count replaces an earlier one. A later zero or null is ignored, because several servers end a message with a
+ * template of zeros. Details of the API, such as `cache_creation`, are passed on unchanged.
  */
 class ReportedUsage {
   #fields: Fields | undefined
@@ -221,7 +221,7 @@ class ReportedUsage {
     if (isFields(report)) this.#fields = merged(this.#fields ?? {}, report)
   }
 
-  /** Tokens of the prompt; 0 if not reported. The API counts cached tokens separately, the internal form includes them. */
+  /** Tokens of the prompt, or 0 if not reported. The API counts cached tokens separately, but the internal form includes them. */
   get inputTokens(): number {
     const { input_tokens, cache_read_input_tokens, cache_creation_input_tokens } = this.#fields ?? {}
     return countOf(input_tokens) + countOf(cache_read_input_tokens) + countOf(cache_creation_input_tokens)
@@ -240,7 +240,7 @@ class ReportedUsage {
     return this.#fields && { dialect: 'anthropic', value: this.#fields }
   }
 
-  /** Counts that the server reported. @param hasOutput If true, then zero output tokens are ignored as not counted. */
+  /** Returns the counts that the server reported. @param hasOutput If true, then a report of zero output tokens is ignored */
   counts(hasOutput: boolean): Partial<Usage> | undefined {
     if (!this.#fields) return undefined
     const { cache_read_input_tokens: read, cache_creation_input_tokens: written, output_tokens } = this.#fields

@@ -4,14 +4,14 @@ import { defined, maxTokens } from '#shared/engines/openai/encode.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** The API requires max_tokens. Default if neither the caller nor the catalogue sets a limit. */
+/** Default of `max_tokens`, which the API requires, if neither the caller nor the catalogue sets a limit. */
 const MAX_TOKENS_DEFAULT = 4_096
 
 /**
- * The body of POST /v1/messages for an Anthropic upstream.
+ * Encodes the body of POST /v1/messages for an Anthropic upstream.
  *
- * Chat completions have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which guarantees
- * nothing, and penalties of 0 are dropped.
+ * Chat completions have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which guarantees nothing, and
+ * penalties of 0 are dropped.
  *
  * @throws ServiceError for a parameter that the API lacks
  */
@@ -29,7 +29,7 @@ export function encodeAnthropic(request: GenerateRequest, model: ModelConfig, co
   })
 }
 
-/** The body of POST /v1/messages/count_tokens: the prompt without the parameters of the answer. */
+/** Encodes the body of POST /v1/messages/count_tokens, which has the prompt, but no parameters of the answer. */
 export function encodeCount(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   const { metadata: _, ...fields } = promptFields(request, model, config)
   if (request.dialect === 'anthropic') return defined(fields)
@@ -50,7 +50,6 @@ function promptFields(request: GenerateRequest, model: ModelConfig, config: Upst
   }
 }
 
-/** Unknown fields, if the caller uses the same API. */
 function extraOf({ dialect, extra }: GenerateRequest): Record<string, unknown> {
   return dialect === 'anthropic' ? (extra ?? {}) : {}
 }
@@ -76,15 +75,15 @@ function refuse(request: GenerateRequest, param: string): never {
   throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not support ${param}.`, { param })
 }
 
-/** Clamped: chat completions permit up to 2, this API up to 1. */
+/** Chat completions permit a temperature up to 2, but this API only up to 1. */
 function temperature({ temperature }: GenerateRequest): number | undefined {
   return temperature === undefined ? undefined : Math.min(temperature, 1)
 }
 
 /**
- * The API cannot restrict the choice to some tools, so tools that are not allowed are left out.
+ * Encodes the tools. The API cannot restrict the choice to some tools, so tools that are not allowed are left out.
  *
- * @param extra Fields of the choice without an internal form
+ * @param extra Fields of the client's tool_choice that the internal request cannot represent, which are passed on unchanged.
  */
 function tools(request: GenerateRequest, extra: unknown): object {
   const allowed = request.allowed_tools
@@ -121,7 +120,10 @@ function toolChoice(request: GenerateRequest): object | undefined {
   }
 }
 
-/** Thinking options in the API's own form are passed on. The internal form overrides them, because it may have been clamped. */
+/**
+ * Thinking options that the caller sent in this API's form are passed on. Options from the internal form override them, because the ingress may have
+ * clamped those.
+ */
 function thinking(request: GenerateRequest, extra: unknown): object | undefined {
   const own = thinkingOf(request)
   const { type } = (extra ?? {}) as { type?: unknown }
@@ -129,7 +131,7 @@ function thinking(request: GenerateRequest, extra: unknown): object | undefined 
   return own && !isOther ? { ...(extra as object | undefined), ...own } : (extra as object | undefined)
 }
 
-/** Thinking options from the internal form. Chat completions have only an effort, which leaves the budget to the model. */
+/** Encodes thinking options from the internal form. Chat completions have only an effort, so the model chooses the budget. */
 function thinkingOf({ reasoning, dialect }: GenerateRequest): object | undefined {
   if (!reasoning) return undefined
   if (reasoning.enabled === false || reasoning.effort === 'none') return { type: 'disabled' }
@@ -149,7 +151,7 @@ function outputConfig(request: GenerateRequest, reasons: boolean, extra: unknown
   return Object.keys(set).length > 0 ? set : undefined
 }
 
-/** The effort in the API's words. For `none` thinking is disabled, and the API has no `minimal`. */
+/** Converts the effort into a value of this API, which has no `minimal`. For `none`, thinking is disabled instead. */
 function wordOfEffort(effort: string | undefined): string | undefined {
   if (effort === 'none') return undefined
   return effort === 'minimal' ? 'low' : effort
@@ -166,7 +168,7 @@ type Role = Exclude<Turn['role'], 'tool'>
 
 interface Block {
   readonly value: object
-  /** Whether the block is a text without further fields, which can be sent as a plain string. */
+  /** Whether the block is a text without further fields. Such a block can be sent as a plain string. */
   readonly isPlain: boolean
 }
 
@@ -175,11 +177,11 @@ type ToolCallPart = Extract<Part, { type: 'tool_call' }>
 /**
  * Converts turns into the system prompt and the messages of the Messages API.
  *
- * Tool results and the text after them form one user message, since the API requires all results in the message after the calls. Other
- * turns of callers of the same API stay unchanged, including `system` turns.
+ * Tool results and the text after them form one user message, because the API requires all results in the message after the calls. If the caller uses
+ * the same API, then all other turns stay unchanged, including `system` turns.
  *
- * Turns of other callers must alternate: adjacent turns of one role are merged, and all `system` turns move to the front. If there are only
- * system turns, then the last one becomes the user message.
+ * Turns of callers of other APIs must alternate. Adjacent turns of one role are therefore merged, and all `system` turns move to the front. If there
+ * are only system turns, then the last one becomes the user message.
  *
  * Empty texts are removed, because the API rejects them. Names of speakers are dropped.
  */
@@ -204,7 +206,7 @@ function encodeConversation(request: GenerateRequest): { system: unknown; messag
 
 function append(messages: Message[], turn: Turn, content: Block[], sameDialect: boolean): void {
   const extra = sameDialect && turn.role !== 'tool' ? turn.extra : undefined
-  // A system turn may consist only of fields of its own, such as output_config.
+  // A system turn may have no content but further fields, such as output_config.
   if (content.length === 0 && !(turn.role === 'system' && extra)) return
   const role = turn.role === 'tool' ? 'user' : turn.role
   const last = messages.at(-1)
@@ -228,7 +230,7 @@ function encodeTurn(turn: Turn, index: number, sameDialect: boolean): Block[] {
   return [{ value, isPlain: false }]
 }
 
-/** A string if the content is one plain text; else the blocks; undefined for no content. */
+/** Encodes content: a string for one plain text, otherwise the blocks. Undefined if there is no content. */
 function simplest(content: readonly Block[]): unknown {
   const [only] = content
   if (!only) return undefined
@@ -268,12 +270,12 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'audio':
       throw new ServiceError('unsupported_value', 'This model does not support audio input.', { param })
     case 'native':
-      // A native part without fields stands for text between blocks and has no block.
+      // A native part without fields only marks the border between two texts, so it has no block.
       return Object.keys(part.value).length === 0 ? undefined : part.value
   }
 }
 
-/** Unsigned thinking is dropped: it came from another kind of model, and the API would reject it. */
+/** Drops thinking without a signature. Another kind of model produced it, and the API would reject it. */
 function encodeThinking({ text, signature, redacted }: Extract<Part, { type: 'reasoning' }>): object | undefined {
   if (redacted !== undefined) return { type: 'redacted_thinking', data: redacted }
   return signature ? { type: 'thinking', thinking: text, signature } : undefined
@@ -301,18 +303,20 @@ function mediaSource(url: string): { type: 'base64'; media_type: string; data: s
   return { type: 'base64', media_type, data: url.slice(comma + 1) }
 }
 
-/** The API accepts only objects. Other arguments are wrapped, so that the model sees its mistake and can correct it. */
+/**
+ * Encodes the arguments of a call. The API accepts only objects, so other arguments are wrapped. The model then sees its mistake and can correct it.
+ */
 function toolInput(part: ToolCallPart): object {
   if (part.arguments.trim() === '') return {}
   return objectIn(part.arguments) ?? { invalid_json: part.arguments }
 }
 
-/** Ids of other APIs may contain characters that are rejected here. A call and its result are changed in the same way. */
+/** Replaces characters of ids that this API rejects but other APIs permit. The id of a call and that of its result are changed in the same way. */
 function wordOfId(id: string): string {
   return id.replace(/[^a-zA-Z0-9_-]/g, '_')
 }
 
-/** Trailing whitespace of a prefill is rejected here, but permitted in chat completions. */
+/** Removes trailing whitespace of a prefill. This API rejects such whitespace, but chat completions permit it. */
 function trimPrefill(messages: Message[]): void {
   const last = messages.at(-1)
   const block = last?.content.at(-1)?.value as { text?: string } | undefined

@@ -2,40 +2,40 @@ import type { Embedded, EmbeddingEngine } from '#shared/engines/engine.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 export interface BatcherOptions extends BatchBounds {
-  /** Maximum time that an input waits for others while a call could be made, in milliseconds. */
+  /** Maximum time that an input waits for other inputs although a call could be made, in milliseconds. */
   readonly waitMs: number
   readonly callsMax: number
 }
 
-/** A batch takes inputs of at most half of the waiting jobs, but always of up to this many jobs. */
+/** A batch takes inputs of at most half of the waiting jobs. Up to this many jobs may always share a batch. */
 const BATCH_TEXTS_MIN = 8
 
-/** HTTP statuses that a single faulty text causes, so that the other jobs of a batch are not at fault. */
+/** HTTP statuses that one faulty text can cause. If a batch fails with such a status, then its other jobs are not at fault. */
 const REFUSED = new Set([400, 413])
-/** `param` of an error that may be caused by a text. Models in half precision, for example, compute NaN for some texts. */
+/** Matches the `param` of an error that one text may cause. For example, models in half precision compute NaN for some texts. */
 const ABOUT_TEXT = /^input(\[|$)/
 
 /**
  * Combines the inputs of many jobs into shared calls of one engine.
  *
  * 1. While no call runs, an input is sent at once, so a lone caller does not wait.
- * 2. Otherwise an input waits up to `waitMs` or until the batch is full; with `callsMax` calls running, it waits until one ends. The slower
- *    the engine, the fuller the batches.
- * 3. A batch takes one input of each job in turn. The last free call is reserved for jobs without a running call. A job of thousands of
- *    inputs therefore does not delay a job of a single text.
- * 4. With many jobs a batch takes at most half of them. The engine works on one half while the callers of the other half read their answers
- *    and return. Otherwise all callers would be answered, and would return, at the same time.
- * 5. If a batch is rejected or its answer is unusable, then each job's inputs are sent again in calls of their own. A faulty text therefore
- *    fails only its own job.
- * 6. Inputs of cancelled jobs are not sent, and a call without any running job is aborted. No other error is retried here: the owner of a
- *    job decides that.
+ * 2. Otherwise an input waits up to `waitMs`, or until the batch is full. If `callsMax` calls are running, then the input waits until one ends. A
+ *    slow engine therefore gets full batches.
+ * 3. A batch takes one input of each job in turn. The last free call is reserved for jobs without a running call. A job of thousands of inputs
+ *    therefore does not delay a job of a single text.
+ * 4. If there are many jobs, then a batch takes inputs of at most half of them. The engine works on one half while the callers of the other half read
+ *    their answers and submit new jobs. Otherwise all callers would do this at the same time, and the engine would idle.
+ * 5. If a batch is rejected or its answer is unusable, then each job's inputs are sent again in calls of their own. A faulty text therefore fails
+ *    only its own job.
+ * 6. Inputs of cancelled jobs are not sent, and a call without any running job is aborted. No other error is retried here, because the owner of a job
+ *    decides about retries.
  *
- * The memory is bounded by the worker's slots.
+ * The number of the worker's slots bounds the memory.
  */
 export class Batcher {
   readonly #engine: EmbeddingEngine
   readonly #options: BatcherOptions
-  /** Jobs with waiting inputs, the next one first. */
+  /** Jobs with waiting inputs. The first job is the next to be served. */
   readonly #ring = new Set<EmbedJob>()
   readonly #calls = new Map<Batch, AbortController>()
   #jobs = 0
@@ -48,9 +48,9 @@ export class Batcher {
   }
 
   /**
-   * Embeds the texts of a job. Resolves after `onVector` was called for each.
+   * Embeds the texts of a job. Resolves after `onVector` was called for each text.
    *
-   * @throws ServiceError The first error of a call with one of the texts; the signal's reason
+   * @throws ServiceError The first error of a call with one of the texts. The signal's reason, if the signal aborts
    */
   embed(texts: readonly EmbedText[], signal: AbortSignal, onVector: OnVector): Promise<void> {
     return new Promise((resolve, reject) => {
@@ -84,7 +84,7 @@ export class Batcher {
     for (const [batch, abort] of this.#calls) if (batch.jobs.has(job) && !batch.isWanted) abort.abort(reason)
   }
 
-  /** Sends batches at the end of this event-loop tick, so that jobs which arrive together share a call. */
+  /** Sends batches at the end of this event-loop tick, so that jobs that arrive in the same tick share a call. */
   #pumpSoon(): void {
     this.#pumping ??= setImmediate(() => {
       this.#pumping = undefined
@@ -106,7 +106,7 @@ export class Batcher {
     }
   }
 
-  /** The last free call is reserved for jobs without a running call, unless there is only one call at all. */
+  /** Reserves the last free call for jobs without a running call. If `callsMax` is 1, then there is no reserve. */
   #canSend(job: EmbedJob): boolean {
     const isLast = this.#calls.size > 0 && this.#calls.size === this.#options.callsMax - 1
     return !isLast || job.underWay === 0
@@ -129,10 +129,6 @@ export class Batcher {
     return false
   }
 
-  /**
-   * Fills the next batch with one input of each job in turn. A job with more inputs moves to the end of the ring, where this loop reaches
-   * it again.
-   */
   #fill(jobs: ReadonlySet<EmbedJob>): Batch {
     const batch = new Batch()
     const company = this.#options.callsMax === 1 ? this.#jobs : Math.max(BATCH_TEXTS_MIN, Math.ceil(this.#jobs / 2))
@@ -180,7 +176,7 @@ export class Batcher {
 }
 
 /**
- * Converts positions in the engine's call into input indices of one job. The port defines the two forms in which an error names an input.
+ * Replaces the positions of inputs in the engine's call with the input indices of one job, in the message and in `param` ({@link EmbeddingEngine}).
  */
 function renamed(error: ServiceError, indices: readonly (number | undefined)[]): ServiceError {
   const own = (_: string, before: string, place: string) => `${before}${indices[Number(place)] ?? place}`
@@ -203,23 +199,20 @@ export interface EmbedText {
 /** Called once per input, in any order, when its vector is ready. */
 type OnVector = (index: number, vector: Float32Array, tokens: number) => void
 
-/** The inputs of one job, which are spread over several batches. */
 class EmbedJob {
   readonly texts: readonly EmbedText[]
-  /** Time at which the oldest waiting input began to wait. */
   readonly sinceMs: number
   underWay = 0
-  /** Set after a batch with other jobs was rejected: the faulty text is unknown, so this job is sent alone from then on. */
+  /** Whether the job's inputs must be sent alone. Set after a batch with other jobs was rejected, because the faulty text is unknown. */
   isAlone = false
   isOver = false
   readonly #onVector: OnVector
   readonly #onEnd: (error?: unknown) => void
-  /** Indices of inputs that were sent and must be sent again. */
+  /** Indices of inputs that were sent in a rejected call and must be sent again. */
   #again: number[] = []
   #next = 0
   #left: number
 
-  /** @param onEnd Called once: without an error after all vectors, or with the error. */
   constructor(texts: readonly EmbedText[], onVector: OnVector, onEnd: (error?: unknown) => void) {
     this.texts = texts
     this.sinceMs = performance.now()
@@ -241,7 +234,6 @@ class EmbedJob {
     return this.#again.shift() ?? this.#next++
   }
 
-  /** Returns an input of a rejected call to the queue. */
   putBack(index: number): void {
     this.underWay--
     if (!this.isOver) this.#again.push(index)
@@ -253,7 +245,7 @@ class EmbedJob {
     try {
       this.#onVector(index, vector, tokens)
     } catch (error) {
-      // An error of this job's consumer must not fail the other jobs of the batch.
+      // If the consumer of this job throws, then only this job ends, and the other jobs of the batch continue.
       return this.end(error)
     }
     if (--this.#left === 0) this.end()
@@ -271,7 +263,7 @@ interface Slot {
   readonly inputs: { readonly job: EmbedJob; readonly index: number }[]
 }
 
-/** The distinct texts of one upstream call. */
+/** The distinct texts of one upstream call. Jobs with the same text share one position. */
 class Batch {
   readonly #slots: Slot[] = []
   readonly #byText = new Map<string, Slot>()
@@ -320,7 +312,6 @@ class Batch {
     }
   }
 
-  /** Returns all inputs to their jobs, each of which is sent alone from then on. */
   putBack(): void {
     for (const { inputs } of this.#slots) {
       for (const { job, index } of inputs) {
@@ -333,8 +324,8 @@ class Batch {
   /**
    * Ends all jobs of the batch with an error.
    *
-   * @param errorFor Creates the error of one job. `indices` has the index of the job's input per position of the call; undefined if the
-   *   position has inputs of other jobs only.
+   * @param errorFor Creates the error of one job. For each position of the call, `indices` has the index of the job's input, or undefined if the job
+   * has no input there
    */
   fail(errorFor: (indices: readonly (number | undefined)[]) => ServiceError): void {
     for (const job of this.#jobs) {
@@ -345,8 +336,8 @@ class Batch {
 }
 
 /**
- * Tokens of each text as integers. If the engine reports only a total, then the total is divided in proportion to estimates. The parts add
- * up to the total.
+ * Returns the tokens of each text as integers. If the engine reports only a total, then the total is divided in proportion to estimates, without a
+ * remainder.
  */
 function tokensEach({ tokens, tokensEach }: Embedded, slots: readonly Slot[]): readonly number[] {
   if (tokensEach) return tokensEach

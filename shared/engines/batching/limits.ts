@@ -1,25 +1,23 @@
 import { TOKENS_MAX } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Limits of input lengths: the ingress checks them by estimates, a worker by counting. */
+/** Limits of input lengths. The ingress checks the limits with estimates, and a worker with exact counts. */
 
 /** Maximum bytes of a token in any supported encoding. A text therefore has at least `bytes / TOKEN_BYTES_MAX` tokens. */
 export const TOKEN_BYTES_MAX = 128
 
-/** Maximum base64 bytes of one vector: 4,096 numbers, and the JSON around them. */
+/** Maximum base64 bytes of one vector with 4,096 numbers, including the JSON around it. */
 const VECTOR_BYTES_MAX = 24 * 1024
 
 export function answerBytesMax(inputs: number): number {
   return (inputs + 4) * VECTOR_BYTES_MAX
 }
 
-/** @param tokens Tokens of the input, as a number or in words */
 export function inputTooLong(index: number, tokens: number | string, most: number): ServiceError {
   const message = `Input ${index} has ${tokens} tokens; this model accepts at most ${most} per input.`
   return new ServiceError('context_length_exceeded', message, { param: 'input' })
 }
 
-/** The error for inputs that are too many in total, although each is short enough. */
 export function inputsTooLong(): ServiceError {
   const message = `The inputs have more than ${TOKENS_MAX} tokens together, the maximum per request.`
   return new ServiceError('context_length_exceeded', message, { param: 'input' })

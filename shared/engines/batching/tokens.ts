@@ -6,18 +6,20 @@ import { runYielding } from '#shared/lib/yielding.ts'
 export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
 
 /**
- * Characters per tokenizer call. The tokenizer's cost grows with the square of a run without spaces: 60,000 letters block the process for 8
- * s. A run of this length takes 2 ms.
+ * Maximum characters per tokenizer call. The cost of the tokenizer grows with the square of a run without spaces. A run of 60,000 letters blocks the
+ * process for 8 s, and a run of this maximum takes 2 ms.
  */
 const SLICE_CHARS = 1_024
 
-/** Words, numbers and symbols, and the average bytes of a token within one. */
+/** Matches words, numbers and symbols. Within such a match, a token has {@link WORD_BYTES} bytes on average. */
 const WORDS = /\p{L}+|\p{N}{1,3}|[^\s\p{L}\p{N}]+/gu
 const WORD_BYTES = 6
-/** Maximum characters that are examined. The rest of a longer text is extrapolated. */
 const SAMPLE_CHARS = 4_096
 
-/** Estimates the tokens of a text, at least 1, without a vocabulary. Used to divide inputs among calls and costs among inputs. */
+/**
+ * Estimates the tokens of a text without a vocabulary. The result is at least 1. Callers divide inputs among calls, and costs among inputs, by this
+ * estimate.
+ */
 export function estimateTokens(text: string): number {
   const sample = text.slice(0, SAMPLE_CHARS)
   let tokens = 0
@@ -27,16 +29,16 @@ export function estimateTokens(text: string): number {
 
 export interface Tokens {
   /**
-   * Counts the tokens of a text. Text that looks like a special token is plain text. Counting yields to the event loop and stops soon after
+   * Counts the tokens of a text. Text that looks like a special token counts as plain text. Counting yields to the event loop and stops soon after
    * `most`.
    *
-   * The count is exact except for runs of more than 1,024 characters without a space, which count one or two tokens too many.
+   * A run of more than 1,024 characters without a space may count one or two tokens too many. All other counts are exact.
    */
   count(text: string, most: number): Promise<number>
   /**
-   * The text of token ids. Bytes that are not valid UTF-8 become U+FFFD.
+   * Returns the text of token ids. Bytes that are not valid UTF-8 become U+FFFD.
    *
-   * @param pathOf Path of an unknown id by its position, such as `input[2][5]`
+   * @param pathOf Returns the path of an unknown id by its position, such as `input[2][5]`
    * @throws ServiceError `invalid_value`
    */
   decode(ids: readonly number[], pathOf: (place: number) => string): string
@@ -45,7 +47,7 @@ export interface Tokens {
 const LOADERS = { cl100k_base: loadCl100k, o200k_base: loadO200k }
 const loaded = new Map<TokenEncoding, Promise<Tokens>>()
 
-/** The tokenizer of an encoding, loaded on first use: a vocabulary takes 60 to 120 MB and a fifth of a second. */
+/** Returns the tokenizer of an encoding, which is loaded at the first call. A vocabulary takes 60 to 120 MB and a fifth of a second. */
 export function loadTokens(encoding: TokenEncoding): Promise<Tokens> {
   let tokens = loaded.get(encoding)
   if (!tokens) {
@@ -103,7 +105,7 @@ class Vocabulary implements Tokens {
   }
 
   decode(ids: readonly number[], pathOf: (place: number) => string): string {
-    // Bytes are joined before decoding, because a character may be spread over several tokens.
+    // The bytes of all tokens are joined before decoding, because several tokens may share a character.
     const bytes = ids.map((id, place) => this.#bytesOf(id) ?? refuseToken(id, pathOf(place)))
     return Buffer.concat(bytes).toString('utf8')
   }

@@ -7,17 +7,16 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { countPrompt, type Directive, inventLogprob, stepsOf, writeScript } from './script.ts'
 
-/** Tokens without a delay between two event-loop yields. */
 const TOKENS_AT_ONCE = 128
 
 /**
- * Opens the deterministic chat engine, for tests and load: equal requests get equal answers.
+ * Opens the deterministic chat engine for tests and load tests. Equal requests get equal answers.
  *
- * The engine repeats the last user turn, or the last tool result after it. If the caller streams, then each delta is one token. A token is
- * a word or one other character, with the whitespace before it (text.ts), so counts are exact.
+ * The engine repeats the last user turn, or the tool result that follows it. If the caller streams, then each delta is one token. A token is a word
+ * or one other character, with the whitespace before it (script.ts), so counts are exact.
  *
- * A response format, and tools whose name occurs in the user's text, get values generated from their JSON Schema (fill.ts). A first line
- * `!echo …` scripts pace, length, tools, reasoning, refusal and failures (script.ts).
+ * A response format, and tools whose name occurs in the user's text, get values generated from their JSON Schema (fill.ts). A first line `!echo …`
+ * scripts pace, length, tools, reasoning, refusal and failures (script.ts).
  */
 export function openEchoEngine(model: ModelConfig): ChatEngine {
   return {
@@ -85,7 +84,7 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
     }
   }
   yield* released(stops.flush(), choice)
-  // A failure scripted for later than the last token happens at the end.
+  // If the script schedules the failure for later than the last token, then the failure happens at the end.
   pace.failAfter(Number.MAX_SAFE_INTEGER)
   yield { type: 'finish', choice, reason: script.finish, ...(script.filter ? { filter: script.filter } : {}) }
 }
@@ -94,7 +93,6 @@ function* released({ text, logprobs }: Released, choice: number): Generator<Gene
   if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
 }
 
-/** Merges adjacent deltas of the same text. */
 async function* join(events: AsyncIterable<GenerateEvent>): AsyncGenerator<GenerateEvent> {
   let last: GenerateEvent | undefined
   for await (const event of events) {
@@ -113,7 +111,7 @@ function callOf(event: GenerateEvent): number {
   return 'call' in event ? event.call : -1
 }
 
-/** The pace of one echo answer: waits before each token, counts tokens, and fails if the script says so. Must be closed. */
+/** The pace of one echo answer. `next` waits before each token, counts tokens, and fails if the script says so. Must be closed. */
 class EchoPace {
   readonly #directive: Directive
   readonly #signal: AbortSignal
@@ -129,7 +127,6 @@ class EchoPace {
     this.#signal.addEventListener('abort', this.#onAbort, { once: true })
   }
 
-  /** Waits for the time of the next token. @throws the abort reason, or the scripted ServiceError */
   async next(): Promise<void> {
     this.failAfter(this.tokens)
     const waitMs = this.tokens === 0 ? this.#directive.first_ms : this.#directive.delay_ms
@@ -153,7 +150,7 @@ class EchoPace {
     this.#signal.removeEventListener('abort', this.#onAbort)
   }
 
-  // One abort listener for the whole answer: a listener per token would cost more than the token.
+  // The whole answer has one abort listener, because adding a listener per token would cost more than the token.
   readonly #onAbort = () => {
     clearTimeout(this.#timer)
     this.#interrupt?.()

@@ -9,25 +9,25 @@ import {
 } from '#shared/json-schema/json-schema.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Nesting depth from which on optional properties and items are left out. Beyond twice this depth a reference becomes null. */
+/** Nesting depth from which on optional properties and items are left out. Beyond twice this depth, a reference becomes null. */
 const DEPTH_MAX = 4
-/** Nesting depth beyond which every value is null, because a schema may contain itself. */
+/** Nesting depth beyond which every value is null. Without this bound, a schema that contains itself would never end. */
 const DEPTH_END = 200
 
 export class FillBudget {
-  /** Maximum values of one answer, because a schema may contain itself. */
+  /** Maximum number of values in one answer. Without this bound, a schema that contains itself could grow without limit. */
   values = 10_000
   characters = 1_000_000
 }
 
 /**
- * Generates a small value that a JSON Schema accepts, always the same one.
+ * Generates a small value that a JSON Schema accepts. Equal schemas always get equal values.
  *
- * Supported are const, enum, default, examples, type (also a list), properties, required, items, prefixItems and minItems. Also supported
- * are length and number bounds, multipleOf, common formats, anyOf, oneOf, allOf, and $ref into the schema itself.
+ * Supported are const, enum, default, examples, type (also a list), properties, required, items, prefixItems and minItems. Also supported are length
+ * and number bounds, multipleOf, common formats, anyOf, oneOf, allOf, and $ref into the schema itself.
  *
- * Not supported are pattern, not, if/then, patternProperties and uniqueItems. If the budget is exhausted or the schema contains itself
- * without an end, then the rest is null.
+ * Not supported are pattern, not, if/then, patternProperties and uniqueItems. If the budget is exhausted, or if the schema contains itself without an
+ * end, then the rest is null.
  *
  * @param root The schema, and the target of `#/…` references
  * @throws ServiceError `invalid_value` for a schema that is too large to merge
@@ -43,17 +43,16 @@ export function fillSchema(root: Schema, options: FillOptions = {}): unknown {
 }
 
 interface FillOptions {
-  /** Name of the value; texts consist of it. */
+  /** Name of the value. Generated texts consist of this name. */
   readonly name?: string | undefined
   readonly param?: string
-  /** Budget of generated values; default: a new budget. */
   readonly budget?: FillBudget
 }
 
 class Filler {
   readonly #reader: SchemaReader
   readonly #budget: FillBudget
-  /** Cached sizes of constants: references may repeat a constant ten thousand times. */
+  /** Cached sizes of constants, because references may repeat a constant ten thousand times. */
   readonly #sizes = new Map<unknown, number>()
 
   constructor(root: Schema, budget: FillBudget) {
@@ -81,7 +80,7 @@ class Filler {
 
   #alternative(schema: Schema, alternatives: readonly unknown[], name: string, depth: number): unknown {
     const { anyOf: _anyOf, oneOf: _oneOf, ...base } = schema
-    // At greater depth the last alternative is chosen, because `null` and leaf types usually come last.
+    // At greater depth, the last alternative is chosen, because `null` and types without children usually come last.
     const chosen = alternatives.at(depth < DEPTH_MAX ? 0 : -1)
     return this.fill(this.#reader.merge(base, [this.#reader.resolve(chosen)]), name, depth + 1)
   }

@@ -19,7 +19,7 @@ import { FillBudget, fillSchema } from './fill.ts'
 
 const Milliseconds = z.coerce.number().int().min(0).max(3_600_000)
 
-/** Options that a caller of the echo engine may set. Keys are those of the `!echo` line. */
+/** Options that a caller of the echo engine may set. The names of the fields are the keys of the `!echo` line. */
 const Directive = z.strictObject({
   first_ms: Milliseconds.default(0).describe('Wait before the first token'),
   delay_ms: Milliseconds.default(0).describe('Wait before each further token'),
@@ -74,7 +74,6 @@ interface Script {
   readonly filter: Record<string, unknown> | undefined
 }
 
-/** One step of a scripted answer: a delta of one token, without the index of its choice. */
 type Step =
   | { type: 'reasoning' | 'refusal' | 'text'; text: string }
   | { type: 'tool_call'; call: number; id: string; name: string }
@@ -109,11 +108,6 @@ export function* stepsOf(script: Script): Generator<Step> {
   }
 }
 
-/**
- * Splits a user's text into its script and the rest.
- *
- * @throws ServiceError `invalid_value` with the problem of the `!echo` line
- */
 function readDirective(text: string): { directive: Directive; rest: string } {
   const [, line, rest = ''] = /^!echo\b([^\n]*)(?:\n([\s\S]*))?$/.exec(text) ?? []
   if (line === undefined) return { directive: Directive.parse({}), rest: text }
@@ -124,7 +118,6 @@ function readDirective(text: string): { directive: Directive; rest: string } {
   throw invalid(`${key && `${key}: `}${key === 'fail' ? NO_ERROR_CODE : (issue?.message ?? 'malformed')}`)
 }
 
-/** Error text for an unknown code. The list of all codes would be too long. */
 const NO_ERROR_CODE = 'no error code, such as upstream_error; docs/reference/errors.md lists them'
 
 function readPairs(line: string): Record<string, string> {
@@ -141,7 +134,6 @@ function readPairs(line: string): Record<string, string> {
   return pairs
 }
 
-/** Maximum characters of invalid input in an error. */
 const SHOWN_CHARS = 200
 
 function unquote(value: string): string {
@@ -175,7 +167,7 @@ function writeText(
   return said
 }
 
-/** A last assistant turn is the beginning of the answer, so its text is not repeated. */
+/** Removes the text of a last assistant turn. Such a turn is the beginning of the answer, so the answer must not repeat it. */
 function withoutPrefill(text: string, request: GenerateRequest): string {
   const last = request.turns.at(-1)
   const prefill = last?.role === 'assistant' ? textOf(last) : ''
@@ -215,7 +207,7 @@ function chooseTools(request: GenerateRequest, offered: readonly Tool[], said: s
   if (choice.type === 'none') return []
   if (choice.type === 'tool') return offered.filter((tool) => tool.name === choice.name)
   if (choice.type === 'required') return named.length > 0 ? named : offered.slice(0, 1)
-  // After a tool result the engine answers in text. Otherwise an agent would loop forever.
+  // After a tool result the engine answers in text. Otherwise an agent would call tools forever.
   return request.turns.at(-1)?.role === 'tool' ? [] : named
 }
 
@@ -231,8 +223,8 @@ const WORDS =
 const VOCABULARY = WORDS.split(' ')
 
 /**
- * Splits a text into the echo engine's tokens: a word or one other character, each with the whitespace before it. Trailing whitespace is
- * one more token. The tokens concatenate to the text, and no character is split.
+ * Splits a text into the echo engine's tokens. A token is a word or one other character, with the whitespace before it. Trailing whitespace is one
+ * more token. The tokens concatenate to the text, and no character is split.
  */
 export function* splitTokens(text: string): Generator<string> {
   for (const [token] of text.matchAll(/\s*(?:[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_])|\s+$/gu)) yield token
@@ -243,7 +235,7 @@ const WORDS_AND_SIGNS = /[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]/gu
 const ENDS_IN_WORD = /[\p{L}\p{N}\p{M}_]$/u
 const BEGINS_WITH_WORD = /^[\p{L}\p{N}\p{M}_]/u
 
-/** Counts the tokens of {@link splitTokens}. A word that spans two pieces counts once. Run it by `runYielding`. */
+/** Counts the tokens of {@link splitTokens}. The text is examined in pieces, and a word in two pieces counts once. Must be run by `runYielding`. */
 function* countTokens(text: string): Generator<undefined, number> {
   let count = 0
   let isInWord = false
@@ -272,7 +264,8 @@ function textOf(turn: Turn | undefined): string {
 }
 
 /**
- * Counts the tokens of the prompt: all texts, tool calls and tool definitions, and one per image, sound or file. Run it by `runYielding`.
+ * Counts the tokens of the prompt. All texts, tool calls and tool definitions count, and each image, sound or file counts as one token. Must be run
+ * by `runYielding`.
  */
 export function* countPrompt(request: GenerateRequest): Generator<undefined, number> {
   let count = 0
@@ -288,7 +281,7 @@ export function* countPrompt(request: GenerateRequest): Generator<undefined, num
   return count
 }
 
-/** A deterministic fake log probability of a token with `topCount` alternatives, of which the token itself is the first. */
+/** Makes a deterministic fake log probability of a token. The first of the `topCount` alternatives is the token itself. */
 export function inventLogprob(token: string, topCount: number): Logprob {
   const logprob = -(hash(token) % 1000) / 1000
   const top = Array.from({ length: topCount }, (_, rank) => {
@@ -302,14 +295,12 @@ function bytesOf(text: string): number[] {
   return [...Buffer.from(text)]
 }
 
-/** FNV-1a over UTF-16 units. */
 function hash(text: string): number {
   let value = 0x811c9dc5
   for (let i = 0; i < text.length; i++) value = Math.imul(value ^ text.charCodeAt(i), 0x01000193)
   return value >>> 0
 }
 
-/** Mulberry32: small, seeded, good enough for filler text. */
 function openRandom(seed: number): () => number {
   let state = seed >>> 0
   return () => {

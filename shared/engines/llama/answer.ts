@@ -20,7 +20,9 @@ import {
   triggerOf,
 } from './tools.ts'
 
-/** For each API, the request fields that contain the schema of a tool and of the answer. */
+/**
+ * Names of the request fields that contain the schema of a tool and the schema of the answer, per API. Errors about a schema refer to these fields.
+ */
 const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool: string; readonly format: string }>> = {
   openai: { tool: 'function.parameters', format: 'response_format.json_schema.schema' },
   anthropic: { tool: 'input_schema', format: 'output_config.format.schema' },
@@ -30,8 +32,8 @@ const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool:
 /**
  * Answers one request.
  *
- * `input_tokens` counts the prompt that the answer continues. If tools are described in the prompt text, then the description of the called
- * tool counts. The short question that selects the tool does not.
+ * `input_tokens` is the size of the prompt that the answer continues. If tools are described in the prompt text, then the description of the called
+ * tool is included. The short question by which the model selects the tool is not included.
  */
 export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
   const plan = await makePlan(call)
@@ -58,7 +60,6 @@ async function* writeChoices(call: SequenceCall, plan: Plan): AsyncGenerator<Gen
   yield { type: 'usage', usage: { input_tokens, output_tokens, cached_tokens } }
 }
 
-/** Yields one choice as text or JSON. Returns the number of generated tokens. */
 async function* writeText(call: SequenceCall, plan: Plan, choice: number): AsyncGenerator<GenerateEvent, number> {
   const { runtime, request } = call
   if (request.completion?.echo) yield { type: 'text', choice, text: rawTextOf(runtime, request) }
@@ -95,7 +96,7 @@ async function* sampleText(
 ): AsyncGenerator<GenerateEvent, SampledText> {
   const decoder = new TokenText(call.runtime.model)
   const generated: Token[] = []
-  /** Length of the text after each token. */
+  /** Length of the text after each token. Needed to cut `generated` at a position of the text. */
   const ends: number[] = []
   let shown = 0
   for await (const sampled of sampleChoice(call, plan, choice)) {
@@ -124,13 +125,15 @@ function* textEvent(choice: number, { text, logprobs }: Released): Generator<Gen
   if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
 }
 
-/** Some templates end a turn with ordinary text, which the model generates like any other. A raw prompt has no turns. */
+/**
+ * Returns the stop strings of an answer. Some templates end a turn with ordinary text, so this text is also a stop string. A raw prompt has no turns.
+ */
 function stopsOf({ runtime, request }: SequenceCall, plan: Plan, trigger: Trigger | undefined): string[] {
   if (plan.grammar || request.completion) return request.stop
   return [...request.stop, ...runtime.format.endMarks, ...(trigger?.type === 'text' ? [trigger.text] : [])]
 }
 
-/** Whether the answer begins with a text. The caller samples the answer again, with equal tokens, because the seed is equal. */
+/** Whether the answer begins with a text. The answer is sampled here and later again. Both have the same tokens, because the seed is the same. */
 async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: string): Promise<boolean> {
   const decoder = new TokenText(call.runtime.model)
   let said = ''
@@ -143,7 +146,7 @@ async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: 
 }
 
 /**
- * Yields the rest of a choice whose text became a call in the template's form: the model selects the name, then generates the arguments.
+ * Yields the rest of a choice whose text became a call in the template's form. The model first selects the name, and then generates the arguments.
  *
  * @param spoken Tokens of the text before the call
  */
@@ -179,7 +182,6 @@ async function* writeNativeCall(
   return spoken.length + (yield* writeCall(call, { ...plan, tool, prompt: named, grammar, budget }, tool, choice))
 }
 
-/** Yields one choice that calls a tool. The grammar permits only the tool's arguments. */
 async function* writeCall(
   call: SequenceCall,
   plan: Plan,
@@ -216,9 +218,7 @@ function logprobOf({ runtime, request }: LlamaCall, { token, probabilities }: Sa
 }
 
 interface Plan {
-  /** The called tool; undefined: the answer is text. */
   readonly tool: Tool | undefined
-  /** Tools that the text may call in the template's form. */
   readonly callable: readonly Tool[]
   readonly prompt: readonly Token[]
   readonly grammar: LlamaGrammar | undefined
@@ -241,7 +241,7 @@ async function makePlan(call: LlamaCall): Promise<Plan> {
     return { tool, callable: [], prompt, budget: budgetOf(call, prompt), grammar }
   }
   const callable = runtime.format.tools && !request.response_format ? offeredTools(request) : []
-  // A schema that cannot be enforced is rejected before any output.
+  // A schema that no grammar can enforce must be rejected before any output.
   for (const one of callable) if (one.strict) await makeGrammar(call, one)
   const prompt = await fittingTokensOf(runtime, describeAnswer(runtime, request), signal)
   const grammar = await makeGrammar(call, undefined)
@@ -253,7 +253,7 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
 }
 
 /**
- * The grammar of an answer or of a tool's arguments. Unsupported keywords are ignored in the schema of a tool that is not strict, because
+ * Makes the grammar of an answer or of a tool's arguments. In the schema of a tool that is not strict, unsupported keywords are ignored, because
  * agents send many of them. In any other schema they are an error.
  */
 async function makeGrammar(
@@ -280,10 +280,10 @@ async function makeGrammar(
 }
 
 /**
- * The tokens of the request's only raw prompt, with a BOS token if the model wants one. Text such as `<|im_start|>` becomes a control token,
+ * Returns the tokens of the request's only raw prompt, with a BOS token if the model wants one. Text such as `<|im_start|>` becomes a control token,
  * as in other servers of open models.
  *
- * @throws ServiceError `invalid_value` for an unknown token id, `context_length_exceeded`; the signal's reason
+ * @throws ServiceError `invalid_value` for an unknown token id, or `context_length_exceeded`. The signal's reason, if the signal aborts
  */
 async function rawTokensOf(runtime: LlamaRuntime, request: GenerateRequest, signal: AbortSignal): Promise<Token[]> {
   const { model, contextTokens, tokenBytesMax } = runtime
@@ -298,7 +298,6 @@ async function rawTokensOf(runtime: LlamaRuntime, request: GenerateRequest, sign
   return requireFitting(runtime, tokens)
 }
 
-/** The prompt text, for requests with `echo`. */
 function rawTextOf({ model }: LlamaRuntime, request: GenerateRequest): string {
   const [given] = request.completion?.tokens ?? []
   return given ? model.detokenize(given as Token[], true) : textOf(request)
@@ -324,7 +323,7 @@ function requireFitting({ contextTokens }: LlamaRuntime, tokens: Token[]): Token
   return tokens
 }
 
-/** Rewrites the error for the parameter `prompt`. */
+/** Rewrites an error about `messages`, because the prompt of a completion is in the field `prompt`. */
 function inPrompt({ code, message }: ServiceError): ServiceError {
   return new ServiceError(code, message.replaceAll('messages', 'prompt'), { param: 'prompt' })
 }

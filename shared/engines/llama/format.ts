@@ -3,23 +3,26 @@ import type { Conversation, Mark, Piece, TemplateMessage, TemplateSource, ToolFo
 import { ModelTemplate } from './template/template.ts'
 
 /**
- * A prompt before tokenization: plain text, and the tokens of marks such as the start of a turn. Plain text never becomes a control token,
- * so a user cannot end a turn by writing its end mark.
+ * A prompt before tokenization: plain text, and the tokens of marks such as the start of a turn. Plain text never becomes a control token, so a user
+ * cannot end a turn by writing its end mark.
  */
 export type Prompt = readonly (string | Token)[]
 
-/** The format of conversations: the template in the model's file, or else the library's format for the model's name. */
+/**
+ * The format of conversations. The template in the model's file defines the format. Without a template, the library's format for the model's name is
+ * used.
+ */
 export interface ChatFormat {
-  /** Form of the model's tool calls. Undefined: tools are described in the prompt text, and calls are no separate turns. */
+  /** Form of the model's tool calls. If undefined, then tools are described in the prompt text, and calls are not separate turns. */
   readonly tools: ToolForms | undefined
-  /** Ordinary texts that end a turn, because some models generate no control token. */
+  /** Ordinary texts that end a turn, for models that generate no control token at the end of a turn. */
   readonly endMarks: readonly string[]
-  /** @throws ServiceError `invalid_value` if the format cannot express the conversation; the signal's reason */
+  /** @throws ServiceError `invalid_value` if the format cannot express the conversation. The signal's reason, if the signal aborts */
   write(conversation: Conversation, signal: AbortSignal): Promise<Prompt>
   close(): Promise<void>
 }
 
-/** @throws ServiceError `model_loading` if the file has an unusable template */
+/** @throws ServiceError `model_loading` if the template of the file is unusable */
 export async function openFormat(
   model: LlamaModel,
   resolve: (model: LlamaModel) => ChatWrapper,
@@ -53,7 +56,9 @@ function sourceOf(model: LlamaModel, source: string): TemplateSource {
 const NORMAL = 1
 const BYTE = 6
 
-/** The control tokens. llama.cpp converts some ordinary tokens into control tokens by their names in angle brackets. */
+/**
+ * Yields the control tokens. Some tokens are ordinary in the file, but llama.cpp makes them control tokens because of their names in angle brackets.
+ */
 function* marksOf(model: LlamaModel): Generator<Mark> {
   const { tokens, token_type: types } = model.fileInfo.metadata.tokenizer.ggml
   for (const [id, text] of tokens.entries()) {
@@ -92,7 +97,6 @@ function promptOf(model: LlamaModel, wrapper: ChatWrapper, chatHistory: ChatHist
     if (typeof value === 'string') pieces.push(value)
     else pieces.push(...value.tokenize(model.tokenizer, pieces.length > 0))
   }
-  // A wrapper may begin with a BOS token although the model file does not want one.
   const isUnwanted = pieces[0] === model.tokens.bos && !model.tokens.shouldPrependBosToken
   return joinPieces(isUnwanted ? pieces.slice(1) : pieces)
 }

@@ -12,27 +12,26 @@ import { answer } from './answer.ts'
 import { describeAnswer, describeCall, refuseMedia, tokensOf } from './prompt.ts'
 import { closeRuntime, type LlamaRuntime, openRuntime } from './runtime.ts'
 
-/** Maximum time that `close` waits for running calls to end. */
 const CLOSE_MS = 5_000
 const TEMPLATE_BYTES_MAX = 1_048_576
 
 export interface LlamaEngineOptions {
-  /** Directory of prepared weights, DATA_DIR/models. */
+  /** Directory of prepared weights: DATA_DIR/models. */
   readonly weightsDir: string
-  /** Directory of the operator's own GGUF files; default: weightsDir. */
+  /** Directory of the operator's own GGUF files. Default: weightsDir. */
   readonly modelsDir?: string | undefined
-  /** Whether a call prepares missing known weights. Default: true. False if another part of the service prepares all weights. */
+  /** Whether a call prepares known weights that are missing. False if another part of the service prepares all weights. Default: true. */
   readonly prepare?: boolean | undefined
-  /** The Python that prepares weights; default: python3 of the PATH. */
+  /** The Python interpreter that prepares weights. Default: python3 of the PATH. */
   readonly python?: string | undefined
   readonly onProgress?: OnProgress
 }
 
 /**
- * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU. Text only.
+ * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU. The engine supports only text.
  *
- * The model is loaded by the first call or by `preload`. Up to `engine.parallel` calls generate concurrently; the others wait. JSON and
- * tool arguments are enforced by a grammar (limits in grammar/grammar.ts). Tools are selected by tools.ts, at most one call per answer.
+ * The model is loaded by the first call or by `preload`. Up to `engine.parallel` calls generate concurrently, and the others wait. A grammar enforces
+ * JSON and tool arguments (limits in grammar/grammar.ts). Tools are selected by tools.ts, at most one call per answer.
  *
  * @throws ConfigError if the configuration names neither a file nor known weights
  */
@@ -74,7 +73,7 @@ class LlamaEngine implements ChatEngine {
     }
   }
 
-  /** If tools are described in the prompt text, then the result is the size of the prompt for a call of the first tool. */
+  /** Counts the tokens of the prompt. If tools are described in the prompt text, then the counted prompt is that of a call of the first tool. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])
     const runtime = await this.#load(signal)
@@ -97,7 +96,6 @@ class LlamaEngine implements ChatEngine {
     await closeRuntime(runtime)
   }
 
-  /** The loaded model. The first call loads it for all. */
   async #load(signal: AbortSignal): Promise<LlamaRuntime> {
     signal.throwIfAborted()
     this.#runtime ??= this.#open().catch((error) => {
@@ -132,7 +130,6 @@ class LlamaEngine implements ChatEngine {
   }
 }
 
-/** @throws ServiceError `model_loading` */
 async function readTemplate(file: string): Promise<string> {
   const { size } = await stat(file).catch(() => ({ size: 0 }))
   if (size === 0 || size > TEMPLATE_BYTES_MAX) {
@@ -142,7 +139,7 @@ async function readTemplate(file: string): Promise<string> {
   return await readFile(file, 'utf8')
 }
 
-/** Waits until no call holds a sequence, up to {@link CLOSE_MS}, because a caller may stop reading without cancelling its call. */
+/** Waits until no call holds a sequence. The wait is bounded by {@link CLOSE_MS}, because a caller may stop reading without cancelling its call. */
 async function takeAll(runtime: LlamaRuntime, count: number): Promise<void> {
   const signal = AbortSignal.timeout(CLOSE_MS)
   for (let i = 0; i < count; i++) await runtime.slots.take(signal).catch(() => undefined)

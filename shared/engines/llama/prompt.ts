@@ -7,12 +7,10 @@ import type { Prompt } from './format.ts'
 import { type LlamaRuntime, leastTokens, tokenizePrompt } from './runtime.ts'
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
 
-/** Maximum characters of a schema that is shown in the prompt. The grammar enforces longer schemas too. */
 const SHOWN_SCHEMA_MAX = 2_000
-/** Assumed maximum bytes per token if the vocabulary has no such bound. */
+/** Maximum bytes per token that is assumed if the vocabulary gives no bound. */
 const TOKEN_BYTES_MAX = 256
 
-/** @throws ServiceError `unsupported_value` if a turn contains media */
 export function refuseMedia(request: GenerateRequest): void {
   for (const [index, turn] of request.turns.entries()) {
     const part = turn.parts.find(({ type }) => type === 'image' || type === 'audio' || type === 'file')
@@ -22,33 +20,31 @@ export function refuseMedia(request: GenerateRequest): void {
   }
 }
 
-/** Tools that the answer may call. */
 export function offeredTools(request: GenerateRequest): Tool[] {
   if (request.tool_choice?.type === 'none') return []
   return request.tools.filter((tool) => request.allowed_tools?.includes(tool.name) ?? true)
 }
 
-/** The prompt of an answer as text or JSON. Tools are offered if the format supports them. */
 export function describeAnswer(runtime: LlamaRuntime, request: GenerateRequest): Conversation {
   const tools = runtime.format.tools ? offeredTools(request) : []
   return describe(runtime, request, { instructions: describeFormat(request), tools, prefill: prefillOf(request) })
 }
 
-/** The prompt of a tool call as text, which ends where the arguments begin. For formats without tools. */
+/** Makes the prompt of a tool call for formats without tools. The prompt ends where the arguments begin. */
 export function describeCall(runtime: LlamaRuntime, request: GenerateRequest, tool: Tool): Conversation {
   const instructions = `${describeTools([tool])}\nAnswer with a call of ${tool.name}.`
   return describe(runtime, request, { instructions, tools: [], prefill: `{"name": "${tool.name}", "arguments":` })
 }
 
-/** The prompt of a call in the template's form; {@link LlamaRuntime.format} must support tools. */
+/** Makes the prompt of a call in the template's form. {@link LlamaRuntime.format} must support tools. */
 export function describeNativeCall(runtime: LlamaRuntime, request: GenerateRequest): Conversation {
   const conversation = describe(runtime, request, { instructions: '', tools: offeredTools(request), prefill: '' })
   return { ...conversation, thinks: false }
 }
 
 /**
- * The prompt that asks which tool the last user turn needs. Two examples teach a small model the form. Without them it answers `none`, or a
- * tool, to nearly every question.
+ * Makes the prompt that asks which tool the last user turn needs. The prompt has two examples. Without them, a small model answers `none`, or a tool,
+ * to nearly every question.
  */
 export function describeRouting(request: GenerateRequest, tools: readonly Tool[]): Conversation {
   const first = tools[0]?.name ?? NO_TOOL
@@ -71,9 +67,9 @@ export function describeRouting(request: GenerateRequest, tools: readonly Tool[]
 export const NO_TOOL = 'none'
 
 /**
- * The prompt of a conversation. A conversation that certainly leaves no tokens for an answer is not even rendered.
+ * Writes the prompt of a conversation. If the conversation certainly leaves no tokens for an answer, then it is rejected before rendering.
  *
- * @throws ServiceError `context_length_exceeded`, `invalid_value`; the signal's reason
+ * @throws ServiceError `context_length_exceeded` or `invalid_value`. The signal's reason, if the signal aborts
  */
 export async function writeFitting(
   runtime: LlamaRuntime,
@@ -85,18 +81,20 @@ export async function writeFitting(
   return await runtime.format.write(conversation, signal)
 }
 
-/** A quick lower bound of a conversation's tokens: one per message, and the bytes divided by the size of the longest token. */
+/**
+ * Returns a lower bound of a conversation's tokens that is quick to compute. The bound is one per message, or the bytes divided by the size of the
+ * longest token.
+ */
 export function leastTokensOf({ tokenBytesMax }: LlamaRuntime, { messages, prefill }: Conversation): number {
   const texts = [prefill, ...messages.map(({ content }) => content)]
   return Math.max(messages.length, leastTokens(texts, Math.min(tokenBytesMax, TOKEN_BYTES_MAX)))
 }
 
-/** The tokens of a prompt, with event-loop yields. @throws The signal's reason */
 export async function tokensOf({ model }: LlamaRuntime, prompt: Prompt, signal: AbortSignal): Promise<Token[]> {
   return await runYielding(tokenizePrompt(model, prompt), signal)
 }
 
-/** @throws ServiceError as {@link writeFitting} */
+/** @throws ServiceError `context_length_exceeded` or `invalid_value` */
 export async function fittingTokensOf(
   runtime: LlamaRuntime,
   conversation: Conversation,
@@ -106,7 +104,6 @@ export async function fittingTokensOf(
 }
 
 interface Wanted {
-  /** Instructions that are added to the system turn. */
   readonly instructions: string
   readonly tools: readonly Tool[]
   readonly prefill: string
@@ -175,7 +172,10 @@ function textOf(parts: readonly Part[]): string {
   return parts.map((part) => (part.type === 'text' ? part.text : '')).join('')
 }
 
-/** The text of a turn, without reasoning. A call becomes a sentence, because SmolLM2 answers a call in JSON with the same call. */
+/**
+ * Returns the text of a turn, without reasoning. A call becomes a sentence. If the call were JSON, then SmolLM2 would answer with the same call
+ * again.
+ */
 function wordsOf(parts: readonly Part[]): string {
   return parts
     .map((part) => {

@@ -9,32 +9,30 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { type ChatFormat, openFormat, type Prompt } from './format.ts'
 import { GrammarConverter } from './grammar/converter.ts'
 
-/** Tokens of a prompt evaluated in one native call. An abort waits for one such call, about 0.3 s on a slow core. */
+/** Number of prompt tokens that one native call evaluates. An abort waits for at most one such call, which takes about 0.3 s on a slow core. */
 export const PROMPT_CHUNK_TOKENS = 64
 
-/** The module, an optional dependency that is loaded on first use: loading takes half a second and 50 MB. */
+/** The module node-llama-cpp. The package is an optional dependency and is loaded on first use, which takes half a second and 50 MB. */
 type LlamaModule = typeof import('node-llama-cpp')
 
-/** A loaded model with its sequences. The engine that opened it must close it with {@link closeRuntime}. */
+/** A loaded model with its sequences. The engine that opened the model must close it with {@link closeRuntime}. */
 export interface LlamaRuntime {
   readonly module: LlamaModule
   readonly llama: Llama
   readonly model: LlamaModel
   readonly format: ChatFormat
   readonly grammars: GrammarConverter
-  /** System message for conversations without one. */
   readonly system: string | undefined
-  /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds one sequence at a time. */
+  /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds only one sequence at a time. */
   readonly slots: Semaphore
   readonly sequences: SequencePool
   readonly contextTokens: number
-  /** Bytes of text of the longest token; Infinity: unknown. */
+  /** Bytes of text of the longest token. Infinity if unknown. */
   readonly tokenBytesMax: number
 }
 
 interface RuntimeOptions {
   readonly contextTokens: number
-  /** Number of sequences that generate concurrently. */
   readonly parallel: number
   readonly system?: string | undefined
   readonly template?: string | undefined
@@ -44,7 +42,7 @@ export interface LlamaCall {
   readonly config: ModelConfig
   readonly runtime: LlamaRuntime
   readonly request: GenerateRequest
-  /** Project whose cached prompts may be reused; undefined: none. */
+  /** Project whose cached prompts may be reused. Undefined if none may be. */
   readonly project: string | undefined
   readonly signal: AbortSignal
 }
@@ -94,7 +92,7 @@ export async function openRuntime(
       system,
       slots: new Semaphore({ permits: parallel }),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
-      // llama.cpp keeps one position free. At the last one the library would begin to drop the prompt.
+      // One position must stay free. At the last position, the library would begin to drop tokens of the prompt.
       contextTokens: Math.min(contextTokens, context.contextSize) - 1,
       tokenBytesMax: longestTokenBytes(model),
     }
@@ -112,8 +110,8 @@ export async function closeRuntime({ format, grammars, llama }: LlamaRuntime): P
 }
 
 /**
- * One core fewer than available, since the service needs one itself. Never more threads than cores, because llama.cpp's threads spin while
- * they wait: 4 threads on 2 cores generated 0.3 tokens a second, where 1 thread generates 46.
+ * Number of threads: one fewer than the available cores, because the service itself needs a core. The threads of llama.cpp spin while they wait, so
+ * more threads than cores are slow. With 4 threads on 2 cores, 0.3 tokens per second were generated, and with 1 thread 46.
  */
 function threadCount(): number {
   return Math.max(1, availableParallelism() - 1)
@@ -134,11 +132,11 @@ function unloadable(cause: unknown): never {
 }
 
 /**
- * The sequences of a context, each with its last evaluated tokens: the prompt cache.
+ * The sequences of a context. Each remembers the tokens that it evaluated last, so the sequences are the prompt cache.
  *
- * A prompt takes the free sequence with the longest common prefix and evaluates only the rest. A sequence belongs to the project of its
- * last call, and only that project reuses its tokens. Otherwise a project could detect by the time to the first token whether another
- * project had sent an equal prompt. For another project the sequence is cleared.
+ * A prompt takes the free sequence with the longest common prefix and evaluates only the rest. A sequence belongs to the project of its last call,
+ * and only that project reuses its tokens. Otherwise a project could detect by the time to the first token whether another project had sent an equal
+ * prompt. Before another project uses the sequence, it is cleared.
  *
  * Example: a chat of 1,200 tokens returns with the answer and a question of 20 tokens. The sequence already has all tokens except these 20.
  */
@@ -150,12 +148,12 @@ export class SequencePool {
   }
 
   /**
-   * Takes the best free sequence for a prompt. The first choice is the project's sequence with the longest common prefix, then one without
-   * an owner, then the least recently used. Return it with {@link put}.
+   * Takes the best free sequence for a prompt. The first choice is the project's sequence with the longest common prefix, then a sequence without an
+   * owner, then the least recently used one. The caller returns the sequence with {@link put}.
    *
-   * The caller must hold a slot. There are as many slots as sequences, so one is always free.
+   * The caller must hold a slot. There are as many slots as sequences, so a sequence is always free.
    *
-   * @param project Project id; undefined: no tokens are reused, neither by this call nor after it
+   * @param project Project id. If undefined, then this call reuses no tokens, and later calls do not reuse its tokens
    */
   async take(project: string | undefined, prompt: readonly Token[]): Promise<OwnedSequence> {
     const chosen = this.#choose(project, prompt)
@@ -194,34 +192,35 @@ export class SequencePool {
 }
 
 /**
- * A sequence and the project that owns its tokens. If an evaluation failed, then the caller removes the owner, because the tokens are
- * unknown.
+ * A sequence and the project that owns its tokens. If an evaluation fails, then the caller removes the owner, because the tokens are then unknown.
  */
 interface OwnedSequence {
   readonly sequence: LlamaContextSequence
   owner: string | undefined
 }
 
-/** Tokens of a prompt that need no evaluation. The last token always does, because the answer is sampled from its logits. */
+/** Returns how many tokens of a prompt need no evaluation. The last token is always evaluated, because the answer is sampled from its logits. */
 export function sharedTokens(sequence: LlamaContextSequence, prompt: readonly Token[]): number {
   return Math.min(sequence.compareContextTokens(prompt as Token[]).firstDifferentIndex, prompt.length - 1)
 }
 
-/** A short common prefix, such as a system turn, does not justify overwriting a long chat. */
+/** Whether reusing a sequence is worthwhile. A short common prefix, such as a system turn, does not justify overwriting a long chat. */
 function isWorthSharing(shared: number, { nextTokenIndex }: LlamaContextSequence, prompt: readonly Token[]): boolean {
   return 2 * shared >= Math.min(prompt.length, nextTokenIndex)
 }
 
-/** Characters that are tokenized at once: about 5 ms. If a text has no token boundary, then up to four times as many. */
+/**
+ * Characters that are tokenized in one step, which takes about 5 ms. If a text has no token boundary, then a step may have up to four times as many.
+ */
 const PIECE_CHARS = 4_096
 const PIECE_CHARS_MAX = 16_384
 
 /**
- * Tokenizes a prompt for a GGUF model. The library needs one to three microseconds per character, and a prompt may have 30 million. Run it
- * by `runYielding`.
+ * Tokenizes a prompt for a GGUF model. The library needs one to three microseconds per character, and a prompt may have 30 million characters. Must
+ * be run by `runYielding`.
  *
- * @returns The tokens that llama.cpp returns for the whole text. Only in runs of more than 16,384 characters without a space or a full stop
- * there may be one or two more
+ * @returns The tokens that llama.cpp returns for the whole text. A run of more than 16,384 characters without a space or a full stop may have one or
+ * two tokens more
  */
 export function* tokenizePrompt(model: LlamaModel, prompt: Prompt): Generator<undefined, Token[]> {
   const tokens: Token[] = []
@@ -233,14 +232,13 @@ export function* tokenizePrompt(model: LlamaModel, prompt: Prompt): Generator<un
   return tokens
 }
 
-/** Tokenizes the raw prompt of a completion, in which the caller may write control tokens. */
 export function* tokenizeRaw(model: LlamaModel, text: string): Generator<undefined, Token[]> {
   const tokens: Token[] = []
   yield* addPlain(model, text, tokens, true)
   return tokens
 }
 
-/** If a vocabulary inserts a space before a text, then it is inserted before the first piece only. */
+/** Adds the tokens of a text. Some vocabularies insert a space before a text. The space is inserted only before the first piece. */
 function* addPlain(model: LlamaModel, text: string, tokens: Token[], readsMarks = false): Generator<undefined, void> {
   for (let at = 0; at < text.length; ) {
     const end = cutAfter(text, at, PIECE_CHARS, PIECE_CHARS_MAX)
@@ -251,7 +249,10 @@ function* addPlain(model: LlamaModel, text: string, tokens: Token[], readsMarks 
   }
 }
 
-/** A quick lower bound of the number of tokens, by which long texts are rejected without tokenization. */
+/**
+ * Returns a lower bound of the number of tokens that is quick to compute. A text that is far too long is rejected by this bound, without
+ * tokenization.
+ */
 export function leastTokens(prompt: Prompt, tokenBytesMax: number): number {
   let bytes = 0
   for (const piece of prompt) if (typeof piece === 'string') bytes += Buffer.byteLength(piece)
@@ -259,12 +260,13 @@ export function leastTokens(prompt: Prompt, tokenBytesMax: number): number {
 }
 
 /**
- * Upper bound of the bytes of text of a model's longest token. Infinity for vocabularies that change a text before they split it (WordPiece
- * and Unigram drop spaces), because its bytes then give no bound.
+ * Returns an upper bound of the bytes of text of a model's longest token. The vocabularies WordPiece and Unigram drop spaces before they split a
+ * text, so the bytes of their tokens give no bound. In this case the result is Infinity.
  */
 function longestTokenBytes(model: LlamaModel): number {
   const { model: kind, tokens } = model.fileInfo.metadata.tokenizer?.ggml ?? {}
   if (!tokens || (kind !== 'gpt2' && kind !== 'llama')) return Number.POSITIVE_INFINITY
-  // An upper bound: gpt2 writes each byte as a character of one or two bytes, llama a space as a character of three.
+  // The stored token is at least as long as its text. A gpt2 vocabulary writes a byte as a character of one or two bytes. A llama vocabulary writes a
+  // space as a character of three.
   return tokens.reduce((most, token) => Math.max(most, Buffer.byteLength(token)), 1)
 }

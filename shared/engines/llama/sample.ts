@@ -4,10 +4,9 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type LlamaRuntime, PROMPT_CHUNK_TOKENS, sharedTokens } from './runtime.ts'
 
-// Values recommended by the makers of SmolLM2. OpenAI's default of 1 makes a small model ramble.
+// The makers of SmolLM2 recommend these values. With OpenAI's default temperature of 1, a small model rambles.
 const TEMPERATURE = 0.2
 const TOP_P = 0.9
-/** Number of last tokens to which presence and frequency penalties apply. */
 const PENALTY_WINDOW = 256
 
 export type SamplingRequest = Partial<
@@ -33,14 +32,14 @@ export interface Sampling {
 
 export interface Sampled {
   readonly token: Token
-  /** Probabilities of the whole vocabulary, highest first, if requested. */
+  /** Probabilities of the whole vocabulary, highest first. Present if requested. */
   readonly probabilities?: ReadonlyMap<Token, number> | undefined
 }
 
 /**
- * Converts the sampling fields of a request. Also supports `min_p`, as servers of open models do.
+ * Converts the sampling fields of a request. The field `min_p` is also supported, as in other servers of open models.
  *
- * @param choice Index of the choice, which varies the seed
+ * @param choice Index of the choice. Each choice has a different seed
  * @throws ServiceError `invalid_value` for a logit_bias with an unknown token
  */
 export function openSampling(
@@ -72,8 +71,8 @@ export function openSampling(
 }
 
 /**
- * Evaluates a prompt except its last token, in pieces, so that an abort waits for at most one of them. Tokens that the sequence already has
- * are reused.
+ * Evaluates a prompt except its last token. The prompt is evaluated in pieces, so that an abort waits for at most one of them. Tokens that the
+ * sequence already has are reused.
  *
  * @returns Number of reused tokens
  */
@@ -91,11 +90,10 @@ export async function readPrompt(
   return cached
 }
 
-/** Removes all but the first tokens of a sequence. Returns the number of remaining tokens. */
 async function rewind(sequence: LlamaContextSequence, length: number): Promise<number> {
   const { nextTokenIndex } = sequence
   if (length === nextTokenIndex) return length
-  // Recurrent models and sliding windows cannot return to an earlier state. The library would evaluate the whole prefix in one call.
+  // Recurrent models and models with sliding windows cannot return to an earlier state. The library would evaluate the whole prefix in one call.
   if (length === 0 || sequence.needsCheckpoints) {
     await sequence.clearHistory()
     return 0
@@ -105,7 +103,7 @@ async function rewind(sequence: LlamaContextSequence, length: number): Promise<n
 }
 
 /**
- * Samples after a prompt until the model ends its turn, the grammar is complete or the consumer leaves the loop. The sequence then contains
+ * Samples tokens after a prompt until the model ends its turn, the grammar is complete, or the consumer leaves the loop. The sequence then contains
  * the prompt and the answer, so the next turn of the conversation can continue there.
  */
 export async function* sample(
@@ -134,7 +132,6 @@ function readLogitBias({ module, model }: LlamaRuntime, bias: GenerateRequest['l
       const problem = `Invalid 'logit_bias': ${key} is not a token of this model (0 to ${vocabulary - 1}).`
       throw new ServiceError('invalid_value', problem, { param: 'logit_bias' })
     }
-    // The library ignores the bias of end-of-turn tokens.
     tokenBias.set(id as Token, { logit: value })
   }
   return tokenBias

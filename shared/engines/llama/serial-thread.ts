@@ -4,11 +4,11 @@ import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * A worker thread that handles one task at a time, for code of unknown cost: templates of model files and conversions of schemas.
+ * A worker thread that handles one task at a time. The tasks run code of unknown cost: templates of model files, and conversions of schemas.
  *
- * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new one.
- * Endless loops and memory beyond the limit thus end the thread, but never the process, and never block the event loop. A task whose
- * caller has left still ends within its timeout. Must be closed.
+ * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new one. An endless
+ * loop, or memory beyond the limit, therefore ends only the thread, not the process, and never blocks the event loop. A task whose caller has
+ * cancelled still ends within its timeout. Must be closed.
  */
 export class SerialThread {
   readonly #start: () => Promise<Worker>
@@ -16,13 +16,16 @@ export class SerialThread {
   #worker: Worker | undefined
   #isClosed = false
 
-  /** @param worker A thread that has started already */
+  /** @param worker A thread that is already running */
   constructor(start: () => Promise<Worker>, worker?: Worker) {
     this.#start = start
     this.#worker = worker
   }
 
-  /** Runs a task after all earlier ones. @throws ServiceError `overloaded` once closed; the task's error; the signal's reason */
+  /**
+   * Runs a task after all earlier ones. @throws ServiceError `overloaded` after `close`, or the error of the task. The signal's reason, if the signal
+   * aborts
+   */
   async run<Result>(task: (worker: Worker) => Promise<Result>, signal: AbortSignal): Promise<Result> {
     await this.#turn.take(signal)
     return await abortable(
@@ -55,15 +58,15 @@ export function startThread(url: URL, heapMb: number, options: Pick<WorkerOption
   const resourceLimits = { maxOldGenerationSizeMb: heapMb, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 }
   const worker = new Worker(url, { ...options, env: {}, resourceLimits })
   worker.unref()
-  // Without a listener, an error between two tasks would end the process.
+  // Without a listener, an error of the thread between two tasks would end the process.
   worker.on('error', () => {})
   return worker
 }
 
 /**
- * The next message of a thread.
+ * Sends a message to a thread, if there is one to send, and returns the next message of the thread.
  *
- * @param task Message to send first
+ * @param task Message to send
  * @throws Error if the thread ends instead, or takes too long
  */
 export async function replyOf<Reply>(worker: Worker, timeoutMs: number, task?: object): Promise<Reply> {

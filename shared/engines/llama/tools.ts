@@ -16,18 +16,18 @@ import type { LlamaCall, SequenceCall } from './runtime.ts'
 import { openSampling, sample } from './sample.ts'
 import type { Piece, ToolForms } from './template/conversation.ts'
 
-/** Minimum ratio of the probability of any tool to that of `none` for a tool call. */
+/** A tool is called if the probability of any tool is at least this many times the probability of `none`. */
 const CALL_ODDS_MIN = 4
 export const NAME_TOKENS_MAX = 64
 
 /**
- * Decides whether the answer is a tool call from its first token on, and of which tool. Undefined: it begins as text. An answer has at most
- * one call.
+ * Decides whether the answer is a tool call from its first token on, and selects the tool. Undefined if the answer begins as text. An answer has at
+ * most one call.
  *
- * 1. Choice `tool`: that tool. Choice `required`: the only tool, or the one that the model selects.
- * 2. Choice `auto` with a template that supports tools: the text may become a call, as the model was trained ({@link triggerOf}).
- * 3. Choice `auto` without such a template: the model is asked which tool the last user turn needs, or none ({@link ask}). After a tool's
- *    result the answer is always text, because a small model would call the same tool forever.
+ * 1. Choice `tool`: that tool. Choice `required`: the only tool, or the tool that the model selects.
+ * 2. Choice `auto` with a template that supports tools: the text may become a call in the form for which the model was trained ({@link triggerOf}).
+ * 3. Choice `auto` without such a template: the model is asked which tool the last user turn needs, if any ({@link ask}). After a tool's result the
+ *    answer is always text, because a small model would call the same tool forever.
  */
 export async function chooseTool(call: LlamaCall): Promise<Tool | undefined> {
   const { request, runtime } = call
@@ -49,30 +49,31 @@ export async function chooseTool(call: LlamaCall): Promise<Tool | undefined> {
 }
 
 /**
- * The tokens of a prompt that ends before the tool's name in a call, or, with a name, before the arguments.
+ * Returns the tokens of a prompt that ends before the tool's name in a call. If `name` is given, then the prompt contains the name and ends before
+ * the arguments.
  *
- * @throws ServiceError `context_length_exceeded`, `invalid_value`; the signal's reason
+ * @throws ServiceError `context_length_exceeded` or `invalid_value`. The signal's reason, if the signal aborts
  */
 export async function nativeCallTokens({ runtime, request, signal }: LlamaCall, name?: string): Promise<Token[]> {
   const { tools } = runtime.format
   const prompt = await writeFitting(runtime, describeNativeCall(runtime, request), signal)
   const pieces = tools ? callPieces(tools, tools.before, name) : []
   const tokens = await tokensOf(runtime, joinPieces([...prompt, ...pieces]), signal)
-  // The name is sampled before the answer's token limit is known.
+  // The prompt must leave room for the longest name, because the name is sampled before the token limit of the answer is known.
   if (tokens.length + NAME_TOKENS_MAX > runtime.contextTokens) {
     throw contextExceeded(runtime.contextTokens, tokens.length + NAME_TOKENS_MAX)
   }
   return tokens
 }
 
-/** The beginning of a call in the template's form. @param before Text before the name */
+/** Returns the beginning of a call in the template's form. @param before Text before the name */
 export function callPieces({ between }: ToolForms, before: readonly Piece[], name?: string): Piece[] {
   return name === undefined ? [...before] : [...before, name, ...between]
 }
 
 /**
- * The trigger that turns an answer into a call. A trigger is a control token, a text such as `<tool_call>`, or a text that counts only at
- * the beginning of an answer. `rest` has the pieces of the call that follow a control token, or begin with the text.
+ * The trigger that turns an answer into a call. A trigger is a control token, a text such as `<tool_call>`, or a text that counts only at the
+ * beginning of an answer. `rest` has the further pieces of the call. If the trigger is a text, then `rest` begins with that text.
  */
 export type Trigger = { readonly rest: readonly Piece[] } & (
   | { readonly type: 'token'; readonly token: number }
@@ -127,11 +128,11 @@ async function onSequence<T>(
 /**
  * Asks the model for the name of a tool, or `none`.
  *
- * A grammar of all these words would decide by the most likely token that begins one of them. Often that is `n` or `no`, which is
- * ambiguous. Instead the total probability of the names' first tokens is compared with that of `none`.
+ * A grammar of all these words would decide by the most likely token that begins one of them. That token is often `n` or `no`, which is ambiguous.
+ * Instead, the total probability of the names' first tokens is compared with that of `none`.
  *
- * Measured with 42 questions to the default model, of which 22 need a tool. This method decides 35 correctly (18 calls, 3 superfluous). A
- * grammar decides 30 correctly (12 calls, 2 superfluous).
+ * Measured with 42 questions to the default model, of which 22 need a tool. This method decides 35 correctly (18 calls, 3 superfluous). A grammar
+ * decides 30 correctly (12 calls, 2 superfluous).
  */
 async function ask(call: LlamaCall, tools: readonly Tool[], isForced: boolean): Promise<string> {
   const { runtime, request, signal } = call
@@ -139,7 +140,7 @@ async function ask(call: LlamaCall, tools: readonly Tool[], isForced: boolean): 
   const most = runtime.contextTokens - NAME_TOKENS_MAX
   const isLong = leastTokensOf(runtime, question) > most
   const prompt = isLong ? [] : await tokensOf(runtime, await runtime.format.write(question, signal), signal)
-  // A conversation that is too long is rejected when the answer's prompt is measured.
+  // A conversation that is too long is not rejected here. The error occurs later, when the answer's prompt is measured.
   if (isLong || prompt.length > most) return isForced ? (tools[0]?.name ?? NO_TOOL) : NO_TOOL
   const names = tools.map((tool) => tool.name)
   return await onSequence(call, prompt, async (own) => {
@@ -148,7 +149,7 @@ async function ask(call: LlamaCall, tools: readonly Tool[], isForced: boolean): 
   })
 }
 
-/** Ratio of the probability that the next word is one of the names to the probability of `none`. */
+/** Returns the probability that the next word is one of the names, divided by the probability of `none`. */
 async function oddsOf(call: SequenceCall, prompt: readonly Token[], names: readonly string[]): Promise<number> {
   const { runtime, sequence, signal } = call
   const firstOf = (word: string) => runtime.model.tokenize(word)[0] as Token
@@ -168,11 +169,10 @@ function toolNamed(tools: readonly Tool[], name: string): Tool | undefined {
 
 /** Maximum tokens of one character. A longer incomplete sequence is invalid output and becomes U+FFFD. */
 const CHARACTER_TOKENS_MAX = 8
-/** Log probability of an impossible token (docs/reference/compatibility.md, Chat answers). */
 const NEVER = -9999
 const BROKEN = '\ufffd'
 
-/** Converts tokens into text as they arrive, in whole characters only: many characters span two to four tokens. */
+/** Converts tokens into text as they arrive. Many characters span two to four tokens, so a character is output only when it is complete. */
 export class TokenText {
   readonly #model: LlamaModel
   #last: Token[] = []
@@ -182,7 +182,6 @@ export class TokenText {
     this.#model = model
   }
 
-  /** The text that is complete with this token; '' within a character. */
   push(token: Token): string {
     this.#pending.push(token)
     const text = this.#model.detokenize(this.#pending, false, this.#last)
@@ -192,7 +191,6 @@ export class TokenText {
     return text
   }
 
-  /** The rest of the text, without an incomplete last character. */
   flush(): string {
     const text = this.#model.detokenize(this.#pending, false, this.#last)
     this.#pending = []
@@ -201,9 +199,10 @@ export class TokenText {
 }
 
 /**
- * A sampled token in OpenAI's form.
+ * Describes a sampled token in OpenAI's form.
  *
- * @param probabilities Probabilities of the whole vocabulary, highest first, after temperature and grammar: llama.cpp provides no others
+ * @param probabilities Probabilities of the whole vocabulary, highest first. These are the values after temperature and grammar, because llama.cpp
+ * provides no others
  */
 export function describeToken(
   model: LlamaModel,
@@ -219,7 +218,7 @@ export function describeToken(
 
 function nameToken(model: LlamaModel, token: Token, probability: number) {
   const text = model.detokenize([token], true)
-  // The bytes of an incomplete character cannot be derived from its text.
+  // If a token is part of a character, then its text is U+FFFD, and the bytes of the token are unknown.
   const bytes = text.includes(BROKEN) ? null : [...Buffer.from(text)]
   return { token: text, logprob: probability > 0 ? Math.max(NEVER, Math.log(probability)) : NEVER, bytes }
 }

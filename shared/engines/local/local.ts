@@ -15,19 +15,19 @@ import { callTranscription, encodeFields, openForm } from '#shared/engines/opena
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { Upstream, type UpstreamCall, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 
-/** Effectively no timeout: longer than any deadline. */
+/** Timeout that is longer than the deadline of any job, so that it has no effect. */
 const CALL_MS_MAX = 24 * 3_600_000
 
-/** Finds the local model server, and loads `model` if that model is not loaded by default. @throws ServiceError `model_loading` */
+/** Finds the local model server. If `model` is not loaded by default, then the server loads it. @throws ServiceError `model_loading` */
 type Connect = (signal: AbortSignal, model?: string) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
-/** An embedding engine on the local model server, which uses OpenAI's API and reports the tokens of each text. */
+/** Opens an embedding engine on the local model server, which has OpenAI's API and reports the tokens of each text. */
 export function openLocalEmbeddings(model: ModelConfig, connect: Connect): EmbeddingEngine {
   return new OpenAiEmbeddings(model.id, configOf(model), {}, { connect: (signal) => connect(signal) })
 }
 
 /**
- * A transcription engine on the local model server. The server's API is OpenAI's, with additional stream events: segments, words, log
+ * Opens a transcription engine on the local model server. The server has OpenAI's API with additional stream events: segments, words, log
  * probabilities and progress.
  */
 export function openLocalTranscription(model: ModelConfig, connect: Connect): TranscriptionEngine {
@@ -47,7 +47,7 @@ function configOf({ id, engine }: ModelConfig): UpstreamConfig {
   return { ...localConfig('/v1', engine.concurrency), model: engine.model }
 }
 
-/** Client configuration of the local model server. The server has its own timeouts, and a call's deadline is the caller's. */
+/** Client configuration of the local model server. The client sets no timeouts, because the server has its own and the caller has a deadline. */
 function localConfig(path: string, concurrency: number): UpstreamConfig {
   const [first_token_ms, between_tokens_ms, total_ms] = [CALL_MS_MAX, CALL_MS_MAX, CALL_MS_MAX]
   return {
@@ -62,7 +62,7 @@ function localConfig(path: string, concurrency: number): UpstreamConfig {
   }
 }
 
-/** Form fields of a request. The local server streams all details, and accepts voice activity settings as one JSON object. */
+/** Encodes the form fields of a request. The local server streams all details, and accepts voice activity settings as one JSON object. */
 function localFields({ vad, ...request }: TranscribeRequest, model: ModelConfig): [string, string][] {
   const fields = encodeFields(request, model, 'verbose_json')
   if (request.logprobs) fields.push(['include[]', 'logprobs'])
@@ -70,7 +70,6 @@ function localFields({ vad, ...request }: TranscribeRequest, model: ModelConfig)
   return [...fields, ['stream', 'true']]
 }
 
-/** Maximum bytes of an answer: several hours of speaker turns with many interruptions. */
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024
 const NAME = 'local-audio'
 
@@ -82,7 +81,7 @@ export class LocalAudioTools implements AudioTools {
   readonly #upstream: Upstream
 
   /**
-   * @param connect Finds the server. @throws ServiceError `model_loading`
+   * @param connect Finds the server. Throws ServiceError `model_loading`
    * @param concurrency Maximum concurrent calls.
    */
   constructor(connect: NonNullable<UpstreamOptions['connect']>, concurrency: number) {

@@ -6,16 +6,16 @@ import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 /*
  * Tool calls of one choice, in the forms of many servers.
  *
- * OpenAI numbers the calls, and the first delta of a call has its id and name. Other servers omit the number or the id, or give every call
- * number 0 or one id. Some repeat the name in each delta, or send arguments as an object.
+ * OpenAI numbers the calls, and the first delta of a call has its id and name. Other servers omit the number or the id, or give every call the number
+ * 0 or the same id. Some repeat the name in each delta, or send arguments as an object.
  *
- * A delta with a name therefore belongs to the previous call only if that call can continue: its arguments are not yet a complete object.
- * Example: `f {"a":1}` and then `g {"b":2}`, both with index 0 and without an id, are two calls.
+ * A delta with a name therefore belongs to the previous call only if the arguments of that call are not yet a complete object. Example: `f {"a":1}`
+ * and then `g {"b":2}`, both with index 0 and without an id, are two calls.
  */
 
-/** Maximum calls of one choice, since each delta is compared with all of them. No model makes more. */
+/** Maximum calls of one choice. Each delta is compared with all calls, so the number is bounded. No model makes more. */
 const CALLS_MAX = 1_024
-/** Maximum characters of the arguments of one call. Arguments without a name are buffered up to this length. */
+/** Maximum characters of the arguments of one call. Arguments that arrive before the name are buffered up to this length. */
 const ARGUMENTS_CHARS_MAX = 8 * 1024 * 1024
 const SCANNED_CHARS_MAX = 256 * 1024
 
@@ -31,7 +31,7 @@ export interface WireToolCall {
 interface WireFunction {
   name?: unknown
   arguments?: unknown
-  /** The arguments, in servers of Llama models. */
+  /** Servers of Llama models send the arguments in this field. */
   parameters?: unknown
 }
 
@@ -65,7 +65,6 @@ export class Calls {
     return this.#calls.length
   }
 
-  /** @param isWhole Whether each entry is a separate call */
   read(entries: unknown, isWhole: boolean, out: GenerateEvent[]): void {
     const listed = Array.isArray(entries) ? entries : [entries]
     for (const entry of listed) {
@@ -80,7 +79,7 @@ export class Calls {
   /**
    * Emits arguments that were held back.
    *
-   * @returns False if the arguments of a call are not a JSON object, that is, were truncated
+   * @returns False if the arguments of a call are not a JSON object, which means that they were truncated
    * @throws ServiceError if a call has no name
    */
   end(out: GenerateEvent[]): boolean {
@@ -143,7 +142,6 @@ function isOtherCall(delta: CallDelta, last: CallState): boolean {
   return isOtherId || name !== last.name || !isNamed
 }
 
-/** One tool call, whose event is emitted as soon as the name is known. */
 class CallState {
   readonly index: number | undefined
   readonly #model: string
@@ -151,16 +149,14 @@ class CallState {
   readonly #call: number
   readonly #text = new SurrogateBuffer()
   readonly #scan = new ObjectScan()
-  /** The id that the server sent, which another call may have too. */
+  /** The id that the server sent. Another call may have the same id. */
   wireId = ''
-  /** Unique id within the choice; if empty, then the encoder generates one. */
+  /** Id that is unique within the choice. If the id is empty, then the encoder generates one. */
   id = ''
   name = ''
   #isCustom = false
-  /** Whether anything was read except whitespace, null and the start of a string. */
   #isWritten = false
   #isQuoted = false
-  /** Arguments that wait for the name, or until their format is known. */
   #held = ''
   #written = ''
 
@@ -224,7 +220,7 @@ class CallState {
   }
 }
 
-/** Arguments that do not begin like an object: empty, null, or an object inside a string, which some servers send. */
+/** Converts arguments that do not begin like an object: empty, null, or an object inside a string, which some servers send. */
 function heldArguments(held: string): string {
   const text = held.trim()
   if (text === '' || text === 'null' || text === '""') return '{}'
@@ -232,12 +228,12 @@ function heldArguments(held: string): string {
     const inner: unknown = JSON.parse(text)
     if (typeof inner === 'string' && objectIn(inner)) return inner
   } catch {
-    // The string was truncated.
+    // The string is truncated, so the text is returned unchanged.
   }
   return held
 }
 
-/** Finds the end of an object incrementally, without parsing it again for each delta. */
+/** Finds the end of an object while the text arrives. Parsing the text again for each delta would take quadratic time. */
 class ObjectScan {
   #depth = 0
   #isString = false

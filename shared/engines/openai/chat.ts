@@ -17,12 +17,12 @@ import { ResponsesDecoder } from './responses/decode.ts'
 import { encodeResponses } from './responses/encode.ts'
 
 /**
- * Opens a chat engine for a server with POST /chat/completions or POST /responses: vLLM, llama.cpp, Ollama, LocalAI, OpenAI. Raw prompts
- * use POST /completions.
+ * Opens a chat engine for a server with POST /chat/completions or POST /responses: vLLM, llama.cpp, Ollama, LocalAI, OpenAI. Raw prompts use POST
+ * /completions.
  *
  * @param model A model whose engine has type `openai`.
  * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Shares the servers' limits with other workers; default: no sharing.
+ * @param share Divides the servers' limits among this and other workers. Default: no sharing.
  */
 export function openOpenAiEngine(
   model: ModelConfig,
@@ -33,7 +33,6 @@ export function openOpenAiEngine(
   return new OpenAiEngine(model, model.engine, env, share)
 }
 
-/** One of the APIs that generate text. */
 interface Wire {
   readonly path: string
   readonly encode: (request: GenerateRequest, model: ModelConfig, config: UpstreamConfig) => object
@@ -49,7 +48,6 @@ const WIRES: Readonly<Record<'chat' | 'responses' | 'completions', Wire>> = {
 class OpenAiEngine implements ChatEngine {
   readonly #model: ModelConfig
   readonly #config: UpstreamConfig
-  /** Configuration for a server that rejects `stream_options`. */
   readonly #plainConfig: UpstreamConfig
   readonly #upstream: Upstream
   #asksUsage = true
@@ -95,7 +93,7 @@ class OpenAiEngine implements ChatEngine {
     return answerEvents(upstream, isRaw ? countable(request) : request, open, openDecoder(request))
   }
 
-  /** Requests usage by `stream_options`, which some servers reject. After the first rejection, calls are sent without it. */
+  /** Makes a call that requests usage by `stream_options`. Some servers reject this field, so all calls after the first rejection omit it. */
   async #call(request: GenerateRequest, call: UpstreamCall, openPlain: () => Promise<UpstreamCall>): Promise<Exchange> {
     try {
       return await this.#upstream.call(call)
@@ -118,7 +116,7 @@ function refusesUsage(error: unknown): boolean {
   return error.param === 'stream_options' || error.message.includes('stream_options')
 }
 
-/** The body of POST /completions for an upstream with OpenAI's API: all prompts of a request, raw. */
+/** Encodes the body of POST /completions for an upstream with OpenAI's API. The body has all prompts of a request, raw. */
 function encodeCompletion(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   const { completion, turns, stop, n } = request
   const texts = turns.map(({ parts: [part] }) => (part?.type === 'text' ? part.text : ''))
@@ -126,7 +124,7 @@ function encodeCompletion(request: GenerateRequest, model: ModelConfig, config: 
   return defined({
     ...request.extra,
     model: config.model ?? model.id,
-    // Some servers accept no list.
+    // Some servers accept only a single prompt, not a list.
     prompt: prompts.length === 1 ? prompts[0] : prompts,
     suffix: completion?.suffix,
     echo: completion?.echo || undefined,
@@ -147,7 +145,7 @@ function encodeCompletion(request: GenerateRequest, model: ModelConfig, config: 
   })
 }
 
-/** A request whose prompts can be counted if the upstream reports no usage. Each token id is replaced with a short word of one token. */
+/** Makes a request whose prompts can be counted if the upstream reports no usage. Each token id is replaced with a short word of one token. */
 function countable(request: GenerateRequest): GenerateRequest {
   const { tokens } = request.completion ?? {}
   if (!tokens) return request
@@ -164,7 +162,7 @@ interface WireText {
   content_filter_results?: Record<string, unknown> | null
 }
 
-/** Reads completions, streamed or whole. Choices are converted to the form of chat completions. */
+/** Reads completions, streamed or whole. Choices are converted to the form of chat completions and then read by the decoder for that form. */
 class CompletionDecoder implements AnswerDecoder {
   readonly #chat: OpenAiDecoder
 

@@ -4,7 +4,7 @@ import { nativeEvent } from '#shared/kinds/native-output.ts'
 import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { Calls } from './calls.ts'
 
-/** Finish reasons of other servers, in lower case without punctuation. Any other value means `stop`. */
+/** Finish reasons of other servers, in lower case without punctuation. Any reason that is not listed means `stop`. */
 const SYNONYMS: Readonly<Record<Exclude<WireFinish, 'stop'>, readonly string[]>> = {
   length: [
     ...['length', 'maxtokens', 'maxtokensreached', 'maxoutputtokens', 'maxnewtokens', 'maxlength', 'modellength'],
@@ -35,19 +35,18 @@ const FINISHES = new Map(
   Object.entries(SYNONYMS).flatMap(([finish, words]) => words.map((word) => [word, finish as WireFinish] as const)),
 )
 
-/** Values that mean "no finish reason yet". */
 const NO_REASON = new Set(['', 'null', 'none', 'unspecified', 'finishreasonunspecified'])
 
 const DEPTH_MAX = 4
 
-/** The fields of a choice that are read, from a chunk or from a whole answer, which has `message` instead of `delta`. */
+/** The fields of a choice that are read. A chunk has `delta`, and a whole answer has `message` instead. */
 export interface WireChoice {
   index?: unknown
   delta?: Delta | null
   message?: Delta | null
   logprobs?: { content?: WireLogprob[] | null; refusal?: WireLogprob[] | null } | null
   finish_reason?: unknown
-  /** vLLM: the stop string that was matched, or a token id. */
+  /** Field of vLLM: the stop string that was matched, or a token id. */
   stop_reason?: unknown
   content_filter_results?: Record<string, unknown> | null
 }
@@ -55,7 +54,7 @@ export interface WireChoice {
 interface Delta {
   content?: unknown
   refusal?: unknown
-  /** Reasoning text. DeepSeek's name, used by most servers; vLLM and OpenRouter use `reasoning`, Ollama `thinking`. */
+  /** Reasoning text. Most servers use this name, which comes from DeepSeek. vLLM and OpenRouter use `reasoning`, and Ollama uses `thinking`. */
   reasoning_content?: unknown
   reasoning?: unknown
   thinking?: unknown
@@ -64,7 +63,7 @@ interface Delta {
   function_call?: unknown
 }
 
-/** Message fields with an internal form, and fields that an encoder sets itself. */
+/** Message fields that the internal form represents, and fields that an encoder sets itself. */
 const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['role', 'content', 'refusal', 'reasoning_content', 'reasoning', 'thinking', 'tool_calls', 'function_call'],
   'usage',
@@ -99,13 +98,12 @@ export class ChoiceState {
     this.#calls = new Calls({ choice, model: request.model, keepsExtra: this.#isSame })
   }
 
-  /** @param isWhole Whether the answer is not a stream */
   read(wire: WireChoice, isWhole: boolean, out: GenerateEvent[]): void {
     const before = out.length
     const delta = isObject(wire.delta) ? wire.delta : undefined
     const message = isObject(wire.message) ? wire.message : undefined
     const isMessage = message !== undefined && (delta === undefined || !isFilled(delta))
-    // A message at the end of a stream repeats the text of its deltas.
+    // If a stream ends with a whole message, then the message repeats the text of the deltas.
     const isRepeated = isMessage && delta !== undefined && this.hasOutput && Boolean(wire.finish_reason)
     const read = isMessage ? message : delta
     if (read && !isRepeated) this.#delta(read, wire.logprobs?.content, isWhole || isMessage, out)
@@ -121,7 +119,6 @@ export class ChoiceState {
     this.#stopReason = wire.stop_reason
   }
 
-  /** Emits the events that end the choice. @throws ServiceError if the finish reason reports a failure */
   end(out: GenerateEvent[]): void {
     if (this.finish === 'failed') {
       throw answerError(this.#request.model, 'stopped before its answer was complete')
@@ -141,10 +138,11 @@ export class ChoiceState {
   }
 
   /**
-   * Agents loop on `tool_calls`, so this reason is returned whenever there are calls (docs/reference/compatibility.md, Chat answers).
+   * Returns the internal finish reason. Agents continue only after `tool_calls`, so this reason is returned whenever there are calls
+   * (docs/reference/compatibility.md, Chat answers).
    *
-   * Arguments that are no JSON were truncated, whatever the server reports. The reason is then `length`, so that no client runs half of a
-   * call.
+   * Arguments that are no JSON were truncated, even if the server reports another reason. The reason is then `length`, so that no client runs a
+   * truncated call.
    */
   #finishReason(areCallsWhole: boolean): FinishReason {
     if (this.finish === 'length' || this.finish === 'content_filter') return this.finish
@@ -189,7 +187,9 @@ export class ChoiceState {
     if (text !== '') out.push({ type: 'reasoning', choice: this.#choice, text })
   }
 
-  /** A caller that offered deprecated functions receives deprecated calls; any other receives tool calls. */
+  /**
+   * Reads a call of a deprecated function. A caller that offered deprecated functions receives such calls, and any other caller receives tool calls.
+   */
   #functionCall(wire: object, isWhole: boolean, out: GenerateEvent[]): void {
     if (!this.#isSame || !Array.isArray(this.#request.extra?.functions)) {
       return this.#calls.read({ index: 0, function: wire }, isWhole, out)
@@ -211,7 +211,6 @@ export class ChoiceState {
   }
 }
 
-/** Whether a delta has more than a role and empty fields. */
 function isFilled(delta: Delta): boolean {
   return Object.entries(delta).some(([name, value]) => {
     if (name === 'role' || value === null || value === '') return false
@@ -219,7 +218,7 @@ function isFilled(delta: Delta): boolean {
   })
 }
 
-/** Servers send the same reasoning under several names: the first that is not empty is read. */
+/** Returns the reasoning of a delta. Servers send the same text under several names, so only the first text that is not empty is read. */
 function reasoningOf({ reasoning_content, reasoning, thinking, reasoning_details }: Delta): string {
   for (const text of [reasoning_content, reasoning, thinking]) if (typeof text === 'string' && text !== '') return text
   if (!Array.isArray(reasoning_details)) return ''
@@ -235,7 +234,7 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Only the fields of `Logprob`, because servers add others, such as token ids. */
+/** Reads only the fields of `Logprob`, because servers add others, such as token ids. */
 export function readLogprob(wire: WireLogprob): Logprob {
   return { ...readToken(wire), top_logprobs: (wire.top_logprobs ?? []).map(readToken) }
 }
@@ -253,10 +252,6 @@ interface Piece {
   readonly text: string
 }
 
-/**
- * The texts of a content that is no string. Such contents are the parts of Mistral's models and of other APIs, numbers, and JSON that a
- * server parsed into an object.
- */
 function pieces(content: unknown): Piece[] {
   if (content === null || content === undefined) return []
   const found: Piece[] = []
@@ -279,10 +274,9 @@ function collect(content: unknown, isThought: boolean, depth: number, found: Pie
   }
 }
 
-/** Finish reason of an upstream as one of the four internal values. `failed`: the server gave up. */
+/** Finish reason of an upstream as one of the internal values. `failed` means that the server could not complete the answer. */
 type WireFinish = FinishReason | 'failed'
 
-/** The finish reason of a choice; undefined if there is none yet. */
 function readFinish(reason: unknown): WireFinish | undefined {
   if (typeof reason !== 'string') return undefined
   const word = reason.toLowerCase().replaceAll(/[^a-z]/g, '')

@@ -8,30 +8,34 @@ import { ChoiceState, type WireChoice } from './choice.ts'
 
 type Chunk = Readonly<Record<string, unknown>>
 
-/** Answer fields with an internal form, and fields that an encoder sets itself. `obfuscation` only pads the frames of one connection. */
+/**
+ * Answer fields that the internal form represents, and fields that an encoder sets itself. `obfuscation` is padding for the frames of one connection,
+ * so it is dropped.
+ */
 const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
 ])
 const ANSWER_FIELDS_MAX = 64
-/** Maximum reported tokens per choice of a valid answer without text, because servers count the end marker. */
+/** A valid answer without text may report up to this many tokens per choice, because servers count the end marker. */
 const SILENT_TOKENS_MAX = 1
 
 /**
  * Reads chat completions, streamed or whole, in the forms of many servers.
  *
- * Finish events are held back until the end, since filter results may follow the finish reason, and usage comes last. The answer is
- * complete if each choice has its finish reason. Alternatively, `[DONE]` or the end of a whole answer must follow some output.
+ * Filter results may follow the finish reason, and usage comes last, so finish events are held back until the end. The answer is complete if each
+ * choice has its finish reason. Without finish reasons, the answer is complete if there was some output, followed by `[DONE]` or by the end of a
+ * whole answer.
  *
- * If usage or finish reason report output of which nothing could be read, then the answer is an error, and never an empty answer.
+ * If the usage or the finish reason reports output, but no output could be read, then the answer is an error. An empty answer is never returned in
+ * this case.
  */
 export class OpenAiDecoder implements AnswerDecoder {
   readonly #request: GenerateRequest
   readonly #isSame: boolean
   readonly #choices: ChoiceState[] = []
-  /** Choices with an index that the request did not ask for. */
   readonly #others = new Map<unknown, ChoiceState>()
   readonly #usage = new UsageReader()
-  /** Unknown answer fields as JSON, because many servers repeat them in each chunk. */
+  /** Unknown answer fields that were already passed on, as JSON. Many servers repeat these fields in each chunk. */
   readonly #answered = new Map<string, string>()
   #hasStarted = false
   #sawDone = false
@@ -78,7 +82,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     const choices = this.#known()
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
-      // A retry would return as few choices: such servers do not support `n`.
+      // A server that returns too few choices does not support `n`, so a retry would return too few again.
       const message = `The upstream of model '${this.#request.model}' gave ${choices.length} of ${this.#request.n} choices.`
       throw new ServiceError('upstream_refused', message, { param: 'n' })
     }
@@ -98,7 +102,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     return this.#choices.filter((choice) => choice !== undefined)
   }
 
-  /** Whether the server counted or reported output. Hidden reasoning and tokens of a stop string leave no text. */
+  /** Whether the server counted or reported output. Hidden reasoning and the tokens of a stop string produce no text. */
   #reportsOutput({ finish }: ChoiceState): boolean {
     if (finish === 'tool_calls') return true
     const { output_tokens, reasoning_tokens = 0 } = this.usage ?? {}
@@ -145,8 +149,8 @@ export class OpenAiDecoder implements AnswerDecoder {
   }
 
   /**
-   * The choice of an index. Some servers count from one, or never restart at zero. Such an index gets the first choice without output, if
-   * there is one.
+   * Returns the choice of an index. Some servers count from one, or never restart at zero. An unexpected index gets the first choice without output,
+   * if there is one.
    */
   #choice(index: unknown): ChoiceState | undefined {
     const known = this.#others.get(index)
@@ -176,7 +180,7 @@ export class OpenAiDecoder implements AnswerDecoder {
   }
 }
 
-/** The choices of a chunk. Ollama's own API has one, in the chunk itself. */
+/** Returns the choices of a chunk. In Ollama's own API, the chunk itself is the only choice. */
 function choicesOf(chunk: Chunk): Record<string, unknown>[] {
   const { choices, message, done, done_reason } = chunk
   if (Array.isArray(choices)) return choices.filter(isObject)
@@ -190,16 +194,16 @@ function isObject(value: unknown): value is Record<string, unknown> {
 }
 
 /*
- * Usage in the forms of servers with OpenAI's API. Usage may be in a chunk, in a choice or in `x_groq`, and may grow over several chunks.
- * Some servers use field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or send zeros until the last chunk.
+ * Usage in the forms of servers with OpenAI's API. Usage may be in a chunk, in a choice or in `x_groq`, and may grow over several chunks. Some
+ * servers use field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or send zeros until the last chunk.
  *
- * Each count is read separately: a positive number replaces the previous one, and zero never does.
+ * Each count is read separately. A positive number replaces the previous number, and a zero is ignored.
  */
 
 type Json = Readonly<Record<string, unknown>>
 type Counts = { [Name in 'input' | 'output' | 'total' | 'cached' | 'written' | 'reasoning']?: number }
 
-/** Names of a count, the most common first. A dot separates nested field names. */
+/** Names of each count, the most common first. A dot separates the names of nested fields. */
 const NAMES: Readonly<Record<keyof Counts, readonly string[]>> = {
   input: [
     ...['prompt_tokens', 'input_tokens', 'promptTokens', 'inputTokens', 'prompt_eval_count', 'promptTokenCount'],
@@ -240,7 +244,7 @@ class UsageReader {
     if (chunk.eval_count !== undefined || chunk.prompt_eval_count !== undefined) this.#fill(countsIn(chunk))
   }
 
-  /** The counts that were reported. @param hasOutput If true, then zero output tokens are ignored as not counted. */
+  /** Returns the counts that were reported. @param hasOutput If true, then a report of zero output tokens is ignored */
   known(hasOutput: boolean): Partial<Usage> | undefined {
     const { input, output, total = 0, cached, written, reasoning } = this.#counts
     const input_tokens = input || (output ? total - output : 0)
@@ -256,7 +260,7 @@ class UsageReader {
     return usage.input_tokens === undefined && usage.output_tokens === undefined ? undefined : usage
   }
 
-  /** The merged usage objects in their own form; undefined if they have only the standard fields. */
+  /** The merged usage objects in their own form. Undefined if they have only the standard fields. */
   get native(): NativeUsage | undefined {
     const { prompt_tokens: prompt, completion_tokens: completion, total_tokens: total, ...others } = this.#native
     const isSum = total === undefined || total === (prompt as number) + (completion as number)
@@ -272,13 +276,12 @@ class UsageReader {
     this.#native = joined(this.#native, usage)
   }
 
-  /** Fills in counts that no usage object has reported. */
   #fill(counts: Counts): void {
     for (const [count, value] of Object.entries(counts)) this.#counts[count as keyof Counts] ||= value
   }
 }
 
-/** Objects other than `usage` that contain token counts: Gemini, LangChain's servers, Bedrock. */
+/** Objects other than `usage` that contain token counts, sent by Gemini, LangChain's servers and Bedrock. */
 const SIDE_FIELDS = ['usageMetadata', 'usage_metadata', 'amazon-bedrock-invocationMetrics'] as const
 
 function countsIn(usage: Json): Counts {
@@ -294,7 +297,7 @@ function countsIn(usage: Json): Counts {
   return counts
 }
 
-/** In llama.cpp the prompt count excludes cached tokens. */
+/** Reads the counts of llama.cpp, whose prompt count excludes cached tokens. */
 function timingCounts(timings: Json): Counts {
   const { prompt_n, cache_n = 0 } = timings
   const counts = countsIn(timings)

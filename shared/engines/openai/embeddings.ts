@@ -10,7 +10,6 @@ import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstrea
 import { ServiceError } from '#shared/lib/error.ts'
 import { vectorFromBase64 } from '#shared/lib/vector.ts'
 
-/** The fields of an answer that are read. Servers add many others, and some omit `index` or `usage`. */
 const Answer = z.object({
   data: z.array(
     z.object({
@@ -30,7 +29,7 @@ const Answer = z.object({
  *
  * @param model A model whose engine has type `openai`.
  * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
+ * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
  */
 export function openOpenAiEmbeddings(
   model: ModelConfig,
@@ -47,19 +46,17 @@ export function openOpenAiEmbeddings(
   })
 }
 
-/** Maximum JSON values per vector: its numbers and some additional fields. */
 const NUMBERS_MAX = 8 * 1024
 /** Maximum bytes of a number in JSON: all digits of a double, and a comma. */
 const NUMBER_BYTES_MAX = 24
-/** Maximum bytes of an answer: 2,048 vectors of 4,096 numbers in base64, or in JSON with eight characters per number. */
+/** Maximum bytes of an answer. 2,048 vectors of 4,096 numbers fit, either in base64 or in JSON with eight characters per number. */
 const WHOLE_BYTES_MAX = 64 * 1024 * 1024
 
-/** The adapter, also used for the local model server, which has this API. */
 export class OpenAiEmbeddings implements EmbeddingEngine {
   readonly #id: string
   readonly #name: string
   readonly #upstream: Upstream
-  /** Whether vectors are requested in base64, which is exact and a third as long as JSON numbers. False after a rejection. */
+  /** Whether vectors are requested in base64. Base64 is exact and a third as long as JSON numbers. False after the server has rejected base64. */
   #asksBase64 = true
 
   constructor(id: string, config: UpstreamConfig, headers: Record<string, string>, options?: UpstreamOptions) {
@@ -102,13 +99,11 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
   }
 }
 
-/** Bounds of the answer for a number of texts: vectors as JSON numbers, and about as much again for additional fields. */
 function boundsOf(texts: number): WholeBounds {
   const values = (texts + 4) * NUMBERS_MAX
   return { values, bytes: Math.min(values * NUMBER_BYTES_MAX, WHOLE_BYTES_MAX) }
 }
 
-/** Decodes whole answers; an answer with vectors is never a stream. */
 class EmbeddingsDecoder implements Decoder<Embedded> {
   readonly isDone = false
   readonly #model: string
@@ -134,13 +129,13 @@ class EmbeddingsDecoder implements Decoder<Embedded> {
   end(): void {}
 }
 
-/** Some servers support only numbers and reject base64. */
+/** Whether a server rejected base64. Some servers support only numbers. */
 function isAboutFormat(error: unknown): boolean {
   if (!(error instanceof ServiceError) || error.status !== 400) return false
   return error.param === 'encoding_format' || error.message.includes('encoding_format')
 }
 
-/** Changes the field of a context overflow from `messages`, which embeddings lack, to `input`. */
+/** Changes the field of a context overflow error from `messages`, which embeddings lack, to `input`. */
 function aboutInput(error: unknown): unknown {
   if (!(error instanceof ServiceError) || error.code !== 'context_length_exceeded' || error.param !== 'messages') {
     return error
@@ -151,17 +146,17 @@ function aboutInput(error: unknown): unknown {
 type Entry = z.infer<typeof Answer>['data'][number]
 
 /**
- * Reads the answer of a server with OpenAI's API: vectors as base64 or as numbers, in any order. Run it by `runYielding`.
+ * Reads the answer of a server with OpenAI's API. The vectors are base64 or numbers, in any order. Must be run by `runYielding`.
  *
- * @throws ServiceError `upstream_error` unless there is one vector per text. `param` is the text with the bad vector, or `input`, because
- * one text may have spoilt the whole answer.
+ * @throws ServiceError `upstream_error` unless there is one valid vector per text. `param` names the text with the invalid vector. If any text may be
+ * the cause, then `param` is `input`
  */
 function* decodeEmbeddings(
   model: string,
   body: Record<string, unknown>,
   count: number,
 ): Generator<undefined, Embedded> {
-  // Checked before any entry is parsed, because there may be a million.
+  // The count is checked before any entry is parsed, because the answer may have a million entries.
   if (Array.isArray(body.data) && body.data.length !== count) throw wrongCount(model, count)
   const { data: answer } = Answer.safeParse(body)
   if (!answer) throw unusable(model, 'sent an answer of an unknown shape')
@@ -182,7 +177,6 @@ function* decodeEmbeddings(
   }
 }
 
-/** The entries by index, else in order of arrival; undefined unless each index occurs once. */
 function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
   const entries = new Array<Entry>(count)
   for (const [place, entry] of data.entries()) {
@@ -196,12 +190,12 @@ function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
 function vectorOf(model: string, embedding: unknown, param: string): Float32Array {
   const vector = typeof embedding === 'string' ? vectorFromBase64(embedding) : vectorFromNumbers(embedding)
   if (!vector || vector.length === 0) throw unusable(model, 'gave a vector that cannot be read', param)
-  // Infinity and NaN have no JSON form and no distance to other vectors. Models in half precision overflow to them.
+  // Infinity and NaN have no JSON form, and no distance to other vectors. Models in half precision produce them by overflow.
   if (!vector.every(Number.isFinite)) throw unusable(model, 'gave a vector with numbers that are not finite', param)
   return vector
 }
 
-/** Checked without a schema, which would take longer than all other work on an answer. */
+/** Converts JSON numbers. A schema is not used, because it would take longer than all other work on an answer. */
 function vectorFromNumbers(embedding: unknown): Float32Array | undefined {
   if (!Array.isArray(embedding) || !embedding.every((number) => typeof number === 'number')) return undefined
   return Float32Array.from(embedding)

@@ -6,7 +6,7 @@ import { customInput } from '#shared/engines/adapt.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Converts a budget of reasoning tokens into an effort: the first row whose bound is not exceeded. */
+/** Efforts for a budget of reasoning tokens. The first row applies whose maximum is not exceeded. */
 const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
   [2_048, 'low'],
   [8_192, 'medium'],
@@ -14,10 +14,10 @@ const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
 ]
 
 /**
- * The body of POST /chat/completions for an upstream with OpenAI's API.
+ * Encodes the body of POST /chat/completions for an upstream with OpenAI's API.
  *
- * OpenAI's own servers and compatible ones differ in a few fields; there the base URL decides. Unknown fields of a request of the same API
- * are passed on, but never override a known field.
+ * OpenAI's own servers and compatible servers differ in a few fields, and the base URL decides which form is sent. Unknown fields of a request of the
+ * same API are passed on, but never override a known field.
  *
  * @throws ServiceError for a parameter that the API lacks
  */
@@ -26,11 +26,11 @@ export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, confi
   const isSame = request.dialect === 'openai'
   const limit = maxTokens(request, model)
   return defined({
-    // The Responses API shares some fields (adapt.ts).
+    // Unknown fields of the Responses API are sent too, because adapt.ts has left only those that chat completions also have.
     ...(request.dialect === 'anthropic' ? {} : request.extra),
     model: config.model ?? model.id,
     messages: encodeTurns(request, isOpenAi),
-    // vLLM and SGLang need these flags to continue a last assistant turn; llama.cpp and Ollama do so by default.
+    // vLLM and SGLang continue a last assistant turn only with these flags. llama.cpp and Ollama continue such a turn by default.
     ...(isPrefill(request) && !isOpenAi ? { continue_final_message: true, add_generation_prompt: false } : {}),
     [isOpenAi ? 'max_completion_tokens' : 'max_tokens']: limit,
     ...sampling(request, isOpenAi),
@@ -43,7 +43,7 @@ export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, confi
   })
 }
 
-/** The token limit of the answer: the caller's, at most the model's; undefined if neither is set. */
+/** Returns the token limit of the answer: the caller's limit, but at most the model's. Undefined if neither is set. */
 export function maxTokens(request: GenerateRequest, model: ModelConfig): number | undefined {
   const { default_output_tokens, max_output_tokens } = model.limits
   const wanted = request.max_tokens ?? default_output_tokens
@@ -72,7 +72,7 @@ function sampling(request: GenerateRequest, isOpenAi: boolean): object {
   }
 }
 
-/** Only OpenAI supports `allowed_tools`. For other servers, tools that are not allowed are left out. */
+/** Encodes the tools. Only OpenAI supports `allowed_tools`, so other servers receive only the tools that are allowed. */
 function tools(request: GenerateRequest, isOpenAi: boolean): object {
   const allowed = request.allowed_tools
   const offered = allowed && !isOpenAi ? request.tools.filter((tool) => allowed.includes(tool.name)) : request.tools
@@ -115,7 +115,7 @@ function allowedTools(request: GenerateRequest, allowed: readonly string[]): unk
   return { type: 'allowed_tools', allowed_tools: { mode: choice?.type ?? 'auto', tools } }
 }
 
-/** Usage is always requested. Other options are passed on to a server of the same API. */
+/** Usage is always requested, unless the configuration disables this. Other stream options are passed on to a server of the same API. */
 function streamOptions(request: GenerateRequest, config: UpstreamConfig): object | undefined {
   if (!request.stream) return undefined
   const options = request.dialect === 'openai' ? request.extra?.stream_options : undefined
@@ -123,10 +123,10 @@ function streamOptions(request: GenerateRequest, config: UpstreamConfig): object
   return { ...(options as object | undefined), include_usage: true }
 }
 
-/** OpenAI and many servers reject a longer end user id. */
+/** Maximum characters of an end user id. OpenAI and many other servers reject a longer id. */
 const USER_CHARS_MAX = 64
 
-/** The end user id; a long one as its SHA-256. Clients of the messages format send 164 characters. */
+/** Returns the end user id. An id that is too long is replaced with its SHA-256, because clients of the Messages API send ids of 164 characters. */
 function endUser(user: string | undefined): string | undefined {
   if (user === undefined || user.length <= USER_CHARS_MAX) return user
   return createHash('sha256').update(user).digest('hex')
@@ -139,7 +139,6 @@ function responseFormat(request: GenerateRequest): unknown {
   return { type: 'json_schema', json_schema: defined({ name, description, schema, strict }) }
 }
 
-/** The reasoning effort in OpenAI's terms; undefined for the model's default. */
 export function effort(reasoning: GenerateRequest['reasoning']): string | undefined {
   if (!reasoning) return undefined
   if (reasoning.effort !== undefined) return reasoning.effort
@@ -148,7 +147,7 @@ export function effort(reasoning: GenerateRequest['reasoning']): string | undefi
   return budget === undefined ? undefined : EFFORTS.find(([budgetMax]) => budget <= budgetMax)?.[1]
 }
 
-/** Whether the last assistant turn is the beginning of the answer; only the Messages API defines that. */
+/** Whether the last assistant turn is the beginning of the answer. Only the Messages API defines this meaning. */
 function isPrefill(request: GenerateRequest): boolean {
   return request.dialect === 'anthropic' && request.turns.at(-1)?.role === 'assistant'
 }
@@ -161,17 +160,16 @@ type ToolTurn = Extract<Turn, { role: 'tool' }>
 type ToolCallPart = Extract<Part, { type: 'tool_call' }>
 
 interface Form {
-  /** Whether the request is a chat completion: then its extra fields and native parts are passed on. */
   readonly isSame: boolean
-  /** OpenAI's own servers support the role developer, but not reasoning_content. */
+  /** Whether the upstream is OpenAI's own, which supports the role developer, but not reasoning_content. */
   readonly isOpenAi: boolean
 }
 
 /**
  * Converts turns into the messages of a chat completion.
  *
- * A tool message contains only text, so media of tool results follow in a user message. A tool error gets the prefix `Error:`. Earlier
- * reasoning becomes `reasoning_content`, which DeepSeek and other servers require with tool calls.
+ * A tool message contains only text, so media of tool results follow in a user message. A tool error gets the prefix `Error:`. Earlier reasoning
+ * becomes `reasoning_content`, which DeepSeek and other servers require in messages with tool calls.
  *
  * A native part with a type is a part of the content. A native part without a type contains fields of the message.
  */
@@ -206,7 +204,6 @@ function encodeTurn(turn: Turn, index: number, form: Form): object | undefined {
   return { role: 'user', content: encodeContent(turn.parts, index, form.isSame), ...name }
 }
 
-/** Content of an assistant turn; undefined if the turn only stands for the call of a deprecated function. */
 function encodeAnswer(parts: readonly Part[], { isSame, isOpenAi }: Form): object | undefined {
   const all = parts.filter((part) => part.type === 'tool_call')
   const calls = isSame ? all.filter(({ extra }) => extra?.[IMPLIED_CALL] !== true) : all
@@ -257,7 +254,7 @@ function toolMedia(turn: ToolTurn, index: number): object[] {
   ]
 }
 
-/** User content: a plain string if possible, because every server supports that. */
+/** Encodes user content. A single text becomes a plain string, because every server supports strings. */
 function encodeContent(parts: readonly Part[], index: number, isSame: boolean): unknown {
   const [only] = parts
   if (parts.length === 0) return ''
@@ -265,7 +262,7 @@ function encodeContent(parts: readonly Part[], index: number, isSame: boolean): 
   return parts.map((part, at) => encodePart(part, `messages[${index}].content[${at}]`, isSame))
 }
 
-/** Content of roles with text only. Parts are preserved only for the API that sent them. */
+/** Encodes content of roles that permit only text. Separate parts are kept only if the request uses the same API. */
 function encodeText(parts: readonly Part[], separator: string, isSame: boolean): unknown {
   const shown = parts.filter((part) => part.type === 'text' || (part.type === 'native' && !isFields(part)))
   const texts = shown.filter((part) => part.type === 'text')
@@ -305,7 +302,6 @@ function encodePart(part: Part, param: string, isSame: boolean): object {
   }
 }
 
-/** Unknown fields of an object inside a part or a tool. */
 function nested(extra: Readonly<Record<string, unknown>> | undefined, name: string): object {
   const inner = extra?.[name]
   return typeof inner === 'object' && inner !== null ? inner : {}

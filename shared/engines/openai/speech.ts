@@ -7,7 +7,7 @@ import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
-/** Bytes of one piece: 64 KiB of base64. A multiple of three, so that only the last piece has padding. */
+/** Bytes of one piece, which are 64 KiB in base64. The number is a multiple of three, so that only the last piece has padding. */
 const PIECE_BYTES = 48 * 1024
 
 /**
@@ -15,7 +15,7 @@ const PIECE_BYTES = 48 * 1024
  *
  * @param model A model whose engine has type `openai`.
  * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
+ * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
  */
 export function openOpenAiSpeech(
   model: ModelConfig,
@@ -45,7 +45,6 @@ export function openOpenAiSpeech(
   }
 }
 
-/** @throws ServiceError `upstream_error` if the answer is no audio or is too long */
 async function* audioOf(model: string, exchange: Exchange): AsyncGenerator<Buffer> {
   if (/^text\/|json$/.test(exchange.mediaType)) throw answerError(model, 'sent no audio')
   let total = 0

@@ -16,13 +16,12 @@ import { openReader } from '#shared/engines/upstream/readers.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
 /**
- * Maximum bytes of an answer, in addition to texts of the request that it repeats, which may be six times as long in JSON. Parsing a larger
- * answer would block the event loop too long.
+ * Maximum bytes of an answer, not counting texts of the request that the answer repeats. Parsing a larger answer would block the event loop too long.
+ * In JSON, a repeated text may be {@link REPEATED_LONGER} times as long.
  */
 const RESULTS_BYTES_MAX = 2 * 1024 * 1024
 const REPEATED_LONGER = 6
 
-/** An endpoint whose requests and answers are whole JSON objects. */
 class WholeCalls {
   readonly name: string
   readonly #id: string
@@ -31,7 +30,7 @@ class WholeCalls {
   /**
    * @param model A model whose engine has type `openai`.
    * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
-   * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
+   * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
    */
   constructor(model: ModelConfig, env: Record<string, string | undefined>, share?: ModelPartition) {
     const { id, engine } = model
@@ -49,7 +48,7 @@ class WholeCalls {
   /**
    * Makes one call.
    *
-   * @param read Converts the answer. @throws ServiceError for an unknown shape
+   * @param read Converts the answer. Throws ServiceError for an unknown shape
    * @throws ServiceError, or the signal's reason
    */
   async call<T>(path: string, asked: object, signal: AbortSignal, read: (body: unknown) => T): Promise<T> {
@@ -75,7 +74,10 @@ class WholeCalls {
   }
 }
 
-/** Number of `results` in an answer, checked before any is parsed, because there may be a million. NaN if there is no list. */
+/**
+ * Returns the number of `results` in an answer, or NaN if there is no list. The number is checked before any result is parsed, because there may be a
+ * million.
+ */
 function resultsIn(body: unknown): number {
   const { results } = body as { results?: unknown }
   return Array.isArray(results) ? results.length : Number.NaN
@@ -106,7 +108,6 @@ class WholeDecoder<T> implements Decoder<T> {
   end(): void {}
 }
 
-/** The fields of an answer that are read. Servers of older models omit categories and everything about images. */
 const ModerationsAnswer = z.object({
   results: z.array(
     z.object({
@@ -124,7 +125,7 @@ type ModerationAnswer = z.infer<typeof ModerationsAnswer>['results'][number]
  *
  * @param model A model whose engine has type `openai`.
  * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
+ * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
  */
 export function openOpenAiModeration(
   model: ModelConfig,
@@ -134,7 +135,7 @@ export function openOpenAiModeration(
   const calls = new WholeCalls(model, env, share)
   return {
     async moderate(inputs, { signal }) {
-      // In the API, too, an input of several parts is the only input of its request.
+      // If an input has several parts, then it is the only input of its request, as in the API.
       const [first] = inputs
       const asked = { model: calls.name, input: typeof first === 'object' ? first : inputs }
       return await calls.call('/moderations', asked, signal, (body) => resultsOf(model.id, body, inputs.length))
@@ -143,7 +144,6 @@ export function openOpenAiModeration(
   }
 }
 
-/** @throws ServiceError `upstream_error` unless there is one result per input */
 function resultsOf(model: string, body: unknown, count: number): ModerationResult[] {
   if (resultsIn(body) !== count) throw answerError(model, `did not return one result for each of ${count} inputs`)
   const { data: answer } = ModerationsAnswer.safeParse(body)
@@ -151,7 +151,6 @@ function resultsOf(model: string, body: unknown, count: number): ModerationResul
   return answer.results.map(resultOf)
 }
 
-/** Every category, with null if the server does not report it. */
 function resultOf({
   flagged,
   categories,
@@ -168,7 +167,7 @@ function resultOf({
 
 const Count = z.int().min(0).optional().catch(undefined)
 
-/** The fields of an answer that are read. Tokens are in `usage` (vLLM, Jina) or in `meta` (Cohere). */
+/** The fields of an answer that are read. vLLM and Jina report tokens in `usage`, and Cohere reports them in `meta`. */
 const RerankAnswer = z.object({
   results: z.array(z.object({ index: z.int().min(0), relevance_score: z.number() })),
   usage: z.object({ prompt_tokens: Count, total_tokens: Count }).nullish().catch(undefined),
@@ -179,11 +178,11 @@ const RerankAnswer = z.object({
 })
 
 /**
- * Opens a reranking engine for a server with the POST /rerank of Cohere, Jina and vLLM, which llama.cpp, LocalAI and Infinity also support.
+ * Opens a reranking engine for a server with the POST /rerank of Cohere, Jina and vLLM. llama.cpp, LocalAI and Infinity also support this API.
  *
  * @param model A model whose engine has type `openai`.
  * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Shares the servers' limits with other workers if the catalogue sets one; default: no sharing.
+ * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
  */
 export function openUpstreamRerank(
   model: ModelConfig,

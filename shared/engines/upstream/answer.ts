@@ -9,36 +9,34 @@ import { openReader } from './readers.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
 import { completeUsage } from './usage.ts'
 
-/** Maximum turns that are checked and encoded without an event-loop yield in between. */
+/** Maximum turns for which checking and encoding may happen without an event-loop yield in between. */
 const TURNS_PER_TICK_MAX = 1_000
 /**
- * Total size of events between two event-loop yields: about 512 tokens, or a thousand log probabilities. Each event counts as
- * `EVENT_SIZE` in addition to its own size.
+ * Total size of events between two event-loop yields, which is about 512 tokens or a thousand log probabilities. Each event counts as {@link
+ * EVENT_SIZE} in addition to its own size.
  */
 const SIZE_PER_YIELD = 256 * 1024
 const EVENT_SIZE = 512
 
 /**
- * Spreads the ends of this process's answers over event-loop ticks. An end costs as much as a few tokens, and tokens of other answers may
- * have arrived with it.
+ * Spreads the ends of this process's answers over event-loop ticks. An end takes as long as a few tokens, and many answers may end in the same tick.
  */
 const throttleEnd = openTickThrottle()
 
 export interface AnswerDecoder extends Decoder<GenerateEvent> {
   /** Usage as the upstream counted it. Missing counts are estimated. */
   readonly usage: Partial<Usage> | undefined
-  /** Usage in the upstream's own form, for a caller of the same dialect. */
   readonly nativeUsage?: NativeUsage | undefined
 }
 
 /**
- * Makes a call and yields the events of its answer, either a stream or one JSON object.
+ * Makes a call and yields the events of its answer, which is either a stream or one JSON object.
  *
- * Some servers answer in JSON although a stream was requested. A connection that breaks or stays open after the whole answer is no error.
+ * Some servers answer in JSON although a stream was requested. If the connection breaks or stays open after the whole answer, then this is no error.
  *
- * This is a single generator on purpose: each nested one would cost three microtasks per token.
+ * All of this happens in one generator, because each nested generator would cost three microtasks per token.
  *
- * @param open Encodes the call; runs when the first event is requested.
+ * @param open Encodes the call. Called when the first event is requested.
  * @throws ServiceError, or the signal's reason
  */
 export async function* answerEvents(
@@ -47,7 +45,7 @@ export async function* answerEvents(
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
-  // Checking the request has just blocked the event loop for as long as its encoding will.
+  // The check of the request has just blocked the event loop. Encoding blocks for about the same time, so other work runs in between.
   if (request.turns.length > TURNS_PER_TICK_MAX) await yieldToEventLoop()
   const call = await open()
   const exchange = await upstream.call(call)
@@ -62,8 +60,8 @@ export async function* answerEvents(
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
       }
-      // Text is yielded before its end is decoded. If there is no text yet, then the end comes first: should it fail, another model can
-      // still answer.
+      // Text is yielded before the end of the answer is decoded. If there is no text yet, then the end is decoded first. If the end fails before any
+      // output, then another model can still answer.
       isOver = isRead && (written === '' || out.length === 0)
       if (isOver) await endThrottled(decoder, out)
       let size = 0
@@ -91,14 +89,13 @@ function textOf(event: GenerateEvent): string {
   return 'text' in event && event.type !== 'native' ? event.text : ''
 }
 
-/** Splits texts and log probabilities that do not fit into one record. */
 function inPieces(events: readonly GenerateEvent[]): readonly GenerateEvent[] {
   if (!events.some(isTooLarge)) return events
   return events.flatMap((event) => (isTooLarge(event) ? [...splitEvent(event)] : [event]))
 }
 
 /**
- * Ids, names and signatures cannot be split, so long ones are rejected.
+ * Rejects an event that is too large for a record. Ids, names and signatures cannot be split.
  *
  * @returns Size of the event
  * @throws ServiceError `upstream_error`
@@ -116,7 +113,7 @@ function noteEnd(exchange: Exchange, isRead: boolean, isComplete: boolean): void
   else if (isComplete) exchange.expectEnd()
 }
 
-/** @throws The error of the connection, unless the whole answer arrived before it */
+/** @throws The error of the connection, unless the whole answer arrived before the error */
 async function readRest(
   reader: AnswerReader<GenerateEvent>,
   failure: unknown,
@@ -127,7 +124,6 @@ async function readRest(
   return true
 }
 
-/** @throws ServiceError if the answer is not complete */
 async function endThrottled(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
   const place = throttleEnd()
   if (place) await place

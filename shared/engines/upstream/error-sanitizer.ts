@@ -1,21 +1,18 @@
 /*
- * Sanitises an upstream's error messages for callers. Messages may quote what only operators may see: our key, the server's address, its
- * internals. Callers need one line about their request.
+ * Sanitises an upstream's error messages for callers. A message may quote what only operators may see: our key, the server's address, its internals.
+ * A caller needs only one line about its request.
  */
 import type { UpstreamConfig } from '#schemas/models.ts'
 import { addressesOf } from './servers.ts'
 
-/** Reduces a message to one short line without keys and addresses. */
 export type ErrorSanitizer = (text: string) => string
 
-/** Maximum characters of a sanitised message. */
 const MESSAGE_CHARS_MAX = 500
-/** Maximum characters of a message that are read. */
+/** Maximum characters of an upstream's message that are examined. */
 const READ_CHARS_MAX = 8_000
-/** Minimum length of a header value that is removed. A shorter one may be an ordinary word. */
+/** Minimum length of a header value that is removed from messages. A shorter value may be an ordinary word. */
 const SECRET_CHARS_MIN = 6
 
-/** Headers whose values are not secret. */
 const PUBLIC_HEADERS = new Set([
   'content-type',
   'accept',
@@ -25,11 +22,10 @@ const PUBLIC_HEADERS = new Set([
   'anthropic-beta',
 ])
 
-/** Start of a stack trace, which Python servers append to their message. */
+/** Start of a stack trace. Python servers append stack traces to their messages. */
 const TRACE = /Traceback \(most recent call last\)|\bFile "[^"]*", line \d/
 const CREDENTIALS = /\bBearer\s+[^\s,;]{6,}|\bsk-[\w*.-]{6,}/gi
 const URLS = /\b[a-z][a-z0-9+.-]*:\/\/[^\s"'<>]+/gi
-/** IPv4, and IPv6 in brackets, with or without a port. */
 const IPS = /(?:\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-f.]*:[0-9a-f.]*:[0-9a-f:.]*\])(?::\d+)?/gi
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
 const BLANK = /[\s\u0000-\u001f\u007f-\u009f]+/g
@@ -37,9 +33,9 @@ const BLANK = /[\s\u0000-\u001f\u007f-\u009f]+/g
 /**
  * Creates the sanitiser of one upstream.
  *
- * The key, all other headers of the catalogue, and the address in any notation are removed. Other URLs and IP addresses, which may name
- * internal servers, are removed too, as are credentials of a known form and stack traces. The upstream's name of the model is replaced with
- * the name that callers know.
+ * The sanitiser removes the key, all other secret headers of the catalogue, and the server's address in any notation. Other URLs and IP addresses may
+ * name internal servers, so they are removed too. Credentials of a known form and stack traces are also removed. The upstream's name of the model is
+ * replaced with the name that callers know.
  *
  * @param headers Headers sent with every call, in lower case.
  */
@@ -67,12 +63,12 @@ export function errorSanitizerOf(
 function secretsOf(config: UpstreamConfig, headers: Readonly<Record<string, string>>): string[] {
   const users = addressesOf(config).flatMap(({ url }) => secretsIn(new URL(url)))
   const values = Object.entries(headers).flatMap(([name, value]) => (PUBLIC_HEADERS.has(name) ? [] : [value]))
-  // In `Bearer key`, the key alone is secret too.
+  // The value may be `Bearer key`, so each word of it is a secret, too.
   const parts = [...values, ...values.flatMap((value) => value.split(/\s+/)), ...users]
   return parts.filter((part) => part.length >= SECRET_CHARS_MIN).flatMap((part) => [part, encodeURIComponent(part)])
 }
 
-/** Some servers take a key in the query. */
+/** Returns the secrets in a URL. Some servers accept a key in the query. */
 function secretsIn({ username, password, searchParams }: URL): string[] {
   const values = [...searchParams].flatMap(([name, value]) => (/version$/i.test(name) ? [] : [value]))
   return [username, password, ...values]
@@ -83,15 +79,14 @@ function hostsOf(config: UpstreamConfig): string[] {
 }
 
 function namesOf({ host, hostname, port }: URL): string[] {
-  // A name without dots, such as `vllm`, is also a word; with a port it is an address.
+  // A name without dots, such as `vllm`, may also be an ordinary word in a message. Together with a port it is an address.
   const isWord = !/[.:]/.test(hostname)
   return [...(port === '' && isWord ? [] : [host]), ...(isWord ? [] : [hostname])]
 }
 
-/** Characters that must not adjoin a name. Otherwise it would be a part of another name. */
+/** Characters that must not be next to a name, because the match would then be a part of another name. */
 const WORD = '[\\w-]'
 
-/** Matches any of the texts, the longest first, unless a character of `boundary` adjoins it. */
 function anyOf(texts: readonly string[], boundary: string): RegExp {
   if (texts.length === 0) return NOTHING
   const any = texts

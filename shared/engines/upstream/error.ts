@@ -1,45 +1,42 @@
 /**
  * Translates an upstream's error for the caller.
  *
- * Three questions are decided only here. Is the caller's request, our configuration or the upstream at fault? Can a retry help? How long
- * should the caller wait before it?
+ * Three questions are decided only here. Is the caller's request, our configuration or the upstream at fault? Can a retry help? How long should the
+ * caller wait before a retry?
  *
- * The upstream's own message is sanitised (`error-sanitizer.ts`) and shown in two cases. Either it is about the caller's request (400, 413, 422), or
- * it says why the model is unavailable (503, 529), such as "Loading model". Messages are not logged, since they quote prompts and keys. The
- * log has the status, the code and the length of the body.
+ * The upstream's own message is sanitised (`error-sanitizer.ts`) and returned in two cases. Either the message is about the caller's request (400,
+ * 413, 422). Or the message states why the model is unavailable (503, 529), such as "Loading model". Messages quote prompts and keys, so they are not
+ * logged. The log has the status, the code and the length of the body.
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ErrorSanitizer } from './error-sanitizer.ts'
 
-/** Maximum Retry-After of an upstream; SDKs ignore or mishandle longer ones (docs/internals/protocol.md, Retries). */
+/** Maximum Retry-After of an upstream that is passed on. SDKs ignore or mishandle longer values (docs/internals/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
 
-/** Temporary statuses: the same request may succeed later. */
 const TEMPORARY_STATUSES = new Set([408, 409, 425, 429])
 
-/** Statuses of a server that is temporarily unavailable; 529 is Anthropic's. */
+/** Statuses of a server that is temporarily unavailable. Anthropic uses 529. */
 const UNAVAILABLE_STATUSES = new Set([503, 529])
 
-/** The only 5xx status for which a retry is pointless. */
 const NOT_IMPLEMENTED = 501
 
-/** An upstream's error code. Other texts in this field may be a message. */
+/** Matches the error code of an upstream. Some servers send a message in this field, which does not match. */
 const CODE = /^[A-Za-z][\w.-]{0,63}$/
-/** The path of a field, such as `messages[0].content`. */
 const FIELD = /^[A-Za-z_][\w.[\]-]{0,199}$/
 
-/** Errors that some servers report as a bad request although our key or our account is at fault. */
+/** Errors about our key or our account that some servers report as a bad request of the caller. */
 const KEY_FAULT = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
 const KEY_FAULT_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
 
-/** The account has no quota or credit left. A retry is pointless, although some servers report this as a rate limit. */
+/** Codes of an account without quota or credit. A retry is pointless, although some servers report this error as a rate limit. */
 const QUOTA_CODES =
   /^(insufficient_(quota|balance|credits?|funds)|billing_(error|not_active|hard_limit_reached)|account_deactivated|out_of_credits|payment_required|credit_limit_exceeded)$/i
 const QUOTA =
   /\binsufficient[ _](quota|balance|credits?|funds)\b|\bexceeded your (current|monthly) quota\b|\bcredit balance\b|\b(out of|no) credits\b|\baccount is not active\b/i
-/** Gemini reports a limit per minute as an exhausted quota. These texts show that it is temporary. */
+/** Texts of a limit that is temporary. Gemini reports a limit per minute as an exhausted quota. */
 const TEMPORARY_LIMIT = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|second|hour|day)/i
 
 const CONTEXT_FULL =
@@ -48,7 +45,7 @@ const CONTEXT_FULL =
 export interface ErrorContext {
   readonly model: string
   readonly sanitize: ErrorSanitizer
-  /** Whether we started the server ourselves. The codes of such a server are internal; callers see only those in our own table. */
+  /** Whether we started the server ourselves. Error codes of such a server are internal, so callers receive only codes of our own table. */
   readonly isOwnServer: boolean
 }
 
@@ -64,7 +61,7 @@ class UpstreamAnswer extends Error {
   }
 }
 
-/** A failed connection, reduced to its error code: the message would contain the address. */
+/** A failed connection, for the operator's log. Only the error code is recorded, because the message would contain the address. */
 class UpstreamConnection extends Error {
   readonly facts: { readonly reason: string }
 
@@ -76,11 +73,6 @@ class UpstreamConnection extends Error {
   }
 }
 
-/**
- * Converts an answer with an error status.
- *
- * @param body The answer's text, in any format.
- */
 export function statusError(
   errorContext: ErrorContext,
   status: number,
@@ -96,7 +88,7 @@ export function statusError(
   })
 }
 
-/** Converts an error object inside an answer with status 200: a frame of a stream, or a whole body. @param bytes Size of the body */
+/** Converts an error object inside an answer with status 200. The object is a frame of a stream or a whole body. @param bytes Size of the body */
 export function errorInAnswer(errorContext: ErrorContext, body: object, bytes: number): ServiceError {
   const { type, response } = body as Record<string, unknown>
   const reported = reportedErrorOf(type === RESPONSE_FAILED ? response : body)
@@ -114,21 +106,20 @@ export function connectionError(model: string, error: unknown): ServiceError {
   return new ServiceError('upstream_error', `The connection to the upstream of model '${model}' failed.`, { cause })
 }
 
-/** The error for an unreadable answer. `what` completes the sentence "The upstream … ". */
+/** Error for an answer that cannot be read. `what` completes the sentence "The upstream … ". */
 export function answerError(model: string, what: string, cause?: unknown): ServiceError {
   return new ServiceError('upstream_error', `The upstream of model '${model}' ${what}.`, { cause })
 }
 
-/** The frame by which POST /responses reports an error, in its field `response`. */
+/** Type of the frame by which POST /responses reports an error. The error is in the frame's field `response`. */
 const RESPONSE_FAILED = 'response.failed'
 
-/** True if the object of an answer or frame contains an error instead of output. */
 export function hasError(body: object): boolean {
   const { error, object, type } = body as Record<string, unknown>
   return isFilled(error) || object === 'error' || type === 'error' || type === RESPONSE_FAILED || isFailure(body)
 }
 
-/** `{code: 400, msg: "…"}` of gateways that answer everything with 200. */
+/** Whether an object is an error such as `{code: 400, msg: "…"}`. Some gateways send every answer with status 200. */
 function isFailure(body: object): boolean {
   const { code, status, status_code, message, msg, detail } = body as Record<string, unknown>
   const isBad = [code, status, status_code].some((one) => isFailureStatus(Number(one)))
@@ -139,7 +130,7 @@ function isFailureStatus(status: number): boolean {
   return Number.isInteger(status) && status >= 400 && status <= 599
 }
 
-/** False for an empty `error`, which some servers send with every chunk. */
+/** Whether an `error` has content. Some servers send an empty `error` with every chunk. */
 function isFilled(error: unknown): boolean {
   if (typeof error !== 'object' || error === null) return Boolean(error)
   return Object.values(error).some((value) => isFilled(value))
@@ -167,7 +158,6 @@ function classify(
   return new ServiceError('upstream_refused', `${upstream} refused the call${how}.`, { cause })
 }
 
-/** Whether the upstream rejects the call because our account has no quota, credit or balance left. */
 function isQuota({ message = '', type = '', code }: ReportedError): boolean {
   if (QUOTA_CODES.test(type) || QUOTA_CODES.test(String(code))) return true
   return QUOTA.test(message) && !TEMPORARY_LIMIT.test(message)
@@ -200,17 +190,16 @@ function requestError(
   })
 }
 
-/** The error code of an upstream if it may be shown; undefined if the field is empty or contains a message instead of a code. */
+/** Returns the error code of an upstream if callers may receive it. Undefined if the field is empty, or contains a message instead of a code. */
 function codeOf(code: ReportedError['code'], clean: ErrorSanitizer): string | undefined {
   return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
 }
 
-/** Whether `ERRORS` has this code with status 400. */
 function isBadRequestCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
 }
 
-/** HTTP statuses of errors that name none, by type or code in lower case. */
+/** HTTP statuses for errors that specify no status. The key is the type or code of the error, in lower case. */
 const STATUS_OF_TYPE: Record<string, number> = {
   invalid_request_error: 400,
   invalid_request: 400,
@@ -254,7 +243,7 @@ function statusOf({ code, status, type }: ReportedError): number {
   return status ?? named ?? 500
 }
 
-/** `retry-after-ms`, else `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3). */
+/** Reads the header `retry-after-ms`. Without it, `retry-after` is read, which is in seconds or an HTTP date (RFC 9110 §10.2.3). */
 function retryAfter(headers: IncomingHttpHeaders): number | undefined {
   const millis = Number.parseFloat(String(headers['retry-after-ms']))
   if (Number.isFinite(millis)) return bounded(millis)
@@ -272,16 +261,17 @@ function bounded(millis: number): number | undefined {
  * Reads error bodies of any server into one form:
  *
  * 1. OpenAI and Anthropic: `{error:{message,type,param,code}}`.
- * 2. Gemini: an array of such an object.
+ * 2. Gemini: an array with one such object.
  * 3. Ollama and TGI: `{error:"…",error_type}`.
- * 4. vLLM: without an envelope.
+ * 4. vLLM: an error without an envelope.
  * 5. FastAPI: `{detail}`.
  * 6. Mistral: the detail in `message`.
  * 7. OpenRouter: the provider's error as JSON in `metadata.raw`.
  * 8. RFC 9457: `{title,detail}`.
  * 9. An event stream with one event, and plain text.
  *
- * Servers that pass on errors of other servers nest them, as objects or as JSON text. The innermost message is about the request.
+ * Servers that pass on errors of other servers nest them, as objects or as JSON text. The innermost message is the one about the request, so it is
+ * used.
  */
 
 interface ReportedError {
@@ -295,17 +285,15 @@ interface ReportedError {
 const NO_ERROR: ReportedError = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
 
 const DEPTH_MAX = 6
-/** Maximum characters of a plain-text message; longer texts are web pages. */
+/** Maximum characters of a plain-text message. Longer texts are web pages. */
 const PLAIN_CHARS_MAX = 500
-/** Maximum characters of a JSON text inside a message that is parsed. */
+/** Maximum characters of a JSON text inside a message. A longer text is not parsed. */
 const NESTED_CHARS_MAX = 64 * 1024
 
 type Fields = Record<string, unknown>
 
-/** Fields that contain the message, by priority. */
 const MESSAGES = ['message', 'msg', 'Message', 'errorMessage', 'error_message', 'error', 'detail', 'error_description']
 const TITLES = ['reason', 'title', 'description']
-/** Fields that may contain the error of another server. */
 const NESTED = ['error', 'errors', 'detail', 'message', 'response', 'body', 'raw']
 const TYPES = ['type', 'error_type', 'status', '__type', 'object']
 const CODES = ['code', 'error_code', 'errorCode']
@@ -383,7 +371,6 @@ function parsed(text: string, start = /^\s*[{[]/): unknown {
   }
 }
 
-/** The data of an event stream: of its first event with JSON, else of its first event. */
 function eventIn(body: string): unknown {
   if (!/^(?:event|data|error|id|retry)?:/.test(body)) return undefined
   const data = [...body.matchAll(/^(?:data|error): ?(.*)$/gm)].map(([, text = '']) => text.trim())

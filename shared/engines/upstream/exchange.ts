@@ -6,27 +6,27 @@ import type { Timeouts } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { answerError, connectionError, type ErrorContext } from './error.ts'
 
-/** Maximum unread bytes of an answer before the socket is paused. */
+/** Maximum unread bytes of an answer. Above this maximum, the socket is paused. */
 const UNREAD_BYTES_MAX = 256 * 1024
 
 const NO_BYTES = Buffer.alloc(0)
 
-/** Time within which a complete answer must send its usage, filter results and end. */
+/** After a complete answer, its usage, filter results and end must arrive within this time, in milliseconds. */
 const COMPLETION_TIMEOUT_MS = 3_000
 
-/** Time within which the socket of a finished stream must end, so that it can be reused. */
+/** The socket of a finished stream can be reused only if the stream ends within this time, in milliseconds. */
 const REUSE_TIMEOUT_MS = 1_000
 
 /**
  * One request and its answer: a handler that undici calls with bytes, and a reader that pulls them.
  *
- * The exchange owns the timers and the socket of the call. Each exchange ends once: by the answer's own end, or by an error. An error
- * destroys the socket, even if the request still waited for its connection.
+ * The exchange owns the timers and the socket of the call. Each exchange ends once: by the answer's own end, or by an error. An error destroys the
+ * socket, even if the request is still waiting for its connection.
  *
  * 1. First byte: a streamed answer must begin within `first_token_ms`.
  * 2. Between bytes: maximum silence inside a stream, except while the reader is slow. Comments and pings count as bytes.
- * 3. End: maximum time from the moment at which the reader has the whole answer to its last byte. Further bytes do not extend the time.
- * 4. Total: the whole call. A whole answer has only this timer, because its first byte arrives with its last.
+ * 3. End: maximum time from the moment at which the reader has the whole answer to its last byte. Further bytes do not extend this time.
+ * 4. Total: maximum time of the whole call. A whole answer has only this timer, because its first byte arrives with its last.
  */
 export class Exchange implements Dispatcher.DispatchHandler {
   readonly errorContext: ErrorContext
@@ -46,13 +46,12 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #isFirst = true
   #isReleased = false
   #isComplete = false
-  /** First bytes whose content coding is not yet known. */
   #undecided: Buffer | undefined = NO_BYTES
   #inflater: Inflater | undefined
   #coding: string | undefined
-  /** Whether all bytes arrived; some may still be inside the inflater. */
+  /** Whether all bytes have arrived. Some of them may still be inside the decompressor. */
   #isReceived = false
-  /** Error of a connection that broke while bytes were still being decompressed. */
+  /** Error of a connection that broke while the decompressor still had bytes. */
   #broken: ServiceError | undefined
   #wake: (() => void) | undefined
 
@@ -80,7 +79,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return this.#status
   }
 
-  /** Without `content-encoding`: readers get decoded bytes. */
+  /** Headers without `content-encoding`, because readers receive decoded bytes. */
   get headers(): IncomingHttpHeaders {
     return this.#headers
   }
@@ -90,7 +89,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   /**
-   * Waits for bytes or the end of the answer; one reader at a time.
+   * Waits for bytes or for the end of the answer. Only one reader may wait at a time.
    *
    * @throws ServiceError, or the signal's reason
    */
@@ -99,7 +98,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (failure !== undefined) throw failure
   }
 
-  /** Like {@link waitForBytes}, but returns the error. */
+  /** Waits like {@link waitForBytes}, but returns the error instead of throwing it. */
   waitForChange(): Promise<unknown> {
     return new Promise((resolve) => {
       this.#wake = () => resolve(this.#chunks.length === 0 ? this.#failure : undefined)
@@ -107,7 +106,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     })
   }
 
-  /** All bytes since the last call. An empty result after {@link waitForBytes} means that the answer has ended normally. */
+  /** Returns all bytes that arrived since the last call. If the result is empty after {@link waitForBytes}, then the answer has ended normally. */
   take(): Buffer[] {
     const chunks = this.#chunks
     this.#chunks = []
@@ -117,7 +116,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return chunks
   }
 
-  /** The rest of the answer as text. Bytes beyond `bytesMax` are dropped, and the socket is destroyed. */
+  /** Returns the rest of the answer as text. Bytes beyond `bytesMax` are dropped, and the socket is then destroyed. */
   async text(bytesMax: number): Promise<string> {
     const parts: Buffer[] = []
     let bytes = 0
@@ -132,7 +131,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return Buffer.concat(parts).subarray(0, bytesMax).toString('utf8')
   }
 
-  /** Called when the reader has the whole answer: its end must arrive within {@link COMPLETION_TIMEOUT_MS}. */
+  /** Must be called when the reader has the whole answer. The end must then arrive within {@link COMPLETION_TIMEOUT_MS}. */
   expectEnd(): void {
     if (this.#state !== 'open' || this.#isReleased || this.#isComplete) return
     this.#isComplete = true
@@ -140,7 +139,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.#onSilence('after its answer', COMPLETION_TIMEOUT_MS), COMPLETION_TIMEOUT_MS)
   }
 
-  /** Ends reading. The rest of a complete answer is dropped; the socket of an incomplete one is destroyed. */
+  /** Ends reading. If the answer is complete, then the rest of its bytes is dropped. Otherwise the socket is destroyed. */
   release(isComplete: boolean): void {
     if (this.#state !== 'open') return
     if (!isComplete) return this.fail(new Error('the reader stopped before the end'))
@@ -153,7 +152,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.fail(new Error('the answer did not end in time')), REUSE_TIMEOUT_MS)
   }
 
-  /** Ends the call with an error. The reader receives `reason` and no more bytes; the socket is destroyed. */
+  /** Ends the call with an error. The reader receives `reason` and no more bytes, and the socket is destroyed. */
   fail(reason: unknown): void {
     if (this.#state !== 'open') return
     this.#chunks = []
@@ -162,7 +161,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
     this.#controller = controller
-    // The call ended before its connection was established.
     if (this.#state === 'failed') controller.abort(new Error('aborted'))
   }
 
@@ -189,12 +187,11 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#finish(undefined)
   }
 
-  /** Bytes from before the error are still read, since they may be the whole answer. */
+  /** Ends the answer with an error. Bytes that arrived before the error can still be read, because they may be the whole answer. */
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
     if (this.#state === 'open') this.#finish(connectionError(this.errorContext.model, error))
   }
 
-  /** The bytes that can be read; none until their coding is known. */
   #decide(chunk: Buffer, isAll: boolean): Buffer {
     if (!this.#undecided) return chunk
     const bytes = this.#undecided.length === 0 ? chunk : Buffer.concat([this.#undecided, chunk])
@@ -219,7 +216,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
     })
   }
 
-  /** Returns false to pause the input. */
   #push(bytes: Buffer): boolean {
     if (this.#isReleased || this.#state !== 'open') return true
     this.#chunks.push(bytes)
@@ -234,7 +230,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#controller.resume()
   }
 
-  /** Called after the last byte. @param broken Error of the connection, if it failed */
   #finish(broken: ServiceError | undefined): void {
     this.#broken = broken
     this.#isReceived = true
@@ -268,7 +263,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.#onSilence('inside its answer', between_tokens_ms), between_tokens_ms)
   }
 
-  /** If bytes are unread, then the reader is slow and the upstream is not silent. */
+  /** Called after a silence. If bytes are unread, then the reader is slow, and the upstream is not at fault. */
   #onSilence(where: string, ms: number): void {
     if (this.#chunks.length > 0) this.#idle?.refresh()
     else this.#timeOut(`was silent for ${ms} ms ${where}`)
@@ -295,34 +290,31 @@ export class Exchange implements Dispatcher.DispatchHandler {
 }
 
 /**
- * Content codings of answers. Calls request `identity`. Some proxies compress nevertheless, name a coding that they did not apply, or apply
- * one without naming it.
+ * Content codings of answers. Calls request `identity`. Some proxies compress nevertheless, name a coding that they did not apply, or apply a coding
+ * without naming it.
  *
  * The first bytes therefore decide. The header decides only for codings without a signature (br, raw deflate).
  */
 
-/** Maximum bytes that {@link findCoding} examines. */
 const SAMPLE_BYTES = 16
-/** Maximum decompressed bytes of one answer: far more than readers accept, and a bound for a stream of endless comments. */
+/** Maximum decompressed bytes of one answer. Readers accept far less. The maximum ends a stream of endless comments. */
 const INFLATED_BYTES_MAX = 256 * 1024 * 1024
-/** Maximum size of one decompressed chunk. */
 const PIECE_BYTES = 64 * 1024
-/** 8 MiB, the largest window of the zstd content coding (RFC 9659). By default the library allocates up to 128 MiB. */
+/** The largest window of the zstd content coding is 8 MiB (RFC 9659). Without this option, the library allocates up to 128 MiB. */
 const ZSTD_WINDOW_LOG_MAX = 23
 
-/** Node.js before 22.15 has no zstd. */
+/** Undefined in Node.js before 22.15, which has no zstd. */
 const { createZstdDecompress } = zlib as Partial<typeof zlib>
 
 const GZIP = Buffer.of(0x1f, 0x8b)
 const ZSTD = Buffer.of(0x28, 0xb5, 0x2f, 0xfd)
-/** Matches the start of an answer or error in plain text. Sixteen compressed bytes are never all printable. */
+/** Matches the start of an answer or error in plain text. Sixteen compressed bytes are practically never all printable. */
 const TEXT = /^(?:\xef\xbb\xbf)?[\t\n\r\x20-\x7e]+$/
 
-/** Opens a decompressor; undefined if the bytes are not compressed. */
 type Coding = (() => Transform) | undefined
 
 /**
- * Detects the coding of an answer.
+ * Detects the content coding of an answer.
  *
  * @param named Value of `content-encoding`.
  * @param first The first bytes of the answer.
@@ -347,7 +339,7 @@ function startsWith(bytes: Buffer, mark: Buffer): boolean {
   return bytes.subarray(0, mark.length).equals(mark)
 }
 
-/** The header of RFC 1950; some servers send `deflate` without it. */
+/** Whether the bytes begin with a zlib header (RFC 1950). Some servers send `deflate` without this header. */
 function isZlib(bytes: Buffer): boolean {
   const [first = 0, second = 0] = bytes
   return (first & 0x0f) === 8 && (first * 256 + second) % 31 === 0
@@ -362,8 +354,8 @@ class Inflater {
   readonly #stream: Transform
 
   /**
-   * @param on.data Returns false to pause the output until {@link resume}.
-   * @param on.end Called once, after all data; with an error if the bytes are truncated or corrupt.
+   * @param on.data Receives decompressed bytes. Returns false to pause the output until {@link resume}.
+   * @param on.end Called once, after all data. The argument is an error if the bytes are truncated or corrupt.
    */
   constructor(open: () => Transform, on: { data(bytes: Buffer): boolean; drain(): void; end(error?: Error): void }) {
     const stream = open()
@@ -379,7 +371,6 @@ class Inflater {
     this.#stream = stream
   }
 
-  /** Returns false if the input should pause until `drain`. */
   write(bytes: Buffer): boolean {
     return this.#stream.write(bytes)
   }

@@ -6,25 +6,24 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { answerError, type ErrorContext, errorInAnswer, hasError } from './error.ts'
 
-/** Serialises the body of a call; a large one with event-loop yields. */
 export function bodyOf(value: object): string | Promise<Buffer> {
   return isSmall(value) ? JSON.stringify(value) : runYielding(jsonBytesIn(value))
 }
 
-/** Bodies up to this size are parsed at once, without checks of depth and size. */
+/** Maximum bytes of a body that is parsed at once, without checks of depth and size. */
 const SMALL_BYTES = 4 * 1024
 
 /**
- * Default maximum of JSON values in an answer: the log probabilities of 3,000 tokens with twenty alternatives each. A decoder processes all
- * of them without yielding.
+ * Default maximum of JSON values in an answer. 3,000 tokens with the log probabilities of twenty alternatives each have so many values. A decoder
+ * processes all values of an answer without yielding.
  */
 const VALUES_MAX = 600_000
 
 /**
- * Parses the JSON object of an answer, or of one frame. Upstreams are not trusted: a large object is parsed with event-loop yields, and one
- * that is too deep or too large is rejected. Run it by `runYielding`.
+ * Parses the JSON object of an answer, or of one frame. Upstreams are not trusted. A large object is therefore parsed with event-loop yields, and an
+ * object that is too deep or too large is rejected. Must be run by `runYielding`.
  *
- * @throws ServiceError if the text is no JSON object, or the object contains an error
+ * @throws ServiceError if the text is no JSON object, or if the object contains an error
  */
 export function* answerObject(
   errorContext: ErrorContext,
@@ -47,12 +46,11 @@ export function* answerObject(
   return objectOf(errorContext, body, json.length)
 }
 
-/** Whether a frame is parsed by {@link smallObject}: most frames are small, one per token. */
+/** Whether {@link smallObject} may parse a frame. Most frames are small, because a stream has one frame per token. */
 export function isSmallFrame(text: string): boolean {
   return text.length <= SMALL_BYTES
 }
 
-/** Like {@link answerObject}, without yields. */
 export function smallObject(errorContext: ErrorContext, text: string): Record<string, unknown> {
   let body: unknown
   try {
@@ -64,7 +62,7 @@ export function smallObject(errorContext: ErrorContext, text: string): Record<st
 }
 
 function objectOf(errorContext: ErrorContext, body: unknown, bytes: number): Record<string, unknown> {
-  // Gemini sends an error as an array of one object.
+  // Gemini sends an error as an array that contains one object.
   const object = Array.isArray(body) ? body[0] : body
   if (typeof object !== 'object' || object === null)
     throw answerError(errorContext.model, 'sent JSON that is not an object')
@@ -72,7 +70,6 @@ function objectOf(errorContext: ErrorContext, body: unknown, bytes: number): Rec
   return object as Record<string, unknown>
 }
 
-/** Whether a text is JSON. Only for short texts, which are parsed at once. */
 export function isJson(text: string): boolean {
   try {
     JSON.parse(text)
@@ -93,17 +90,17 @@ function unreadable({ model }: ErrorContext, cause?: unknown): ServiceError {
 
 export interface Decoder<Event> {
   frame(data: Record<string, unknown>, out: Event[]): void
-  /** Reads a whole answer and pushes its events to `out`. Returns a generator if the rest of the work must yield to the event loop. */
+  /** Reads a whole answer and pushes its events to `out`. If the rest of the work must yield to the event loop, then a generator is returned. */
   whole(body: Record<string, unknown>, out: Event[]): Generator<undefined, void> | undefined
-  /** Called with a frame that is not JSON. Returns true if it ends the stream normally. */
+  /** Called with a frame that is not JSON. Returns true if the frame ends the stream normally. */
   isEnd(data: string): boolean
-  /** Whether the answer is finished, so that later frames are ignored. */
+  /** Whether the answer is finished. Later frames are then ignored. */
   readonly isDone: boolean
   /**
-   * Whether the whole answer was received, even if its end marker is missing: each choice has its finish reason, or the message its stop
-   * reason. Then a connection that breaks or falls silent ends the answer normally.
+   * Whether the whole answer was received, even if its end marker is missing. Each choice then has its finish reason, or the message has its stop
+   * reason. If the connection then breaks or falls silent, the answer ends normally.
    *
-   * Absent: only the end marker ends the answer.
+   * If absent, then only the end marker ends the answer.
    */
   readonly isComplete?: boolean
   /** Pushes text that was held back, and `finish` for each choice. @throws ServiceError if the answer is not complete */
@@ -116,11 +113,10 @@ export interface AnswerReader<Event> {
    * only if the work had to yield to the event loop.
    */
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean>
-  /** Whether the whole answer was received, even if its end was not. */
+  /** Whether the whole answer was received, even if its end marker was not. */
   readonly isComplete: boolean
   /**
-   * Called if the connection broke or fell silent. Pushes the events of the remaining bytes, and returns whether the whole answer was
-   * received.
+   * Called if the connection broke or fell silent. Pushes the events of the remaining bytes, and returns whether the whole answer was received.
    *
    * @throws ServiceError if the received answer is an error
    */
@@ -128,8 +124,6 @@ export interface AnswerReader<Event> {
 }
 
 export interface WholeBounds {
-  /** Maximum bytes. Default: the bound of text answers. */
   readonly bytes?: number
-  /** Maximum JSON values. Default: the bound of text answers. */
   readonly values?: number
 }

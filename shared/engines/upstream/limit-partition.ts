@@ -1,54 +1,54 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 
-/** Cache lifetime of the list of workers. */
 const MEMBERS_TTL_MS = 100
 
 export interface Member {
   readonly boot: string
-  /** Maximum number of calls that the worker can use. */
+  /** Maximum number of calls that the worker can make at the same time. */
   readonly slots: number
 }
 
 export interface FleetView {
   readonly boot: string
-  /** Workers that serve a model and accept jobs, including this one. */
+  /** Returns the workers that serve a model and accept jobs, including this one. */
   membersOf(model: string): readonly Member[]
 }
 
-/** The concurrency limit of a server, as workers publish it. */
 export interface PublishedLimit {
   readonly model: string
   readonly server: number
-  /** Number of decreases of the limit. A limit with fewer decreases is outdated. */
+  /** Number of times that the limit was decreased. If two limits differ, then the one with fewer decreases is outdated. */
   readonly generation: number
   readonly limit: number
 }
 
-/** Shares the concurrency limits of one process's upstreams with the workers of other processes (docs/internals/design.md, Bulkheads). */
+/** Divides the concurrency limits of one process's upstreams among this and the workers of other processes (docs/internals/design.md, Bulkheads). */
 export class UpstreamFleet {
   readonly #views = new Map<PoolName, FleetView>()
   readonly #partitions = new Map<string, ModelPartition>()
 
-  /** Registers a worker of this process, so that limits of the pool's models are shared with other workers. @returns A function that unregisters it */
+  /**
+   * Registers a worker of this process, so that limits of the pool's models are divided among workers. @returns A function that unregisters the
+   * worker
+   */
   join(pool: PoolName, view: FleetView): () => void {
     this.#views.set(pool, view)
     return () => this.#views.delete(pool)
   }
 
-  /** This process's share of a model's servers. If several upstreams open it, then only the last one uses it. */
+  /** Returns this process's part of a model's limits. If several upstreams open the same model, then only the last one uses its part. */
   open({ id, pool }: { readonly id: string; readonly pool: PoolName }): ModelPartition {
     const share = new ModelPartition(id, () => this.#views.get(pool))
     this.#partitions.set(id, share)
     return share
   }
 
-  /** Limits to publish to other processes: those that were lowered at least once. */
+  /** Returns the limits to publish to other processes. A limit is published after its first decrease. */
   limitsToPublish(models: Iterable<string>): PublishedLimit[] {
     return [...models].flatMap((model) => this.#partitions.get(model)?.limitsToPublish() ?? [])
   }
 
-  /** Models of which every server keeps failing. */
   failingModels(models: Iterable<string>): string[] {
     return [...models].filter((model) => this.#partitions.get(model)?.isFailing)
   }
@@ -59,7 +59,6 @@ export class UpstreamFleet {
   }
 }
 
-/** This process's part of the limits of one model's servers. */
 export class ModelPartition {
   readonly #model: string
   readonly #view: () => FleetView | undefined
@@ -74,24 +73,24 @@ export class ModelPartition {
     this.#view = view
   }
 
-  /** @param onChange Called when there may be more permits. @param isFailing Whether every server keeps failing */
+  /**
+   * @param onChange Called when there may be more permits
+   * @param isFailing Whether every server keeps failing
+   */
   use(limits: readonly AdaptiveLimit[], onChange: () => void, isFailing = () => false): void {
     this.#limits = limits
     this.#onChange = onChange
     this.#isFailing = isFailing
   }
 
-  /** Whether every server keeps failing, so that calls are rejected for a time. */
   get isFailing(): boolean {
     return this.#isFailing()
   }
 
-  /** Number of workers that share the servers, at least one. */
   get workers(): number {
     return Math.max(1, this.#current().length)
   }
 
-  /** This process's part of a limit. The parts of all workers add up to the limit. */
   partOf(limit: number): number {
     const boot = this.#view()?.boot
     const members = this.#current()
@@ -124,7 +123,7 @@ export class ModelPartition {
 }
 
 /**
- * Divides a limit among workers, in equal parts up to the slots of each. The remainder goes to the lowest boot ids, so that all workers
+ * Divides a limit among workers, in equal parts, but at most the slots of each worker. The remainder goes to the lowest boot ids, so that all workers
  * compute the same parts. The parts add up to the limit, unless there are fewer slots.
  */
 export function partsOf(limit: number, members: readonly Member[]): ReadonlyMap<string, number> {
@@ -132,7 +131,7 @@ export function partsOf(limit: number, members: readonly Member[]): ReadonlyMap<
   let left = limit
   const bySlots = members.toSorted((a, b) => a.slots - b.slots || (a.boot < b.boot ? 1 : -1))
   for (const [index, { boot, slots }] of bySlots.entries()) {
-    // Sorted by slots; among equals, the workers without a part of the remainder come first.
+    // Workers are sorted by slots. If slots are equal, then workers without a part of the remainder come first.
     const part = Math.min(slots, Math.floor(left / (bySlots.length - index)))
     parts.set(boot, part)
     left -= part

@@ -18,27 +18,26 @@ import {
 } from './json.ts'
 
 /**
- * Readers of an answer's bytes: a stream of events (SSE), one JSON object, or one JSON object per line.
+ * Readers of an answer's bytes. The bytes are a stream of events (SSE), one JSON object, or one JSON object per line.
  *
- * The first bytes decide, because servers and proxies send wrong content types: SSE as `application/json`, or a JSON error as
- * `text/event-stream`. The content type decides only if the first bytes match neither format.
+ * The first bytes decide, because servers and proxies send wrong content types: SSE as `application/json`, or a JSON error as `text/event-stream`.
+ * The content type decides only if the first bytes match neither format.
  */
 
-/** Default maximum bytes of a whole answer: three times what can be passed on (`shared/jobs/worker/sink.ts`). */
+/** Default maximum bytes of a whole answer. A worker can pass on a third of this size (`shared/jobs/worker/sink.ts`). */
 const WHOLE_BYTES_MAX = 24 * 1024 * 1024
 
 const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
 const BLANKS = new Set([0x09, 0x0a, 0x0d, 0x20])
 const BYTE_ORDER_MARK = Buffer.of(0xef, 0xbb, 0xbf)
-/** Maximum bytes of whitespace before an answer. */
 const BLANKS_MAX = 1024 * 1024
-/** Number of bytes that show whether a text is an event stream. */
+/** Number of first bytes that suffice to recognize an event stream. */
 const FIELD_BYTES = 6
 const FIELD = /^(?:data|event|id|retry)?:/
 const LINES = /[/+-](?:x-)?(?:nd-?json|jsonl|jsonlines|json-?lines|stream\+json)$/
 
 /**
- * The reader of an answer, selected by the first bytes.
+ * Opens the reader of an answer, which is selected by the first bytes.
  *
  * @param bounds Bounds of an answer that is one JSON object, if it is no text answer.
  */
@@ -89,7 +88,6 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     return this.#reader?.cut(out) ?? false
   }
 
-  /** Undefined if more bytes are needed. @throws ServiceError if the format is not supported */
   #choose(first: Buffer, isAll: boolean): AnswerReader<Event> | undefined {
     const { mediaType, errorContext } = this.#exchange
     const isStream = mediaType === 'text/event-stream'
@@ -103,7 +101,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     if (isStream || FIELD.test(text)) return this.#frames()
     if (first.length < FIELD_BYTES && !isAll) return undefined
     if (isJson) return this.#whole()
-    // The header may contain anything, so only a usual type is shown.
+    // The header may contain any text, so an error message repeats it only if it is a usual type.
     const named = /^(text|application)\/[a-z0-9.+-]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
     throw answerError(errorContext.model, `answered with ${named}`)
   }
@@ -134,7 +132,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
   #size = 0
   #isClosed = false
 
-  /** @param isMeasured Whether the length is known, so that the answer certainly ends. */
+  /** @param isMeasured Whether the answer has a known length, so that its end is certain. */
   constructor(errorContext: ErrorContext, decoder: Decoder<Event>, bounds: WholeBounds, isMeasured: boolean) {
     this.#errorContext = errorContext
     this.#decoder = decoder
@@ -183,7 +181,6 @@ class WholeReader<Event> implements AnswerReader<Event> {
     return true
   }
 
-  /** Reads JSON lines, and JSON before the first event of a stream. */
   *#lines(json: Buffer, out: Event[]): Generator<undefined, true> {
     const frames = new FrameReader(this.#errorContext, this.#decoder)
     for (let at = 0; at < json.length; at += BARE_LINE_CHARS_MAX)
@@ -192,7 +189,6 @@ class WholeReader<Event> implements AnswerReader<Event> {
   }
 }
 
-/** Empty if the line is longer than {@link BARE_LINE_CHARS_MAX}. */
 function firstLineOf(json: Buffer): string {
   const end = json.indexOf('\n')
   return end > 0 && end <= BARE_LINE_CHARS_MAX ? json.toString('utf8', 0, end) : ''
@@ -202,7 +198,7 @@ function firstLineOf(json: Buffer): string {
 class JsonEnd {
   #depth = 0
   #isInString = false
-  /** Number of bytes at the start of the next piece that are escaped. */
+  /** Number of bytes to skip at the start of the next piece, because a backslash at the end of the previous piece escapes them. */
   #skipped = 0
 
   push(bytes: Buffer): boolean {
@@ -226,9 +222,8 @@ class JsonEnd {
 }
 
 const FRAME_CHARS_MAX = 8 * 1024 * 1024
-/** Maximum bytes that are read without event-loop yields. */
 const SMALL_READ_BYTES = 4 * 1024
-/** Maximum characters of a line of JSON among the events of a stream. */
+/** Maximum characters of a line of JSON that is not inside an event of a stream. */
 const BARE_LINE_CHARS_MAX = 64 * 1024
 /** Empty frames, which some servers send to keep the connection open. */
 const KEEPALIVE_FRAMES = new Set(['', 'null', '""', '[]', '{}'])
@@ -236,7 +231,7 @@ const KEEPALIVE_FRAMES = new Set(['', 'null', '""', '[]', '{}'])
 interface Frame {
   readonly event: string | undefined
   readonly data: string
-  /** Whether the stream ended within the frame, so that its text may be truncated. */
+  /** Whether the stream ended within the frame. The text may then be truncated. */
   readonly isLast: boolean
 }
 
@@ -246,9 +241,9 @@ class FrameReader<Event> implements AnswerReader<Event> {
   readonly #bytes = new StringDecoder('utf8')
   readonly #parser: EventSourceParser
   readonly #frames: Frame[] = []
-  /** JSON without `data:`, received so far: an error that ends a stream, or a line of JSON lines. */
+  /** Received text of a JSON object without `data:`. Such an object is an error that ends a stream, or one of the JSON lines. */
   #bare = ''
-  /** Start of an incomplete line of JSON without `data:`. */
+  /** Start of a line of JSON without `data:`, buffered until the line is complete. */
   #tail = ''
   #isInLine = false
   #isEnding = false
@@ -264,7 +259,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
       },
       onError: (error) => {
         if (error.type === 'max-buffer-size-exceeded') throw this.#tooLong(error)
-        // llama.cpp: `error: {…}`.
+        // llama.cpp sends an error as the field `error: {…}` of the stream.
         if (error.field === 'error' && error.value)
           this.#frames.push({ event: 'error', data: error.value, isLast: false })
         else this.#bareLine(error.line ?? '')
@@ -280,7 +275,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
     const [chunk] = chunks
     if (!chunk) return runNowOrYielding(this.endYielding(out))
     if (chunks.length > 1 || chunk.length > SMALL_READ_BYTES) return runNowOrYielding(this.readYielding(chunks, out))
-    // Most reads are one small frame, which needs no generator.
+    // Most reads are one small frame, which is decoded here without a generator.
     this.#feed(this.#bytes.write(chunk))
     const [frame] = this.#frames
     if (!frame || this.#decoder.isDone) return this.#decoder.isDone
@@ -304,7 +299,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
     return this.#decoder.isDone
   }
 
-  /** A last frame counts even without the blank line after it. */
+  /** Ends the stream. A last frame counts even if the blank line after it is missing. */
   *endYielding(out: Event[]): Generator<undefined, true> {
     this.#isEnding = true
     this.#parser.feed(`${this.#tail}${this.#bytes.end()}\n\n`)
@@ -313,8 +308,8 @@ class FrameReader<Event> implements AnswerReader<Event> {
   }
 
   /**
-   * The parser drops a line that is no SSE field as soon as it sees the start. Lines of JSON are therefore held back until they are
-   * complete.
+   * Feeds text to the parser. The parser drops a line that is no SSE field when it receives the start of the line. Lines of JSON are therefore
+   * buffered until they are complete.
    */
   #feed(text: string): void {
     const all = this.#tail + text
@@ -334,7 +329,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
     if (this.#bare === '' && !/^[{[]/.test(line)) return
     this.#bare += `${line}\n`
     if (this.#bare.length > BARE_LINE_CHARS_MAX) throw this.#tooLong()
-    // One parse attempt per object. Otherwise a stream of closing brackets would be parsed once per line.
+    // Each object is parsed once, at its probable end. Otherwise a stream of closing brackets would be parsed once per line.
     const isOne = this.#bare.length === line.length + 1 && /[}\]]\s*$/.test(line)
     if (!isOne && !/^[}\]]/.test(line)) return
     if (isJson(this.#bare)) this.#frames.push({ event: undefined, data: this.#bare, isLast: false })
@@ -382,7 +377,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
   #onUndecoded(error: unknown, { event, data, isLast }: Frame): void {
     if (!isUnreadable(error)) throw error
     if (event === 'error') throw errorInAnswer(this.#errorContext, { message: data.trim() }, data.length)
-    // The frame is truncated, or follows the whole answer. The earlier frames decide whether the answer is complete.
+    // The frame is truncated, or follows the whole answer. The earlier frames determine whether the answer is complete.
     if (!isLast && !this.#decoder.isComplete) throw error
   }
 
@@ -396,7 +391,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
   }
 }
 
-/** Runs a decoder, which does not validate shapes. Any exception is therefore the upstream's fault. */
+/** Runs a decoder. A decoder does not validate shapes, so any exception is treated as the upstream's fault. */
 function decodeOrFail<T>(model: string, decode: () => T): T {
   try {
     return decode()

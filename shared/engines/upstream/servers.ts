@@ -4,18 +4,15 @@ import type { UpstreamConfig } from '#schemas/models.ts'
 import type { AdaptiveLimit, Permit } from '#shared/capacity/adaptive-limit.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Maximum concurrent calls from one worker to one server. */
 export const CALLS_PER_SERVER_MAX = 512
-/** OpenAI's own servers, which support parameters that others reject. */
+/** Hosts of OpenAI's own servers, which support parameters that other servers reject. */
 const OPENAI = /(^|\.)(openai\.com|openai\.azure\.com)$/
 
-/** The address of a server, with its weight relative to the other servers of the model. */
 export interface ServerAddress {
   readonly url: string
   readonly weight: number
 }
 
-/** The servers of a model, at least one. */
 export function addressesOf({ base_url, base_urls = [] }: UpstreamConfig): ServerAddress[] {
   const listed = base_urls.map((entry) => (typeof entry === 'string' ? { url: entry, weight: 1 } : entry))
   return base_url === undefined ? listed : [{ url: base_url, weight: 1 }, ...listed]
@@ -27,20 +24,19 @@ export interface Server {
   readonly limit: AdaptiveLimit
 }
 
-/** A permit on a server; return it with {@link Servers.leave}, once. */
+/** A permit on a server. The holder must return it with {@link Servers.leave}, once. */
 export interface AcquiredPermit<Own extends Server> {
   readonly server: Own
   readonly permit: Permit
 }
 
 interface QueuedCall {
-  /** Takes a permit if one is free. */
   tryEnter(): boolean
 }
 
 /**
- * The servers of one model. Each call goes to the working server with the lowest load relative to its weight. Calls without a permit wait
- * in a queue, which is bounded by the worker's slots, one job each.
+ * The servers of one model. Each call goes to the working server with the lowest load relative to its weight. Calls without a permit wait in a queue.
+ * Each waiting call belongs to a job, so the worker's slots bound the queue.
  */
 export class Servers<Own extends Server> {
   readonly all: readonly Own[]
@@ -56,9 +52,9 @@ export class Servers<Own extends Server> {
   }
 
   /**
-   * Takes a permit, waiting until one is free.
+   * Takes a permit. If none is free, then the call waits.
    *
-   * @param tried Servers to exclude; not all of them.
+   * @param tried Servers to exclude. Must not contain all servers.
    * @throws The signal's reason
    */
   async acquire(signal: AbortSignal, isTimed: boolean, tried: ReadonlySet<Own>): Promise<AcquiredPermit<Own>> {
@@ -79,29 +75,26 @@ export class Servers<Own extends Server> {
     }
     signal.addEventListener('abort', release, { once: true })
     this.#waiting.add(waiting)
-    // Earlier calls in the queue may wait for another server, so a permit may be free for this one.
+    // Earlier calls in the queue may wait for another server, so a permit may be free for this call.
     this.admitWaiting()
     return await promise.finally(() => signal.removeEventListener('abort', release))
   }
 
-  /** Returns a permit, for the call that has waited longest. */
   leave({ server, permit }: AcquiredPermit<Own>): void {
     server.limit.end(permit)
     this.admitWaiting()
   }
 
-  /** Called when there may be more permits than before. */
   admitWaiting(): void {
     for (const waiting of this.#waiting) if (waiting.tryEnter()) this.#waiting.delete(waiting)
   }
 
-  /** If no server works, then any server is chosen, and its error is returned. */
+  /** Selects a server for a call. If no server works, then any server is selected, so that the caller gets the error of that server. */
   #choose(tried: ReadonlySet<Own>): Own | undefined {
     const untried = this.all.filter((server) => !tried.has(server))
     const working = untried.filter(({ breaker, limit }) => !breaker.isOpen && limit.pausedMs === 0)
     const free = (working.length > 0 ? working : untried).filter(({ limit }) => limit.hasFreePermit)
     if (free.length < 2) return free[0]
-    // Round robin among equally loaded servers.
     this.#next = (this.#next + 1) % free.length
     const turned = [...free.slice(this.#next), ...free.slice(0, this.#next)]
     return turned.reduce((best, server) => (loadOf(server) < loadOf(best) ? server : best))
@@ -112,7 +105,6 @@ function loadOf({ limit, weight }: Server): number {
   return (limit.inFlight + 1) / weight
 }
 
-/** Whether a model's servers are OpenAI's own. */
 export function isOpenAiServer(config: UpstreamConfig): boolean {
   let isOwn = ownServers.get(config)
   if (isOwn === undefined) {
@@ -122,15 +114,15 @@ export function isOpenAiServer(config: UpstreamConfig): boolean {
   return isOwn
 }
 
-/** Cached results of {@link isOpenAiServer}: parsing the URL on every call would cost one hundredth of the call. */
+/** Cached results of {@link isOpenAiServer}. Parsing the URL for every call would take a hundredth of the time of the call. */
 const ownServers = new WeakMap<UpstreamConfig, boolean>()
 
 /**
- * A circuit breaker: after `failures` consecutive failed calls, calls are rejected for `resetMs`. Then one trial call decides whether the
- * circuit closes again.
+ * A circuit breaker. After `failures` consecutive failed calls, calls are rejected for `resetMs`. Then one trial call decides whether the circuit
+ * closes again.
  *
- * Each model of each upstream server has its own breaker, so that a broken model does not affect healthy ones. A call counts as failed only
- * if the upstream is at fault, and only by its result up to the first byte.
+ * Each model of each upstream server has its own breaker, so that a broken model does not affect healthy ones. A call counts as failed only if the
+ * upstream is at fault, and only by its result up to the first byte.
  */
 export class Breaker {
   readonly #model: string
@@ -158,10 +150,10 @@ export class Breaker {
   /**
    * Runs a call, unless the circuit is open.
    *
-   * @throws ServiceError `overloaded` with the time until the next trial; else the error of the call.
+   * @throws ServiceError `overloaded` with the time until the next trial, or the error of the call.
    */
   run<T>(call: () => Promise<T>): Promise<T> {
-    // During the trial call, cockatiel would let other calls wait for its result without a bound.
+    // During the trial call, cockatiel would make other calls wait for its result without a bound. Such calls are rejected here instead.
     if (this.#policy.state === CircuitState.HalfOpen) throw this.#open(this.#resetMs)
     if (this.#policy.state === CircuitState.Open && Date.now() < this.#opensAgainMs) {
       throw this.#open(this.#opensAgainMs - Date.now())
@@ -175,7 +167,7 @@ export class Breaker {
     })
   }
 
-  /** The trial call closes the circuit only by an answer. A trial that was cancelled or timed out proves nothing. */
+  /** Whether a call failed. Only an answer to the trial call closes the circuit, because a trial that was cancelled or timed out proves nothing. */
   #isFailure(error: unknown): boolean {
     const code = error instanceof ServiceError ? error.code : undefined
     if (this.#policy.state === CircuitState.HalfOpen) return code === undefined || !ANSWER_CODES.has(code)

@@ -18,62 +18,58 @@ import {
   Servers,
 } from './servers.ts'
 
-/** Default maximum of concurrent calls to one server, from all workers that share it, if the catalogue sets no `concurrency`. */
+/** Default maximum of concurrent calls to one server, from all workers that share it. Applies if the catalogue sets no `concurrency`. */
 const FLEET_IN_FLIGHT_MAX = 8_192
 
-/** Overload statuses: too many requests, unavailable, overloaded. */
 const OVERLOAD_STATUSES = new Set([429, 503, 529])
-/** Errors of a server that another server may not have. */
+/** Errors of one server that another server of the model may not have. */
 const SERVER_ERROR_CODES = new Set(['overloaded', 'upstream_error', 'upstream_timeout'])
 
-/** Maximum bytes of an error body that are read. */
 const ERROR_BODY_MAX = 64 * 1024
 
 export interface UpstreamCall {
-  /** Appended to the base URL, with a leading slash. */
+  /** Path with a leading slash, which is appended to the base URL. */
   readonly path: string
   readonly headers: Record<string, string>
   /** Headers of the caller. Headers of the service and of the catalogue override them. */
   readonly forwarded?: Readonly<Record<string, string>> | undefined
-  /** JSON text, or a stream of another type whose content type and length are among the headers. */
+  /** JSON text, or a stream of another type. For a stream, `headers` has the content type and the length. */
   readonly body: string | Buffer | Readable
-  /** Whether a streamed answer is requested, so that its first byte must arrive within `first_token_ms`. */
+  /** Whether a streamed answer is requested. The first byte must then arrive within `first_token_ms`. */
   readonly isStream: boolean
   readonly signal: AbortSignal
 }
 
-/** The destination of a call if it is not the base URL: a server that is started on first use. */
+/** The destination of calls to a server that is started on first use. Other calls go to the base URL. */
 export interface UpstreamTarget {
   readonly origin: string
   readonly dispatcher: Dispatcher
 }
 
-/** Options of upstreams that are not plain servers. */
 export interface UpstreamOptions {
-  /** Finds the server, once per call. The base URL then only provides the path. @throws ServiceError */
+  /** Finds the server, once per call. The base URL then provides only the path. @throws ServiceError */
   readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
-  /** The environment variable that should contain the key but is not set. Every call fails with its name. */
+  /** Name of the environment variable that should contain the key but is not set. Every call fails with an error that names the variable. */
   readonly missingKey?: string | undefined
-  /** Shares the limits with other workers that call the same servers. Default: no sharing. */
+  /** Divides the limits among this and other workers that call the same servers. Default: no sharing. */
   readonly share?: ModelPartition | undefined
 }
 
 interface HttpServer extends Server {
-  /** The full path of a call: with the path of the base URL before it, and the query of the base URL after it. */
+  /** Returns the full path of a call. The path of the base URL comes before the given path, and the query of the base URL after it. */
   readonly pathOf: (path: string) => string
   readonly pool: Pool
   connect(signal: AbortSignal): Promise<UpstreamTarget>
 }
 
 /**
- * HTTP to the servers of one model: keep-alive connections, an adaptive concurrency limit per server (`shared/capacity/adaptive-limit.ts`), and a circuit breaker
- * per server.
+ * HTTP to the servers of one model. Each server has keep-alive connections, an adaptive concurrency limit (`shared/capacity/adaptive-limit.ts`) and a
+ * circuit breaker.
  *
- * A worker owns the retries of its jobs. Here a call that failed before its first byte is sent to at most one other server, within a retry
- * budget.
+ * A worker owns the retries of its jobs. Here, a call that failed before its first byte is sent to at most one other server, within a retry budget.
  *
- * Redirects are not followed, since they would send the key to another host. Only HTTP/1.1 is used, so that aborting a call closes a
- * socket, which every server detects.
+ * Redirects are not followed, because they would send the key to another host. Only HTTP/1.1 is used, so that aborting a call closes a socket, which
+ * every server detects.
  */
 export class Upstream {
   readonly #model: string
@@ -85,7 +81,6 @@ export class Upstream {
   readonly #partition: ModelPartition | undefined
   readonly #budget = new RetryBudget(0.1, 10)
 
-  /** @param headers Sent with every call; the catalogue's `headers` override them. */
   constructor(
     model: Pick<ModelConfig, 'id'>,
     config: UpstreamConfig,
@@ -115,9 +110,9 @@ export class Upstream {
   }
 
   /**
-   * Sends a call and waits for the first byte of a successful answer. The caller releases the exchange.
+   * Sends a call and waits for the first byte of a successful answer. The caller must release the exchange.
    *
-   * @throws ServiceError for an error status, a connection error or a timeout; the signal's reason on abort.
+   * @throws ServiceError for an error status, a connection error or a timeout. The signal's reason, if the signal aborts
    */
   async call(call: UpstreamCall): Promise<Exchange> {
     if (this.#missingKey !== undefined) {
@@ -139,12 +134,11 @@ export class Upstream {
     }
   }
 
-  /** Closes all sockets, including those of running calls. */
   async close(): Promise<void> {
     await Promise.all(this.#servers.all.map(({ pool }) => pool.destroy()))
   }
 
-  /** Thrown if this worker has no part of the limit. Otherwise the call would wait until other workers end or the limit rises. */
+  /** Error of a worker whose part of the limit is zero. Without the error, the call would wait until other workers end or the limit rises. */
   #noPartition(): ServiceError {
     const message = `All permits of model '${this.#model}' belong to other workers; retry.`
     return new ServiceError('overloaded', message, { retryAfterMs: 100 })
@@ -174,7 +168,7 @@ export class Upstream {
     }
   }
 
-  /** A body that is a stream cannot be sent twice. */
+  /** Whether the call may be sent to another server. A body that is a stream can be sent only once. */
   #canTryOtherServer(error: unknown, { body, signal }: UpstreamCall): boolean {
     const isServers = error instanceof ServiceError && SERVER_ERROR_CODES.has(error.code)
     return (
@@ -249,7 +243,7 @@ export class Upstream {
   }
 }
 
-/** Azure requires `?api-version=2024-10-21` on every call. */
+/** Returns the function that makes full paths. Azure requires the query `?api-version=2024-10-21` on every call. */
 function pathsAt({ pathname, search }: URL): (path: string) => string {
   const base = pathname.replace(/\/+$/, '')
   const query = search.slice(1)

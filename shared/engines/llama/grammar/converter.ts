@@ -4,24 +4,23 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { GrammarOptions } from './grammar.ts'
 import type { GrammarReply, GrammarTask } from './thread.ts'
 
-/** Timeout for one schema; the first one also waits for the start of the thread. */
 const CONVERT_MS = 10_000
 const HEAP_MB = 256
-/** Maximum values and characters of a schema that is copied to the thread: more than any grammar within the limits has. */
+/** Maximum values and characters of a schema that is copied to the thread. A schema whose grammar is within the limits never has more. */
 const VALUES_MAX = 100_000
 const CHARS_MAX = 1024 * 1024
 
 /**
- * Converts schemas into grammars (`grammar.ts`) in a thread of its own, one after the other. A conversion takes up to 0.5 s if its code is
- * not compiled yet, so it would block the event loop. The thread starts with the first schema. Must be closed.
+ * Converts schemas into grammars (`grammar.ts`) in a thread, one after the other. A conversion takes up to 0.5 s if its code is not compiled yet, so
+ * it would block the event loop. The thread starts with the first schema. Must be closed.
  */
 export class GrammarConverter {
   readonly #thread = new SerialThread(async () => startThread(new URL('./thread.ts', import.meta.url), HEAP_MB))
 
   /**
-   * See `writeSchemaGrammar`.
+   * Runs {@link writeSchemaGrammar} in the thread.
    *
-   * @throws ServiceError `invalid_value`; `overloaded` once closed; the signal's reason
+   * @throws ServiceError `invalid_value`, or `overloaded` after `close`. The signal's reason, if the signal aborts
    */
   async convert(schema: Schema, param: string, options: GrammarOptions, signal: AbortSignal): Promise<string> {
     if (!isWithin(schema, { values: VALUES_MAX, chars: CHARS_MAX })) throw refused('is too large', param)

@@ -32,36 +32,36 @@ import { charactersOf, hasLanguage, lengthsOf, stringAutomaton, stringLanguage }
 import { requireSupported } from './supported.ts'
 
 /*
- * Converts JSON Schema to GBNF, the grammar notation of llama.cpp. Each schema node is one rule, so the grammar grows with the schema, and
- * recursion is a rule that refers to itself.
+ * Converts JSON Schema to GBNF, the grammar notation of llama.cpp. Each schema node becomes one rule, so the grammar grows in proportion to the
+ * schema. A recursive schema becomes a rule that refers to itself.
  */
 
-/** Maximum schema nodes of one grammar; each alternative and repeated use counts. */
+/** Maximum schema nodes of one grammar. Each alternative and each repeated use of a node counts. */
 const NODES_MAX = 2_500
-/** Maximum schemas merged into one; more count as an endless recursion. */
+/** Maximum number of schemas that are merged into one. A schema that needs more merges is treated as endlessly recursive. */
 const MERGES_MAX = 64
 const CHARACTERS_MAX = 100_000
 const ITEMS_MAX = 1_000
 const PATH_CHARS_MAX = 256
 
 export interface GrammarOptions {
-  /** True, the default: a schema with an unsupported keyword is rejected. False: the keyword is ignored. */
+  /** If true, then a schema with an unsupported keyword is rejected. If false, then the keyword is ignored. Default: true. */
   readonly isStrict?: boolean
 }
 
 /**
- * Creates a grammar of JSON texts that a schema accepts. The grammar generates only accepted texts, but not all of them. For example,
- * objects have only the named properties, in the order of the schema.
+ * Creates a grammar of JSON texts that a schema accepts. The grammar generates only accepted texts, but not all of them. For example, objects have
+ * only the named properties, in the order of the schema.
  *
- * All keywords of draft 2020-12 that {@link requireSupported} accepts are enforced. Not supported are mainly `not`, `if`, `contains`,
- * `uniqueItems` of more than one item, `dependentSchemas`, `$dynamicRef`, and `oneOf` with overlapping alternatives.
+ * All keywords of draft 2020-12 that {@link requireSupported} accepts are enforced. Not supported are mainly `not`, `if`, `contains`, `uniqueItems`
+ * of more than one item, `dependentSchemas`, `$dynamicRef`, and `oneOf` with overlapping alternatives.
  *
- * Takes up to 0.5 s at the limits, so engines convert schemas in a thread (`converter.ts`). The parser of llama.cpp blocks the event loop for
- * less than 15 ms.
+ * At the limits, this function takes up to 0.5 s, so engines convert schemas in a thread (`converter.ts`). The parser of llama.cpp then blocks the
+ * event loop for less than 15 ms.
  *
- * @param param Path of the schema in the request; errors add the path of the faulty part.
- * @throws ServiceError `invalid_value` for an unsupported keyword or too many nodes. Other reasons are over 1,000 required items, a schema
- * that accepts nothing, endless recursion, or too many alternatives at one place.
+ * @param param Path of the schema in the request. Errors append the path of the faulty part.
+ * @throws ServiceError `invalid_value` for an unsupported keyword or too many nodes. Other reasons are over 1,000 required items, a schema that
+ * accepts nothing, endless recursion, or too many alternatives at one place.
  */
 export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = true }: GrammarOptions = {}): string {
   try {
@@ -69,7 +69,7 @@ export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = t
     return new GrammarWriter(schema, isStrict).write()
   } catch (cause) {
     if (!isStrict && cause instanceof Impossible) return JSON_OBJECT_GRAMMAR
-    // A stack overflow means that the schema recurses too deep.
+    // The cause may be a stack overflow. In that case the schema is nested or recursive too deeply.
     const isProblem = cause instanceof SchemaProblem
     const problem = isProblem ? cause.message : 'is too large, or has endless recursion'
     const path = isProblem ? cause.path : ''
@@ -118,7 +118,6 @@ class GrammarWriter {
     }
   }
 
-  /** Undefined if the schema accepts no value. */
   #innerIfPossible(schema: unknown, path: string): Match | undefined {
     try {
       return this.#inner(schema, path)
@@ -242,8 +241,8 @@ class GrammarWriter {
   }
 
   /**
-   * Writes a part, and adds its path to a problem. If the grammar is not strict, then the part is written again without the unsupported
-   * keywords.
+   * Writes a part of the schema. If this fails, then the path of the part is added to the problem. If the grammar is not strict, then the part is
+   * instead written again without the unsupported keywords.
    */
   #located<T>(path: string, schema: Schema, keywords: readonly string[], write: (schema: Schema) => T): T {
     try {
@@ -260,7 +259,6 @@ class GrammarWriter {
     if (properties.length === 0) return this.#map(schema, path)
     const members: Member[] = []
     for (const { name, value: inner, isRequired } of properties) {
-      // A property without a schema counts as a node too.
       if (!isSchema(inner)) this.#nodes++
       const place = `${path}.properties.${name}`
       const value = isRequired ? this.#inner(inner, place) : this.#innerIfPossible(inner, place)
@@ -274,14 +272,14 @@ class GrammarWriter {
   #membersMatch(members: readonly Member[]): Match {
     const values = members.map((member) => member.value)
     const firsts = members.findIndex((member) => member.isRequired)
-    // An optional member costs llama.cpp as much as two alternatives.
+    // llama.cpp needs as much time for an optional member as for two alternatives.
     const ways = 2 * (firsts < 0 ? members.length : firsts) + 1
     return { ...matchOf(`"{" ${this.#members(members)} "}"`, openingOf(members), values, ways) }
   }
 
   /**
-   * Members in order, of which optional ones may be omitted. After each member a rule continues with a comma, and the first member is a
-   * choice of all that may come first. Written from the last member to the first.
+   * Writes the members of an object in order, where optional members may be omitted. After each member, a rule continues with a comma. The first
+   * member is a choice of all members that may come first. The rules are written from the last member to the first.
    */
   #members(members: readonly Member[]): string {
     let next = '""'
@@ -295,7 +293,10 @@ class GrammarWriter {
     return this.#book.add(matchOf(firsts.toReversed().join(' | '), '')).text
   }
 
-  /** An object with arbitrary properties. Since a generated key may repeat, at most one property can be required. */
+  /**
+   * Writes an object with arbitrary property names. The generated object may contain the same name several times, so at most one property can be
+   * required.
+   */
   #map(schema: Schema, path: string): Match {
     const { min, max } = countsOf(schema, 'Properties')
     if (min > max) throw new Impossible(path)
@@ -337,7 +338,6 @@ class GrammarWriter {
     return this.#book.unroll(matchOf(text, '[', [item], item.ways * more.ways), more.unrolled)
   }
 
-  /** An array whose first items have a schema each. Further items are generated only up to the required minimum. */
   #tuple(tuple: readonly unknown[], rest: unknown, min: number, path: string): Match {
     const items: Match[] = []
     for (const [index, schema] of tuple.entries()) {
@@ -371,7 +371,7 @@ class GrammarWriter {
     return this.#book.unroll(matchOf(`"\\"" ${characters.text} "\\""`, '"', [], characters.ways), characters.unrolled)
   }
 
-  /** A string of a regular language: one rule per state of its automaton, ending with the closing quote. */
+  /** Writes a string of a regular language. Each state of the automaton becomes one rule, and the text ends with the closing quote. */
   #text(schema: Schema, path: string): Match {
     const { min, max } = lengthsOf(schema)
     const key = `${stringLanguage(this.#languages, schema).id},${min},${max}`

@@ -14,7 +14,10 @@ import type { Member } from './numbers.ts'
 import { patternLanguage } from './pattern.ts'
 import { hasLanguage, lengthsOf, stringLanguage } from './strings.ts'
 
-/** Keywords that concern values of one type. A schema without a type gets the first type that one of its keywords concerns. */
+/**
+ * Keywords that apply only to values of one type, per type. If a schema specifies no type, then the first type in this list with one of the schema's
+ * keywords is assumed.
+ */
 export const TYPE_KEYWORDS: readonly (readonly [string, readonly string[]])[] = [
   [
     'object',
@@ -33,13 +36,11 @@ const ASSERTIONS: ReadonlySet<string> = new Set([
   ...['type', 'const', 'enum', 'anyOf', 'oneOf', 'allOf', '$ref'],
 ])
 
-/** Whether a schema accepts every value, because its keywords are only annotations. */
 export function isPlain(schema: Schema): boolean {
   return Object.keys(schema).every((key) => !ASSERTIONS.has(key))
 }
 
 export const NAMES = ['patternProperties', 'propertyNames']
-/** Keywords that concern the number of properties; {@link withinCounts} enforces them. */
 export const COUNTS = ['minProperties', 'maxProperties', 'dependentRequired']
 
 export function countsOf(schema: Schema, of: 'Items' | 'Properties'): { min: number; max: number } {
@@ -47,7 +48,7 @@ export function countsOf(schema: Schema, of: 'Items' | 'Properties'): { min: num
   return { min, max: Math.floor(numberOf(schema, `max${of}`) ?? Number.POSITIVE_INFINITY) }
 }
 
-/** The schemas of the first items, and the schema of all others. Draft 7 has a list in `items`. */
+/** Returns the schemas of the first items, and the schema of all other items. In draft 7, `items` may be the list of the first items. */
 export function itemsOf(schema: Schema): { tuple: readonly unknown[]; rest: unknown } {
   if (Array.isArray(schema.items)) return { tuple: schema.items, rest: schema.additionalItems }
   return { tuple: listOf(schema, 'prefixItems'), rest: schema.items ?? schema.unevaluatedItems }
@@ -59,11 +60,10 @@ interface Property {
   readonly isRequired: boolean
 }
 
-/** The named properties of an object, in order, each with the schemas of all keywords that concern it. */
 export function namedProperties(languages: Languages, schema: Schema): Property[] {
   const required = requiredOf(schema)
   const dependents = isSchema(schema.dependentRequired) ? schema.dependentRequired : {}
-  // Iterating over a set includes elements that are added meanwhile.
+  // The loop also visits names that its body adds to the set.
   for (const name of required) {
     if (Object.hasOwn(dependents, name)) for (const other of listOf(dependents, name)) required.add(String(other))
   }
@@ -87,9 +87,9 @@ function valueSchema(languages: Languages, schema: Schema, name: string): unknow
 }
 
 /**
- * The members to write. Optional members become required or are omitted, so that the schema's limits on the number of properties hold.
+ * Returns the members to write. Optional members become required or are omitted, so that the object always has a permitted number of properties.
  *
- * @throws SchemaProblem if there are too few, or if an optional member requires other optional ones
+ * @throws SchemaProblem if there are too few members, or if an optional member requires other optional members
  */
 export function withinCounts(schema: Schema, members: readonly Member[], path: string): Member[] {
   const { min, max } = countsOf(schema, 'Properties')
@@ -115,14 +115,13 @@ export function tooFew(path: string): SchemaProblem {
   return new SchemaProblem('requires more properties than it names', `${path}.minProperties`)
 }
 
-/** The schemas of keys and values of an object without named properties; undefined: none, or any. */
 export function freeProperties(schema: Schema, path: string): { keys: unknown; value: unknown } {
   const { propertyNames: keys = true } = schema
   const patterns = Object.entries(isSchema(schema.patternProperties) ? schema.patternProperties : {})
   if (patterns.length > 1) throw new SchemaProblem('has more than one pattern', `${path}.patternProperties`)
   const [pattern] = patterns
   if (pattern) return { keys: { allOf: [keys, { pattern: pattern[0] }] }, value: pattern[1] }
-  // An empty list of properties means `{}`, unless other properties have a schema.
+  // If a schema has an empty list of properties, then only `{}` is generated, unless other properties have a schema.
   const value = schema.additionalProperties ?? schema.unevaluatedProperties ?? !isSchema(schema.properties)
   return { keys, value }
 }
@@ -130,7 +129,7 @@ export function freeProperties(schema: Schema, path: string): { keys: unknown; v
 /**
  * Whether a schema of one type accepts a listed value.
  *
- * @throws SchemaProblem if keywords of objects or arrays are next to a listed object or array
+ * @throws SchemaProblem if a listed value is an object or array and the schema also has keywords of objects or arrays
  */
 export function admits(languages: Languages, schema: Schema, value: unknown): boolean {
   const values = valuesOf(schema)

@@ -1,27 +1,27 @@
 import { SchemaProblem } from './match.ts'
 
 /*
- * Regular languages by derivatives (Brzozowski 1964; Owens, Reppy and Turon 2009). The derivative of a language by a character is the set
- * of texts that may follow the character. Each derivative is one state of a deterministic automaton.
+ * Regular languages by derivatives (Brzozowski 1964; Owens, Reppy and Turon 2009). The derivative of a language by a character is the set of texts
+ * that may follow the character. Each derivative is one state of a deterministic automaton.
  *
- * Intersection and complement cost nothing extra, so several patterns, a format, lengths and lookaheads become one automaton. A grammar of
- * one automaton has a single continuation after each text, which llama.cpp needs to be fast.
+ * Derivatives support intersection and complement without extra cost. Several patterns, a format, lengths and lookaheads can therefore become one
+ * automaton. A grammar of one automaton has a single continuation after each text, which llama.cpp needs to be fast.
  *
- * Each text is enclosed in two marks, so that `^` and `$` are characters like any other. Example: the pattern `^a` is the language Σ* START
- * a Σ*.
+ * Each text is enclosed in the two marks START and END. The anchors `^` and `$` are then characters like any other. Example: the pattern `^a` is the
+ * language Σ* START a Σ*.
  */
 
 export const START = 0x11_0000
 export const END = 0x11_0001
 
-/** Maximum derivatives and states computed for one grammar: about 60 ms. */
+/** Maximum number of derivatives and states that are computed for one grammar. Computing them takes about 60 ms. */
 const STEPS_MAX = 22_000
 const LANGUAGES_MAX = 20_000
-/** Characters of a text that count as one step. */
+/** Reading this many characters of a text counts as one step. */
 const READ_CHARS = 32
 export const STATES_MAX = 2_000
 
-/** A language. Equal languages are the same object. */
+/** A language. Equal languages are represented by the same object. */
 export interface Language {
   readonly id: number
   readonly isNullable: boolean
@@ -34,7 +34,6 @@ export interface Language {
     | { readonly kind: 'not'; readonly of: Language }
 }
 
-/** A state of an automaton, with the target index of each set of characters. */
 export interface State {
   readonly isAccepting: boolean
   readonly edges: readonly { readonly set: Ranges; readonly to: number }[]
@@ -44,7 +43,6 @@ export function tooLarge(): SchemaProblem {
   return new SchemaProblem(`needs more than ${STATES_MAX} states for a text`)
 }
 
-/** Creates the languages of one grammar, and bounds the work on them. */
 export class Languages {
   readonly #known = new Map<string, Language>()
   readonly #derived = new Map<Language, Map<number, Language>>()
@@ -54,7 +52,7 @@ export class Languages {
 
   readonly none = this.chars([])
   readonly empty = this.#make('', { kind: 'empty' }, true)
-  /** The language of every text, including the marks. */
+  /** The language of all texts, including the marks. */
   readonly every = this.repeat(this.chars([[0, END]]), 0)
 
   chars(set: Ranges): Language {
@@ -108,7 +106,7 @@ export class Languages {
     return this.#derive(state, END).isNullable
   }
 
-  /** The automaton of a language; its initial state has index 0. @throws SchemaProblem if it is too large */
+  /** Returns the automaton of a language. The initial state has index 0. @throws SchemaProblem if the automaton is too large */
   automaton(language: Language): State[] {
     const known = this.#automata.get(language)
     if (known) return known
@@ -142,7 +140,6 @@ export class Languages {
     return states
   }
 
-  /** @throws SchemaProblem if the grammar has exceeded its work limit */
   spend(steps: number): void {
     this.#steps += steps
     if (this.#steps > STEPS_MAX) throw new SchemaProblem('has patterns that are too complex')
@@ -216,7 +213,7 @@ function setsOf(language: Language): Ranges[] {
   return [...all].flatMap(({ form }) => (form.kind === 'chars' ? [form.set] : []))
 }
 
-/** Partitions the code points into classes that no set distinguishes. */
+/** Divides the code points into classes, such that each set contains either all or none of a class. */
 function classesOf(sets: readonly Ranges[]): Ranges[] {
   const cuts = new Set(sets.flatMap((set) => set.flatMap(([low, high]) => [low, high + 1])))
   const sorted = [0, ...[...cuts].filter((cut) => cut > 0 && cut < START).sort((a, b) => a - b), START]
@@ -231,7 +228,7 @@ function classesOf(sets: readonly Ranges[]): Ranges[] {
   return [...classes.values()].map((pieces) => union(pieces))
 }
 
-/** A set of code points: sorted ranges that neither overlap nor touch, both ends included. */
+/** A set of code points as sorted ranges. The ranges neither overlap nor touch, and each includes both of its ends. */
 export type Ranges = readonly (readonly [number, number])[]
 
 const CODE_POINT_MAX = 0x10_ffff

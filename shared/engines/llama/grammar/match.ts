@@ -12,24 +12,27 @@ import {
 /*
  * Runtime cost of a grammar.
  *
- * llama.cpp keeps a stack for each possible continuation of the text so far, and checks each stack against each token of the vocabulary.
+ * llama.cpp maintains a stack for each possible continuation of the text so far, and checks each stack against each token of the vocabulary.
  * Alternatives with the same beginning continue in parallel.
  *
- * If two of them contain themselves, then the number of continuations doubles at each level. A few dozen tokens would then take minutes of
+ * If two such alternatives contain themselves, then the number of continuations doubles at each level. A few dozen tokens would then take minutes of
  * uninterruptible CPU time.
  *
- * Two numbers of each piece are therefore counted and bounded while the grammar is written: possible beginnings and parallel continuations.
+ * While the grammar is written, two numbers of each piece are therefore counted and bounded: its possible beginnings and its parallel continuations.
  */
 
-/** Maximum continuations at one place. 1,000 cost 20 ms to set up and 0.3 s per token; both grow with the square. */
+/**
+ * Maximum continuations at one place. At this maximum, setting up the stacks takes 20 ms, and each token takes 0.3 s. Both times grow with the
+ * square.
+ */
 const WAYS_MAX = 1_000
-/** Number of beginnings that is assumed for a rule in progress, and checked when it is complete. */
+/** Number of beginnings that is assumed for a rule that is not complete. The assumption is checked when the rule is complete. */
 const STARTS_ASSUMED = 50
 const OPENING_CHARS_MAX = 200
 
-/** The reason why a schema has no grammar. The message ends a sentence that begins with "The JSON schema". */
+/** The reason why a schema has no grammar. The message is the end of a sentence that begins with "The JSON schema". */
 export class SchemaProblem extends Error {
-  /** Path of the faulty part, such as `.properties.a`; empty: the whole schema. */
+  /** Path of the faulty part, such as `.properties.a`. Empty for the whole schema. */
   readonly path: string
 
   constructor(message: string, path = '') {
@@ -38,40 +41,33 @@ export class SchemaProblem extends Error {
   }
 }
 
-/** A schema that no value fits. Alternatives, optional properties and items with this problem are omitted. */
+/** Problem of a schema that accepts no value. Alternatives, optional properties and optional items with such a schema are omitted. */
 export class Impossible extends SchemaProblem {
   constructor(path: string) {
     super('accepts no value', path)
   }
 }
 
-/** A rule that references name. The rule is open while it is written: a reference to it is then a cycle. */
+/** A rule to which other rules can refer by name. The rule is open while it is written. A reference to an open rule is a cycle. */
 export interface Reference {
   readonly name: string
-  /** Number of rules that were open before this one. */
   readonly order: number
-  /** Number of enclosing objects and arrays. */
   readonly depth: number
   isOpen: boolean
   isAssumed: boolean
   match?: Match
 }
 
-/** A piece of a grammar, with facts about the texts that it matches. */
 export interface Match {
-  /** GBNF: the name of a rule, or a body. */
   readonly text: string
   readonly opening: string
   readonly isWhole: boolean
-  /** Number of possible beginnings. */
   readonly starts: number
-  /** Maximum parallel continuations at any place. */
   readonly ways: number
-  /** The outermost open rule to which this piece refers. */
+  /** The outermost rule to which this piece refers and which is still open. */
   readonly cycle: Reference | undefined
 }
 
-/** A piece with a known opening around inner pieces. */
 export function matchOf(text: string, opening: string, inner: readonly Match[] = [], ways = 1): Match {
   return {
     text,
@@ -83,18 +79,16 @@ export function matchOf(text: string, opening: string, inner: readonly Match[] =
   }
 }
 
-/** Matches exactly this JSON text. JSON and GBNF have the same escapes. */
+/** Makes a piece that matches exactly one JSON text. Escapes in JSON and in GBNF are the same. */
 export function literal(json: string): Match {
   const text = JSON.stringify(json)
   return { ...matchOf(text, json), isWhole: json.length <= OPENING_CHARS_MAX }
 }
 
-/** A piece that consists of `ways` alternatives. */
 export function alike(text: string, ways: number): Match {
   return { ...matchOf(text, '', [], ways), starts: ways }
 }
 
-/** A choice between pieces. @throws SchemaProblem if too many continue in parallel */
 export function choice(alternatives: readonly Match[]): Match {
   const distinct = [...new Map(alternatives.map((match) => [match.text, match])).values()]
   const [only] = distinct
@@ -110,20 +104,17 @@ export function choice(alternatives: readonly Match[]): Match {
   }
 }
 
-/** The assumptions about a rule in progress. */
 export function openMatch(reference: Reference): Match {
   reference.isAssumed = true
   return { ...alike(reference.name, STARTS_ASSUMED), ways: 1, cycle: reference }
 }
 
-/** Completes a referenced rule. @throws SchemaProblem if it has more beginnings than assumed */
 export function close(reference: Reference, match: Match): void {
   reference.isOpen = false
   reference.match = { ...match, text: reference.name }
   if (reference.isAssumed && match.starts > STARTS_ASSUMED) throw tooManyWays()
 }
 
-/** Maximum parallel continuations of alternatives with the same beginning. */
 function countSideBySide(alternatives: readonly Match[]): number {
   const sorted = alternatives.toSorted((a, b) => (a.opening < b.opening ? -1 : 1))
   const path: { opening: string; ways: number; cycles: number }[] = []
@@ -154,11 +145,11 @@ function tooManyWays(): SchemaProblem {
 }
 
 /*
- * `oneOf` requires that exactly one alternative accepts a value. The grammar generates values of any alternative, so the alternatives must
- * be disjoint.
+ * `oneOf` requires that exactly one alternative accepts a value. The grammar generates values of any alternative, so the alternatives must be
+ * disjoint.
  *
- * Two alternatives are disjoint if their types, listed values or number ranges do not overlap. Objects are also disjoint if a required
- * property has disjoint schemas, such as the tag of a union. Another case is a required property that the other alternative lacks.
+ * Two alternatives are disjoint if their types, listed values or number ranges do not overlap. Objects are also disjoint if a required property has
+ * disjoint schemas, such as the tag of a union. Finally, objects are disjoint if one alternative requires a property that the other never has.
  */
 
 const DEPTH_MAX = 8
@@ -174,7 +165,6 @@ export class Comparison {
     this.reader = reader
   }
 
-  /** @throws SchemaProblem if the alternatives need too many comparisons */
   spend(names: number): void {
     this.#left -= names
     if (this.#left < 0) throw new SchemaProblem('has too many alternatives of oneOf to compare')
@@ -210,7 +200,7 @@ export function areDisjoint(
   )
 }
 
-/** Whether an object generated for a schema never has a property that another schema requires. */
+/** Whether another schema requires a property that an object generated for the first schema never has. */
 function lacksRequired(written: Schema, other: unknown): boolean {
   const names = new Set([
     ...requiredOf(written),
@@ -222,7 +212,6 @@ function lacksRequired(written: Schema, other: unknown): boolean {
   return isObject && [...requiredOf(other)].some((name) => !names.has(name))
 }
 
-/** Whether no value is accepted by both schemas. */
 function areApart(comparison: Comparison, one: unknown, other: unknown, depth: number): boolean {
   if (one === false || other === false) return true
   if (!isSchema(one) || !isSchema(other) || depth > DEPTH_MAX) return false
@@ -261,7 +250,6 @@ function isApartAs(type: string, comparison: Comparison, one: Schema, other: Sch
   })
 }
 
-/** Whether all numbers of a schema are less than those of another. */
 function isBelow(one: Schema, other: Schema): boolean {
   const high = Math.min(numberOf(one, 'maximum') ?? Infinity, numberOf(one, 'exclusiveMaximum') ?? Infinity)
   const low = Math.max(numberOf(other, 'minimum') ?? -Infinity, numberOf(other, 'exclusiveMinimum') ?? -Infinity)
@@ -271,7 +259,6 @@ function isBelow(one: Schema, other: Schema): boolean {
   )
 }
 
-/** The types that a schema accepts; integers are numbers. */
 function typesOf(schema: Schema): string[] {
   const values = valuesOf(schema)
   const given = values ? values.map(typeOfValue) : schema.type === undefined ? TYPES : [schema.type].flat().map(String)

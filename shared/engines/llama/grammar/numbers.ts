@@ -8,7 +8,7 @@ export interface Member {
   readonly isRequired: boolean
 }
 
-/** The constant beginning of an object: its members up to the first that is optional or not constant. */
+/** Returns the constant beginning of an object. The beginning ends at the first member that is optional or not constant. */
 export function openingOf(members: readonly Member[]): string {
   let opening = '{'
   for (const { name, value, isRequired } of members) {
@@ -23,7 +23,7 @@ export const VALUE = alike('value', 8)
 export const OBJECT = matchOf('object', '{', [VALUE])
 export const STRING = matchOf('string', '"')
 
-/** A number or integer within the bounds of a schema, and a multiple of its `multipleOf`. @throws SchemaProblem, Impossible */
+/** Writes a number or integer that is within the bounds of a schema and a multiple of its `multipleOf`. @throws SchemaProblem, Impossible */
 export function numberMatch(schema: Schema, isInteger: boolean, path: string): Match {
   const bounds = boundsOf(schema)
   const steps = [schema.multipleOf].flat().filter((step) => typeof step === 'number' && step > 0) as number[]
@@ -48,26 +48,25 @@ function boundsOf(schema: Schema): Bounds {
 }
 
 /*
- * GBNF of the multiples of a number. A few multiples are listed. For a step such as 5, 25 or 1,000, which divides a power of ten, the last
- * digits are listed and those before them are free. A step such as 0.01 limits the digits after the point.
+ * GBNF of the multiples of a number. If there are only a few multiples, then they are listed. A step such as 5, 25 or 1,000 divides a power of ten.
+ * In this case the last digits are listed, and the digits before them are free. A step such as 0.01 limits the digits after the point.
  */
 
 const LISTED_MAX = 500
 const DIGITS_MAX = 9
-/** Maximum magnitude of a number with a step below 1: a double cannot represent larger ones together with their fraction. */
+/** Maximum magnitude of a number with a step below 1. A double cannot represent both a larger number and its fraction. */
 const DECIMAL_MAX = 999_999_999
 const LAST_DIGITS_MAX = 4
 
-/** Multiples of `units / scale`, where scale is a power of ten. */
 interface Step {
   readonly units: number
   readonly scale: number
 }
 
 /**
- * The multiples of all steps within bounds; undefined if there are none.
+ * Writes the multiples of all steps within bounds. Undefined if there are none.
  *
- * @throws SchemaProblem if there are too many, and digits do not distinguish them from other numbers
+ * @throws SchemaProblem if there are too many to list, and their last digits do not identify them
  */
 function multiplesOf(steps: readonly number[], bounds: Bounds, isInteger: boolean): string | undefined {
   const step = commonStep(steps, isInteger)
@@ -104,7 +103,6 @@ function commonStep(steps: readonly number[], isInteger: boolean): Step {
   throw new SchemaProblem(`has a multipleOf with more than ${DIGITS_MAX} digits`)
 }
 
-/** All multiples within bounds; undefined if there are too many. */
 function listMultiples({ units, scale }: Step, bounds: Bounds): string[] | undefined {
   const {
     minimum = -Infinity,
@@ -122,7 +120,6 @@ function listMultiples({ units, scale }: Step, bounds: Bounds): string[] | undef
   return within.map((value) => (Number.isInteger(value) ? String(value) : value.toFixed(Math.round(Math.log10(scale)))))
 }
 
-/** The multiples from low to high, both at least 0. */
 function byLastDigits(multiple: number, digits: number, low: number, high: number): string[] {
   if (low > high) return []
   const block = 10 ** digits
@@ -160,22 +157,24 @@ interface Bounds {
   readonly exclusiveMaximum?: number | undefined
 }
 
-/** Default bound of the magnitude of generated numbers, which a double represents exactly. */
+/** Default maximum of the magnitude of generated numbers. A double represents all such integers exactly. */
 const LARGEST = 999_999_999_999_999
 const DIGITS = 6
-/** Numbers of fraction digits that are tried for a range between two integers, until the range has enough numbers. */
+/**
+ * Numbers of fraction digits to try for a range that contains no integer. The first is chosen that permits at least {@link NARROW_NUMBERS_MIN}
+ * numbers.
+ */
 const NARROW_DIGITS = [1, 2, 3, 6, 9]
 const NARROW_NUMBERS_MIN = 8
 
-/** GBNF of the decimal integers within bounds; undefined if there are none. */
 export function integerRange(bounds: Bounds): string | undefined {
   const range = integersWithin(bounds)
   return range && joinRange(range.low, range.high)
 }
 
 /**
- * GBNF of decimal numbers within bounds: all integers, and fractions between two such integers. If there is no integer between the bounds,
- * then fractions have as few digits as possible. Undefined if the range contains no representable number.
+ * GBNF of decimal numbers within bounds. The numbers are all integers within the bounds, and fractions between two of these integers. If the bounds
+ * contain no integer, then fractions have as few digits as possible. Undefined if the bounds contain no number that can be written.
  *
  * @param digits Maximum digits after the point.
  */
@@ -188,7 +187,7 @@ export function floatRange(bounds: Bounds, digits = DIGITS): string | undefined 
   const parts = [joinRange(range.low, range.high)]
   // The last digit is not 0, so that no fraction equals an integer bound.
   const fraction = `"." [0-9]{0,${digits - 1}} [1-9]`
-  // "-3.5" is below -3 and "3.5" above 3: the integer part is the end nearer to zero.
+  // The integer part of a fraction is the neighbouring integer nearer to zero: -3 in "-3.5", and 3 in "3.5".
   const [above, below] = [Math.max(low, 0), Math.max(-high, 0)]
   if (above < high) parts.push(`(${digitsBetween(above, high - 1)}) ${fraction}`)
   if (below < -low) parts.push(`"-" (${digitsBetween(below, -low - 1)}) ${fraction}`)
@@ -208,7 +207,6 @@ function integersWithin(bounds: Bounds): { low: number; high: number } | undefin
   return low <= high && low >= -LARGEST && high <= LARGEST ? { low, high } : undefined
 }
 
-/** Fractions between two bounds without an integer between them, such as 0.2 and 0.8. */
 function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   const low = Math.max(bounds.minimum ?? -LARGEST, bounds.exclusiveMinimum ?? -LARGEST)
   const high = Math.min(bounds.maximum ?? LARGEST, bounds.exclusiveMaximum ?? LARGEST)
@@ -219,7 +217,7 @@ function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   for (const digits of NARROW_DIGITS.filter((each) => each <= digitsMax)) {
     const scale = 10 ** digits
     const numberOf = (fraction: number) => Number(`${whole}.${String(fraction).padStart(digits, '0')}`)
-    // The ends are omitted, since they may be excluded. Scaling rounds by less than one.
+    // The bounds themselves are omitted, because they may be excluded. The product is rounded, so the loop searches the first permitted fraction.
     let from = Math.floor((near - whole) * scale)
     while (numberOf(from) <= near) from++
     let to = Math.min(scale - 1, Math.ceil((far - whole) * scale))
@@ -238,7 +236,6 @@ function joinRange(low: number, high: number): string {
   return parts.join(' | ')
 }
 
-/** Alternatives of the digits of low..high, both at least 0, one part per length. */
 function digitsBetween(low: number, high: number): string {
   const parts: string[] = []
   for (let length = String(low).length; length <= String(high).length; length++) {
@@ -250,7 +247,6 @@ function digitsBetween(low: number, high: number): string {
   return parts.join(' | ')
 }
 
-/** Digits of from..to, which have equal lengths: by the first digit, then by the rest. */
 function sameLength(from: string, to: string): string {
   const [a = '', b = ''] = [from[0], to[0]]
   const rest = from.length - 1

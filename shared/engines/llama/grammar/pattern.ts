@@ -12,9 +12,9 @@ import {
 import { SchemaProblem } from './match.ts'
 
 /*
- * Converts regular expressions of JSON Schema (ECMA-262 with the flag u, unanchored) into languages. All regular constructs are supported,
- * including lookaheads: `(?=a)b` is the intersection of a… and b…. Not supported are backreferences, `\b`, lookbehinds, `\p{…}` and flags
- * in groups.
+ * Converts regular expressions of JSON Schema (ECMA-262 with the flag u, unanchored) into languages. All regular constructs are supported, including
+ * lookaheads. For example, `(?=a)b` is the intersection of the texts that begin with a and those that begin with b. Not supported are backreferences,
+ * `\b`, lookbehinds, `\p{…}` and flags in groups.
  */
 
 const PATTERN_CHARS_MAX = 1_000
@@ -73,7 +73,7 @@ type Node =
   | { readonly kind: 'repeat'; readonly of: Node; readonly min: number; readonly max: number }
   | { readonly kind: 'ahead'; readonly of: Node; readonly isNegative: boolean }
 
-/** The texts in which a pattern is found. @throws SchemaProblem for an invalid pattern or a construct that is not regular */
+/** Returns the texts in which a pattern is found. @throws SchemaProblem for an invalid pattern, or for a construct that is not regular */
 export function patternLanguage(languages: Languages, pattern: string): Language {
   const known = languages.patterns.get(pattern)
   if (known) return known
@@ -108,7 +108,7 @@ function followed(languages: Languages, node: Node, rest: Language): Language {
   }
 }
 
-/** Maximum anchors of each kind that a text may pass, and whether the nodes contain a lookahead. */
+/** Maximum number of anchors of each kind in a match of the nodes, and whether the nodes contain a lookahead. */
 interface Anchors {
   readonly starts: number
   readonly ends: number
@@ -116,8 +116,8 @@ interface Anchors {
 }
 
 /**
- * Rejects anchors that this model cannot express. A mark is consumed, whereas an anchor has no width. An anchor may therefore be passed
- * only once, must not be repeated, and must not be in a lookahead after the mark was consumed.
+ * Rejects anchors that marks cannot express. An anchor has no width, but a mark is a character that is consumed. A match may therefore contain each
+ * anchor only once. An anchor must not be repeated, and must not be in a lookahead after its mark was consumed.
  */
 function requireSingle(node: Node): Anchors {
   if (node.kind === 'chars') return { starts: 0, ends: 0, hasAhead: false }
@@ -258,7 +258,7 @@ class Parser {
       if (high < low) throw this.#broken()
       return [[low, high]]
     }
-    // If one end is a class, as in [\w-.], then the hyphen is a character.
+    // If one end of a range is a class, as in [\w-.], then the hyphen is an ordinary character.
     return union(from, setOf('-'), to)
   }
 

@@ -2,8 +2,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { literal, type Match, matchOf, SchemaProblem } from './match.ts'
 
 /*
- * Rules that the grammars of all schemas share. Values have only one form, `"key": value` without optional whitespace: a small model that
- * may generate whitespace generates it forever.
+ * Rules that the grammars of all schemas have in common. Optional whitespace is not generated, so `"key": value` has only one form. Otherwise a small
+ * model sometimes generates whitespace forever.
  */
 
 const SHARED_RULES = {
@@ -12,7 +12,7 @@ const SHARED_RULES = {
   pair: 'string ": " value',
   array: '"[" (value (", " value)*)? "]"',
   string: '"\\"" char* "\\""',
-  // No \u escapes: an unpaired surrogate would be valid JSON and invalid text.
+  // Escapes with \u are not generated, because an unpaired surrogate would be valid JSON but invalid text.
   char: '[^"\\\\\\x00-\\x1F\\x7F] | "\\\\" ["\\\\/bfnrt]',
   integer: '"-"? ("0" | [1-9] [0-9]{0,14})',
   number: 'integer ("." [0-9]{1,6})?',
@@ -20,10 +20,10 @@ const SHARED_RULES = {
 
 export const JSON_OBJECT_GRAMMAR = printGrammar({ root: 'object' })
 
-/** Maximum words of a choice, since all of them are continuations (match.ts). */
+/** Maximum words of a choice. Each word is a parallel continuation (match.ts). */
 const WORDS_MAX = 1_000
 
-/** Grammar of exactly one of these tool names. @throws ServiceError `invalid_value` if there are too many */
+/** Writes a grammar of exactly one of these tool names. @throws ServiceError `invalid_value` if there are too many */
 export function writeWordsGrammar(words: readonly string[]): string {
   if (words.length > WORDS_MAX) {
     const message = `This model cannot choose among more than ${WORDS_MAX} tools.`
@@ -32,7 +32,6 @@ export function writeWordsGrammar(words: readonly string[]): string {
   return `root ::= ${words.map((word) => JSON.stringify(word)).join(' | ')}`
 }
 
-/** The text of a grammar: these rules and the shared ones. */
 function printGrammar(rules: Readonly<Record<string, string>>): string {
   return Object.entries({ ...rules, ...SHARED_RULES })
     .map(([name, body]) => `${name} ::= ${body}`)
@@ -40,10 +39,9 @@ function printGrammar(rules: Readonly<Record<string, string>>): string {
 }
 
 const GRAMMAR_CHARS_MAX = 250_000
-/** Maximum unrolled repetitions of one grammar; each costs 3 µs. Equal ones are written once. */
+/** Maximum repetitions that llama.cpp unrolls for one grammar. Each costs 3 µs. Equal repetitions are written, and counted, once. */
 const UNROLLED_MAX = 8_000
 
-/** The rules of one grammar in progress; equal bodies become one rule. */
 export class RuleBook {
   readonly #rules = new Map<string, string>()
   readonly #names = new Map<string, string>()
@@ -52,7 +50,7 @@ export class RuleBook {
 
   add(match: Match): Match {
     const { text } = match
-    // A body of one word is already a rule name.
+    // A body that consists of one word is already the name of a rule.
     if (/^[a-z0-9]{1,20}$/.test(text)) return match
     let name = this.#names.get(text)
     if (name === undefined) {
@@ -71,7 +69,7 @@ export class RuleBook {
     return name
   }
 
-  /** Declares a rule. A rule that is never written is unreachable, but llama.cpp rejects a rule without a body. */
+  /** Declares a rule. llama.cpp rejects a rule without a body, so an unreachable rule keeps this placeholder. */
   open(name: string): void {
     this.#rules.set(name, 'value')
   }
@@ -103,23 +101,22 @@ export class RuleBook {
   }
 }
 
-/** Maximum repetitions in one piece of a rule: llama.cpp unrolls them, and rejects about 2,000. */
+/** Maximum repetitions in one piece of a rule. llama.cpp unrolls repetitions, and rejects about 2,000 of them. */
 const PLAIN_MAX = 256
 const BLOCK = 64
-/** Larger maximums count as unbounded, because no context is long enough for them. */
+/** A maximum above this number is treated as unbounded, because no context window can hold that many repetitions. */
 const COUNTED_MAX = 10_000_000
 
 interface Repetition {
   readonly text: string
   /** Factor by which the repetition multiplies the parallel continuations of the repeated piece. */
   readonly ways: number
-  /** Repetitions that llama.cpp unrolls. */
   readonly unrolled: number
 }
 
 /**
- * Repeats a rule. Counts of more than 256 are written as blocks of 64, and blocks of those, so that 100,000 characters need some hundred
- * rules. Example: up to 200 is "up to 63, or 64 and up to 136".
+ * Repeats a rule. A count of more than 256 is written as blocks of 64, and as blocks of such blocks, so that 100,000 characters need some hundred
+ * rules. For example, "up to 200" is written as "up to 63, or 64 and up to 136".
  *
  * @param add Creates a rule from a text and returns its name.
  */

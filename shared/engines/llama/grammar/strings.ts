@@ -12,11 +12,11 @@ import {
 } from './language.ts'
 import { patternLanguage } from './pattern.ts'
 
-/** Maximum lengths that are tried instead if the automaton of the allowed length is too large, in characters beyond the minimum. */
+/** Maximum lengths, in characters beyond the minimum, that are tried if the automaton of the permitted length is too large. */
 const SHORTER_MAX = [256, 64]
 
 const [SURROGATES, CONTROL, QUOTE, BACKSLASH] = [[0xd800, 0xdfff], [0, 0x1f], 0x22, 0x5c] as const
-/** Characters that JSON escapes, with their escapes. Other control characters are not generated. */
+/** Characters that JSON escapes, with their escapes. Other control characters are never generated. */
 const ESCAPES: ReadonlyMap<number, string> = new Map([
   [QUOTE, '"'],
   [BACKSLASH, '\\'],
@@ -30,17 +30,17 @@ const NOT_PLAIN: Ranges = union([CONTROL, SURROGATES], [[QUOTE, QUOTE]], [[BACKS
 
 const DATE = String.raw`\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])`
 const TIME = String.raw`([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ`
-// Neither a last label of digits nor two adjacent hyphens: URL parsers would read an IPv4 address or Punycode.
+// A URL parser reads digits in the last label as an IPv4 address, and two adjacent hyphens as Punycode. The pattern generates neither.
 const HOST = String.raw`([a-z0-9]+(-[a-z0-9]+)*\.)*[a-z]+`
 const EMAIL = String.raw`[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}`
-/** Formats with labels of at most 63 characters. All of their texts are limited to that length (RFC 1035 §2.3.4). */
+/** Formats with labels. A label has at most 63 characters (RFC 1035 §2.3.4), so whole texts of these formats are limited to this length. */
 const LABELLED = new Set(['email', 'idn-email', 'hostname', 'idn-hostname'])
 const LABEL_CHARS_MAX = 63
 const OCTET = String.raw`(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)`
 const POINTER = '(/[A-Za-z0-9_.-]+)*'
 const PATH = `${POINTER}/?`
 
-/** Formats of JSON Schema (draft 2020-12, Validation §7.3) as patterns. Each generates only valid texts, but not all of them. */
+/** Formats of JSON Schema (draft 2020-12, Validation §7.3) as patterns. Each pattern generates only valid texts, but not all of them. */
 export const FORMATS: ReadonlyMap<string, string> = new Map([
   ['date', DATE],
   ['time', TIME],
@@ -70,7 +70,7 @@ export function hasLanguage(schema: Schema): boolean {
   return textsOf(schema.pattern).length > 0 || textsOf(schema.format).some((format) => FORMATS.has(format))
 }
 
-/** The texts of any length that the patterns and formats of a schema accept. @throws SchemaProblem for an unsupported pattern */
+/** Returns the texts, of any length, that the patterns and formats of a schema accept. @throws SchemaProblem for an unsupported pattern */
 export function stringLanguage(languages: Languages, schema: Schema): Language {
   const formats = textsOf(schema.format).flatMap((format) => FORMATS.get(format) ?? [])
   const patterns = [...textsOf(schema.pattern), ...formats.map((source) => `^(?:${source})$`)]
@@ -88,9 +88,9 @@ export function lengthsOf(schema: Schema): { min: number; max: number } {
 }
 
 /**
- * The automaton of the texts that a schema accepts, as JSON. If it is too large, then the maximum length is reduced.
+ * Returns the automaton of the texts that a schema accepts, as JSON. If the automaton is too large, then the maximum length is reduced.
  *
- * @returns No state if no text is accepted.
+ * @returns An empty list if no text is accepted.
  * @throws SchemaProblem
  */
 export function stringAutomaton(languages: Languages, schema: Schema): State[] {
@@ -106,7 +106,7 @@ export function stringAutomaton(languages: Languages, schema: Schema): State[] {
   throw tooLarge()
 }
 
-/** States that also count characters, up to the largest relevant length; undefined if there are too many. */
+/** Returns states that also count characters, up to the largest relevant length. Undefined if there are too many. */
 function countedStates(languages: Languages, states: readonly State[], min: number, max: number): State[] | undefined {
   const countMax = max === Number.POSITIVE_INFINITY ? min : max
   const keyOf = (state: number, count: number) => state * (countMax + 1) + Math.min(count, countMax)
@@ -133,7 +133,6 @@ function countedStates(languages: Languages, states: readonly State[], min: numb
   return counted
 }
 
-/** The states from which an accepting state can be reached, without characters that are never generated. */
 function productive(states: readonly State[]): State[] {
   const sources = states.map((): number[] => [])
   const written = states.map(({ edges }) => edges.filter(({ set }) => charactersOf(set).length > 0))
@@ -154,7 +153,9 @@ function productive(states: readonly State[]): State[] {
 
 const WRITTEN = new WeakMap<Ranges, readonly string[]>()
 
-/** GBNF of one character of a set in JSON: alternatives, none if it is never generated. */
+/**
+ * Writes one character of a set in JSON, as GBNF. The result is a list of alternatives, which is empty if no character of the set is ever generated.
+ */
 export function charactersOf(set: Ranges): readonly string[] {
   const known = WRITTEN.get(set) ?? writeCharacters(set)
   WRITTEN.set(set, known)

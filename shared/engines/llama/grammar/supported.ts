@@ -4,7 +4,7 @@ import { Languages } from './language.ts'
 import { areDisjoint, Comparison, SchemaProblem } from './match.ts'
 import { patternLanguage } from './pattern.ts'
 
-/** Keywords that no grammar enforces, with a test whether they have an effect. */
+/** Keywords that no grammar enforces. The function tests whether the keyword has an effect in a schema. */
 const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string, (schema: Schema) => boolean>([
   ['not', () => true],
   ['if', (schema) => 'then' in schema || 'else' in schema],
@@ -16,7 +16,7 @@ const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string
   ['$recursiveRef', () => true],
 ])
 
-/** Keywords that refer to their own schema only. Merging that schema with another one would change their meaning. */
+/** Keywords whose effect is limited to their own schema. Merging that schema with another one would change their meaning. */
 const ALONE = ['patternProperties', 'prefixItems', 'unevaluatedProperties', 'unevaluatedItems']
 
 const COUNTS = 'minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains'.split(' ')
@@ -26,16 +26,14 @@ const LISTS = 'enum required anyOf oneOf allOf prefixItems'.split(' ')
 const MAPS = 'properties patternProperties dependentRequired'.split(' ')
 const TYPES = 'object array string number integer boolean null'.split(' ')
 
-/** Keywords that contain schemas of parts of the value. */
 const INNER = 'additionalProperties additionalItems unevaluatedProperties unevaluatedItems items propertyNames'.split(
   ' ',
 )
-/** Keywords supported in a `propertyNames` schema; a name is always a string. */
 const NAMES = new Set('type const enum pattern format minLength maxLength'.split(' '))
 
 /**
- * Rejects a schema with an unsupported keyword, or one that is no JSON Schema. All schemas that apply to a value are visited, including
- * references; unused definitions are not. Each schema is visited once or twice.
+ * Rejects a schema with an unsupported keyword, or a value that is no JSON Schema. All schemas that apply to a value are visited, including the
+ * targets of references. Unused definitions are not visited.
  *
  * @throws SchemaProblem with the path of the keyword
  */
@@ -54,7 +52,6 @@ class Support {
     this.#comparison = new Comparison(this.#reader)
   }
 
-  /** @param isJoined Whether the schema is combined with others, for example by `allOf`. */
   visit(schema: unknown, path: string, isJoined: boolean): void {
     if (typeof schema === 'boolean') return
     if (!isSchema(schema)) throw new SchemaProblem('is no schema', path)

@@ -1,4 +1,3 @@
-/** The thread that converts schemas. Each task gets one reply, in order. */
 import { parentPort } from 'node:worker_threads'
 import type { Schema } from '#shared/json-schema/json-schema.ts'
 import { ServiceError } from '#shared/lib/error.ts'

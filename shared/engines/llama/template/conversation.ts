@@ -3,7 +3,7 @@ export interface TemplateMessage {
   readonly content: string
   readonly reasoning?: string
   readonly calls?: readonly TemplateCall[]
-  /** For a tool's result: id of its call, and name of the tool. */
+  /** For the result of a tool: the id of its call, and the name of the tool. */
   readonly callId?: string
   readonly name?: string
 }
@@ -11,7 +11,6 @@ export interface TemplateMessage {
 interface TemplateCall {
   readonly id: string
   readonly name: string
-  /** JSON text. */
   readonly arguments: string
 }
 
@@ -25,30 +24,31 @@ export interface Conversation {
   readonly messages: readonly TemplateMessage[]
   readonly tools: readonly TemplateTool[]
   readonly prefill: string
-  /** Whether the model reasons first; undefined: the template's default. */
+  /** Whether the model reasons before it answers. If undefined, then the template decides. */
   readonly thinks?: boolean | undefined
 }
 
 export interface ToolForms {
   readonly arguments: 'object' | 'text'
-  /** Some templates accept only call ids of nine letters and digits. */
   readonly ids: 'any' | 'nine'
-  /** Content that the template expects in a message with calls but without text. */
+  /** Content that the template expects in a message that has calls but no text. */
   readonly noContent: '' | null
   readonly before: readonly Piece[]
   readonly between: readonly Piece[]
 }
 
-/** The capabilities of a template, detected by rendering small conversations. */
+/** The capabilities of a template, which are detected by rendering small conversations. */
 export interface TemplateForms {
   readonly content: 'text' | 'parts'
-  /** Value of the template variable `tools` for a request without tools. Some templates always loop over the variable. */
+  /**
+   * Value of the template variable `tools` for a request without tools. The value must be a list for a template that always loops over the variable.
+   */
   readonly noTools: readonly [] | null
-  /** Supported system turns: none, one at the beginning, or anywhere. */
+  /** System turns that the template supports: none, one at the beginning, or any number at any place. */
   readonly system: 'none' | 'first' | 'any'
-  /** Undefined if the template drops tools, calls or results, or if its calls are no name followed by JSON arguments. */
+  /** Undefined if the template drops tools, calls or results, or if its calls are not a name followed by JSON arguments. */
   readonly tools: ToolForms | undefined
-  /** Plain text that ends an assistant turn, if no control token does. */
+  /** Plain text that ends an assistant turn. Undefined if a control token ends the turn. */
   readonly endMark: string | undefined
 }
 
@@ -63,7 +63,7 @@ export type ThreadTask =
   | { readonly add: readonly TemplateMessage[] }
   | { readonly render: Omit<Conversation, 'messages'> }
 
-/** `refusal`: the template rejects the conversation. `problem`: the template is unusable or failed. */
+/** Reply of the thread. `refusal` means that the template rejects the conversation. `problem` means that the template is unusable or failed. */
 export type ThreadReply =
   | { readonly forms: TemplateForms }
   | PackedPieces
@@ -71,8 +71,8 @@ export type ThreadReply =
   | { readonly problem: string }
 
 /**
- * Pieces as one text and one array, which can be transferred between threads quickly. For each piece the array has its token, or -1 and the
- * end of its text.
+ * Pieces as one text and one array, because these two can be transferred between threads quickly. For each piece, the array has its token. For a
+ * text, the array has -1 and the end of the text instead.
  */
 interface PackedPieces {
   readonly text: string
@@ -93,7 +93,6 @@ export function packPieces(pieces: readonly Piece[]): PackedPieces {
   return { text, layout: Int32Array.from(layout) }
 }
 
-/** Converts transferred pieces back. Run it by `runYielding`. */
 export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefined, Piece[]> {
   const pieces: Piece[] = []
   let from = 0
@@ -112,33 +111,32 @@ export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefin
 }
 
 /**
- * The marks of a model in a rendered prompt: texts such as `<|im_end|>` that stand for one control token.
+ * The marks of a model in a rendered prompt. A mark is a text such as `<|im_end|>` that stands for one control token.
  *
- * A template is rendered to text, and its marks must become tokens. If a user writes `<|im_end|>`, then it must stay text: otherwise a
- * caller could end a turn and speak as the system.
+ * A template is rendered to text, and its marks must become tokens. A mark that a user writes must stay text. Otherwise a caller could end a turn and
+ * speak as the system.
  *
- * Each string of the caller is therefore escaped before rendering: an escape character is inserted before each character at which a mark
- * begins. Templates may trim, split and join the strings, and the escape characters move along. {@link Marks.split} then finds only the
- * marks of the template.
+ * Each string of the caller is therefore escaped before rendering. An escape character is inserted before each character at which a mark begins.
+ * Templates may trim, split and join the strings, and the escape characters move along. {@link Marks.split} then finds only the marks of the
+ * template.
  *
- * A mark must also not arise at a border between two strings, such as a template's `[`, a caller's `INST` and a template's `]`. The
- * beginning and the end of a string are therefore escaped if they could be part of a mark.
+ * A mark must also not arise at a border between two strings, such as a template's `[`, a caller's `INST` and a template's `]`. The beginning and the
+ * end of a string are therefore escaped if they could be part of a mark.
  *
- * Rejected alternative: placeholders instead of the strings. A template that trims or splits them would render something else.
+ * Rejected alternative: placeholders instead of the strings. A template that trims or splits strings would then render a different prompt.
  */
 
 export interface Mark {
   readonly text: string
   readonly token: number
-  /** Whether the token absorbs the whitespace before or after it. */
+  /** Whether the token absorbs the whitespace before it (`lstrip`) or after it (`rstrip`). */
   readonly lstrip?: boolean
   readonly rstrip?: boolean
 }
 
-/** Plain text, or a control token. */
 export type Piece = string | number
 
-/** Candidates for the escape character: Unicode reserves them for internal use. One that the conversation does not contain is chosen. */
+/** Candidates for the escape character, which Unicode reserves for internal use. A candidate is chosen that the conversation does not contain. */
 const ESCAPES = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i))
 
 export class Marks {
@@ -154,7 +152,7 @@ export class Marks {
   constructor(marks: readonly Mark[]) {
     const known = marks.filter(({ text }) => text !== '')
     this.#byText = new Map(known.map((mark) => [mark.text, mark]))
-    // In descending order a mark precedes its own prefixes.
+    // In descending order, a mark precedes any other mark that is its prefix.
     const texts = [...this.#byText.keys()].sort((a, b) => (a < b ? 1 : -1))
     this.#alternatives = texts.map((text) => RegExp.escape(text)).join('|')
     this.#starts = texts.length > 0 ? new RegExp(`(?=${this.#alternatives})`, 'g') : undefined
@@ -170,13 +168,11 @@ export class Marks {
     }
   }
 
-  /** An escape character that a value of the caller does not contain; undefined if it contains all. */
   escapeFor(value: unknown): string | undefined {
     const texts = [...textsOf(value)]
     return ESCAPES.find((guard) => !texts.some((text) => text.includes(guard) || text.includes(asciiOf(guard))))
   }
 
-  /** A value of the caller with all strings escaped, including keys. */
   escapeAll(value: unknown, guard: string): unknown {
     if (typeof value === 'string') return this.escape(value, guard)
     if (Array.isArray(value)) return value.map((one) => this.escapeAll(one, guard))
@@ -239,7 +235,10 @@ export class Marks {
     return pieces
   }
 
-  /** A template that writes JSON in ASCII writes the escape character as six characters. */
+  /**
+   * Returns the expression that finds marks and escape characters. A template that writes JSON in ASCII writes the escape character as six
+   * characters.
+   */
   #splitterOf(guard: string): RegExp {
     const known = this.#splitters.get(guard)
     if (known) return known

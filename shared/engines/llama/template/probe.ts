@@ -2,17 +2,16 @@ import { createHash } from 'node:crypto'
 import type { Conversation, Marks, Piece, TemplateForms, TemplateMessage, ToolForms } from './conversation.ts'
 
 /**
- * Detects the capabilities of a template, which the model file does not declare. Unique words are rendered, and must appear in the output.
- * A template that throws for a system turn and one that drops it have the same result.
+ * Detects the capabilities of a template, because the model file does not declare them. Conversations of unique words are rendered. A capability
+ * exists if the words appear in the output. A template may throw for a system turn or drop it, and both mean that system turns are unsupported.
  */
 
-/** Renders the template. @throws Error of the template */
 type Draw = (variables: Readonly<Record<string, unknown>>) => string
 
 const [USER, SYSTEM, ANSWER, RESULT] = ['needleuser', 'needlesystem', 'needleanswer', 'needleresult']
 const TOOL = 'needletool'
 const ARGUMENT = 'needleargument'
-/** The conversations of this file contain no escape character. */
+/** Escape character for the conversations of this file, none of which contains it. */
 const NO_ESCAPE = '\ufdd0'
 const ARGUMENTS = `{"${ARGUMENT}": "needlevalue"}`
 
@@ -73,7 +72,7 @@ function findTools(draw: Draw, content: TemplateForms['content'], marks: Marks):
         if (!offered?.includes(TOOL)) continue
         const history = attempt(() => write([user(USER), CALL, ANSWERED]))
         if (!history?.includes(RESULT) || !/"needleargument": ?"needlevalue"/.test(history)) continue
-        // A call at the end of a conversation may have an empty reasoning block before it, which the next turn removes.
+        // A template may write an empty reasoning block before a call at the end of a conversation, and omit the block in later turns.
         const call = attempt(() => findCall(offered, write([user(USER)], false), history))
         if (!call || call.before.trim() === '') continue
         return { ...tools, before: split(call.before, marks), between: split(call.between, marks) }
@@ -96,8 +95,8 @@ const CALL: TemplateMessage = {
 const ANSWERED: TemplateMessage = { role: 'tool', content: RESULT, callId: 'call_needle', name: TOOL }
 
 /**
- * The text of a call, derived from three prompts. The first ends with the start of the answer, the second lacks that start, and the third
- * has a call and its result.
+ * Derives the text of a call from three prompts. `open` ends with the start of the answer, `closed` lacks that start, and `called` has a call and its
+ * result.
  */
 function findCall(
   open: string,
@@ -105,18 +104,17 @@ function findCall(
   called: string,
 ): { readonly before: string; readonly between: string } | undefined {
   if (!called.startsWith(closed)) return undefined
-  // Some answers begin with reasoning, which later turns lack.
+  // The start of an answer may contain reasoning, which later turns lack.
   const opening = commonPrefix(open.startsWith(closed) ? open.slice(closed.length) : '', called.slice(closed.length))
   const call = called.slice(closed.length + opening)
   const name = call.indexOf(TOOL)
   const end = name + TOOL.length
   const args = call.slice(end).search(/\{\s*"needleargument"/)
   if (name < 0 || args < 0) return undefined
-  // The arguments may begin with a space of their own, because one token often contains both.
+  // The whitespace before the arguments is removed, because one token often contains both the whitespace and the start of the arguments.
   return { before: call.slice(0, name), between: call.slice(end, end + args).trimEnd() }
 }
 
-/** Text after an answer, if it is no control token. */
 function findEndMark(
   plain: (messages: readonly TemplateMessage[], isOpen: boolean) => string,
   marks: Marks,
@@ -129,7 +127,6 @@ function findEndMark(
   return line === '' ? undefined : line
 }
 
-/** Length of the common prefix of two texts, up to the end of a line or a mark. */
 function commonPrefix(a: string, b: string): number {
   let length = 0
   while (length < a.length && a[length] === b[length]) length++
@@ -151,8 +148,6 @@ function attempt<T>(run: () => T): T | undefined {
     return undefined
   }
 }
-
-/** Converts conversations into the form that a template accepts. */
 
 const BETWEEN_TURNS = '\n\n'
 
@@ -238,7 +233,7 @@ function idOf(id: string, form: 'any' | 'nine' | undefined): string {
   return createHash('sha256').update(id).digest('hex').slice(0, 9)
 }
 
-/** A caller's arguments are not always JSON. */
+/** Parses the arguments of a caller's tool call, which are not always JSON. */
 function parsed(text: string): unknown {
   try {
     const value: unknown = JSON.parse(text)

@@ -9,7 +9,7 @@ import {
 } from './conversation.ts'
 import { findForms, foldSystem, mergeTurns, writeMessage, writeTools } from './probe.ts'
 
-/** Filters of texts. Filters of {@link KEPT} handle undefined values themselves; all others take lists. */
+/** For an undefined value, these filters get an empty text, filters of {@link KEPT} get the undefined value, and all others get an empty list. */
 const TEXT_FILTERS = new Set(['trim', 'upper', 'lower', 'title', 'capitalize', 'string', 'replace', 'indent', 'safe'])
 const KEPT = new Set(['default', 'd', 'tojson'])
 
@@ -17,14 +17,14 @@ const CHARS_MAX = 64_000_000
 const RANGE_MAX = 1_000_000
 const REASON_CHARS_MAX = 300
 
-/** The template rejected a conversation by `raise_exception`, with the message of the template. */
+/** The template rejected a conversation by `raise_exception`. The message is that of the template. */
 export class TemplateRefusal extends Error {}
 
 /**
- * A chat template in the language Jinja, rendered as by transformers and llama.cpp. The template determines the default system turn, the
+ * A chat template in the language Jinja. The template is rendered as by transformers and llama.cpp, and determines the default system turn, the
  * marks, the tools and the calls.
  *
- * Runs in a thread (thread.ts), because a template is a program that came with the model.
+ * A template is a program that came with the model, so it runs in a thread (thread.ts).
  */
 export class ChatTemplate {
   readonly forms: TemplateForms
@@ -32,7 +32,6 @@ export class ChatTemplate {
   readonly #marks: Marks
   readonly #tokens: { readonly bos_token: string; readonly eos_token: string }
 
-  /** @throws Error with the reason if the template cannot be compiled or does not render a plain conversation */
   constructor({ source, bosToken, eosToken, marks }: TemplateSource) {
     this.#program = parseLenient(source)
     this.#marks = new Marks(marks)
@@ -41,7 +40,7 @@ export class ChatTemplate {
   }
 
   /**
-   * The prompt of a conversation, with the beginning of the answer.
+   * Returns the prompt of a conversation, which ends with the beginning of the answer.
    *
    * @throws TemplateRefusal if the template accepts no form of the conversation
    */
@@ -60,7 +59,7 @@ export class ChatTemplate {
       })
     const text = firstOf(
       () => draw(messages),
-      // For templates that require alternating user and assistant turns.
+      // The second attempt is for templates that require alternating user and assistant turns.
       () => draw(mergeTurns(foldSystem(messages, this.forms.system === 'none' ? 'none' : 'first'))),
     )
     return this.#marks.split(text + this.#marks.escape(conversation.prefill, guard), guard)
@@ -77,7 +76,6 @@ export class ChatTemplate {
   }
 }
 
-/** The result of the first attempt that succeeds, else the error of the first one. */
 function firstOf<T>(first: () => T, second: () => T): T {
   try {
     return first()
@@ -119,7 +117,6 @@ function range(first: number, end?: number, step = 1): number[] {
 const MONTHS = 'January February March April May June July August September October November December'.split(' ')
 const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ')
 
-/** Python's strftime in the locale C: names are English, whatever the machine's locale. */
 function formatNow(format: string): string {
   const now = new Date()
   const two = (value: number) => String(value).padStart(2, '0')
@@ -145,8 +142,8 @@ function formatNow(format: string): string {
 }
 
 /**
- * Undefined values in loops and filters. Jinja reads them as empty: `for call in message.tool_calls` runs zero times, and `tool.description
- * | trim` is an empty text. The JavaScript library throws instead.
+ * Undefined values in loops and filters. Jinja treats them as empty: `for call in message.tool_calls` runs zero times, and `tool.description | trim`
+ * is an empty text. The JavaScript library throws instead.
  *
  * Each name in these places is therefore replaced with `name if name is defined else []` in the parsed program.
  */

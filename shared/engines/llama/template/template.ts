@@ -13,16 +13,15 @@ import {
 } from './conversation.ts'
 
 /**
- * The chat template of a model file, in a thread of its own, because a template is a program of an unknown author. Endless loops and
- * unbounded prompts end the thread, but never end the process or block the event loop.
+ * The chat template of a model file. A template is a program of an unknown author, so it runs in a thread. Endless loops and unbounded prompts end
+ * the thread, but never end the process or block the event loop.
  */
 
 /** Timeout for starting the thread, compiling the template and rendering the conversations of probe.ts. */
 const OPEN_MS = 10_000
-/** Timeout for one conversation. */
 const RENDER_MS = 15_000
 const HEAP_MB = 384
-/** Messages sent to the thread between two event-loop yields: about a millisecond. */
+/** Number of messages that are sent to the thread between two event-loop yields. Sending them takes about a millisecond. */
 const MESSAGES_AT_ONCE = 500
 
 export interface TemplateLimits {
@@ -30,7 +29,6 @@ export interface TemplateLimits {
   readonly renderMs?: number
 }
 
-/** Renders conversations one after the other. Must be closed with {@link ModelTemplate.close}. */
 export class ModelTemplate {
   readonly forms: TemplateForms
   readonly #limits: TemplateLimits
@@ -49,9 +47,9 @@ export class ModelTemplate {
   }
 
   /**
-   * The pieces of a prompt.
+   * Renders a conversation into the pieces of a prompt.
    *
-   * @throws ServiceError `invalid_value` if the template rejects the conversation or takes too long; the signal's reason
+   * @throws ServiceError `invalid_value` if the template rejects the conversation or takes too long. The signal's reason, if the signal aborts
    */
   async render(conversation: Conversation, signal: AbortSignal): Promise<readonly Piece[]> {
     const reply = await this.#thread.run((worker) => this.#ask(worker, conversation), signal)

@@ -64,11 +64,11 @@ interface Frame {
 
 type TextType = 'text' | 'refusal' | 'reasoning'
 
-/** Item types with events of their own; all others are native. */
+/** Item types that the internal form represents as calls. Apart from messages and reasoning, all other items are native. */
 const CALLS: Readonly<Record<string, 'function' | 'custom'>> = { function_call: 'function', custom_tool_call: 'custom' }
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'role', 'content'])
 const CALL_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'call_id', 'name', 'arguments', 'input'])
-/** Response fields with an internal form, and fields that repeat the request. */
+/** Response fields that the internal form represents, and fields that repeat the request. */
 const RESPONSE_CONSUMED: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created_at', 'completed_at', 'status', 'error', 'output', 'output_text', 'usage', 'model'],
   ...['background', 'conversation', 'frequency_penalty', 'incomplete_details', 'instructions', 'max_output_tokens'],
@@ -81,21 +81,24 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
   content_filter: 'content_filter',
 }
 
-/** Maximum items of one answer, since each is searched among the others. */
+/** Maximum items of one answer. Each new item is searched among the others, so the number is bounded. */
 const ITEMS_MAX = 1_024
-/** Maximum annotations of one answer: each is an event of the caller's stream. */
+/** Maximum annotations of one answer. Each becomes an event of the caller's stream. */
 const ANNOTATIONS_MAX = 4_096
-/** Maximum parts of all items of one answer: each causes four events of the caller's stream. */
+/** Maximum parts of all items of one answer. Each causes four events of the caller's stream. */
 const PARTS_MAX = 1_024
 
-/** Separates parts of reasoning that are read as one text. The encoder of this API removes it between summary parts. */
+/** Separates parts of reasoning that are read as one text. The encoder of this API removes the separator between summary parts. */
 const THOUGHT_SEPARATOR = '\n\n'
 
 interface OpenItem {
   wire: WireItem
   call: number | undefined
   isClosed: boolean
-  /** Number of characters passed on, by part. Deltas repeat nothing; the end events of parts and items repeat the whole text. */
+  /**
+   * Number of characters of each part that were already passed on. The end events of parts and items repeat the whole text, so only the rest of it is
+   * passed on.
+   */
   readonly passed: Map<string, number>
   readonly texts: Map<string, SurrogateBuffer>
   annotations: number
@@ -104,10 +107,11 @@ interface OpenItem {
 /**
  * Reads a response, streamed or whole.
  *
- * Servers send the text in different events: only in deltas, only at the ends of parts or items, or only in `response.completed`. Every
- * event with a text therefore counts. A delta extends the text, and an end event passes on the part that was not passed on before.
+ * Servers send the text in different events: only in deltas, only at the ends of parts or items, or only in `response.completed`. Every event with a
+ * text therefore counts. A delta extends the text. An end event passes on the part of its text that was not passed on before.
  *
- * Events belong to the item with their `output_index`, else with their `item_id`, else to the item that was opened last.
+ * An event belongs to the item with the same `output_index`. Without `output_index`, `item_id` decides. Without both, the event belongs to the item
+ * that was opened last.
  *
  * The answer is complete with `response.completed` or `response.incomplete`, or with `[DONE]` after the ends of all items.
  */
@@ -294,7 +298,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   }
 
   #argue(item: OpenItem, piece: string, out: GenerateEvent[]): void {
-    // Without a name nothing is passed on yet: the end of the item contains all arguments.
+    // If the name is unknown, then nothing is passed on yet. The end of the item repeats all arguments.
     if (item.call === undefined) return
     item.passed.set(ARGUMENTS, (item.passed.get(ARGUMENTS) ?? 0) + piece.length)
     const text = textOf(item, ARGUMENTS).push(piece)
@@ -384,7 +388,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     for (const [index, item] of (Array.isArray(response.output) ? response.output : []).entries()) {
       this.#close(item, index, out)
     }
-    // A call whose end event was never sent has its name and all of its arguments by now.
+    // Some servers never send the end event of a call. At this point, the call has its name and all of its arguments.
     for (const item of this.#items) if (!item.isClosed) this.#closeItem(item, item.wire, out)
     const why = details?.reason ?? ''
     if (status === 'completed') this.#reason = 'stop'

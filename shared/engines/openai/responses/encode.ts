@@ -6,19 +6,19 @@ import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * The body of POST /responses.
+ * Encodes the body of POST /responses.
  *
- * The upstream stores nothing (`store: false`), since our own store has the earlier responses. A reasoning model returns its reasoning
- * encrypted, so that it can be sent back.
+ * The upstream stores nothing (`store: false`), because our own store has the earlier responses. A reasoning model returns its reasoning encrypted,
+ * so that a later request can send the reasoning back.
  *
- * Chat completions and messages have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which
+ * Chat completions and the Messages API have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which
  * guarantees nothing, and penalties of 0 are dropped.
  *
  * @throws ServiceError for a parameter that the API lacks
  */
 export function encodeResponses(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   requireSayable(request)
-  // Chat completions share some fields (adapt.ts).
+  // Unknown fields of chat completions are sent too, because adapt.ts has left only those that the Responses API also has.
   const extra = request.dialect === 'anthropic' ? {} : (request.extra ?? {})
   const isOpenAi = isOpenAiServer(config)
   return defined({
@@ -66,7 +66,9 @@ function tools(request: GenerateRequest, nativeChoice: unknown): object {
   }
 }
 
-/** A native tool is sent once, unchanged. A null value means that the preceding native tool includes this one. */
+/**
+ * Encodes the tools. A native tool is sent unchanged. One native tool may stand for several tools, of which all but the first have `native: null`.
+ */
 function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
   return tools.flatMap((tool) => {
     if (tool.native === null) return []
@@ -74,7 +76,7 @@ function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
   })
 }
 
-/** Unlike other APIs, this one has `strict: true` as the default. */
+/** Encodes a function. In this API, `strict` is true by default, unlike in other APIs. */
 function encodeTool({ name, description, parameters, strict, extra }: Tool, isSame: boolean): object {
   const known = defined({
     type: 'function',
@@ -128,8 +130,8 @@ type CallPart = Extract<Part, { type: 'tool_call' }>
 type SaidPart = Extract<Part, { type: 'text' | 'native' }>
 
 /**
- * Converts turns into the input items of a response: messages, reasoning, calls and their outputs, in order. Items and fields without an
- * internal form are passed on if the request uses this API.
+ * Converts turns into the input items of a response: messages, reasoning, calls and their outputs, in order. If the request uses this API, then items
+ * and fields that the internal form does not represent are passed on.
  *
  * @param isOpenAi Whether the upstream is OpenAI's own, which accepts only reasoning that it encrypted itself.
  */
@@ -144,7 +146,7 @@ function encodeItems(request: GenerateRequest, isOpenAi: boolean): object[] {
   })
 }
 
-/** Items of one assistant turn. Adjacent texts form one message, unless the caller sent them as several. */
+/** Encodes one assistant turn. Adjacent texts form one message, unless the caller sent them as several messages. */
 function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: boolean): object[] {
   const items: object[] = []
   let texts: SaidPart[] = []
@@ -174,7 +176,6 @@ function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: 
   return items
 }
 
-/** A plain string if possible, because every server supports that. */
 function messageContent(parts: readonly SaidPart[], isSame: boolean): unknown {
   const isPlain = parts.every((part) => part.type === 'text' && !(isSame && part.extra))
   if (isPlain) return parts.map(({ text }) => text).join('')
@@ -213,7 +214,7 @@ function encodeResult(turn: ToolTurn, index: number, isSame: boolean): object {
   return { type, ...(isSame && extra), call_id, output }
 }
 
-/** A plain string if the content is one text, because every server supports that. */
+/** Encodes content. A single text becomes a string, because every server supports strings. */
 function encodeContent(parts: readonly Part[], index: number, isSame: boolean): unknown {
   const [first] = parts
   if (!first) return ''
@@ -245,19 +246,17 @@ function encodePart(part: Part, param: string): object {
 
 type ReasoningPart = Extract<Part, { type: 'reasoning' }>
 
-/** Prefix of a reasoning signature that contains an item id and its encrypted content. */
 const PREFIX = 'responses:'
 
-/** The signature of a reasoning item, from which the item can be restored. @param sealed `encrypted_content` */
 export function signatureOf(id: string, sealed: string): string {
   return `${PREFIX}${id}:${sealed}`
 }
 
 /**
- * A reasoning part as an input item. Without a signature of this API, for example from another model, it can only be sent as text.
+ * Converts a reasoning part into an input item. A part without a signature of this API, for example from another model, can only be sent as text.
  *
  * @param readsText Whether the upstream accepts reasoning as text.
- * @param isSame Whether the request uses this API: then its extra fields are passed on.
+ * @param isSame Whether the request uses this API, so that its extra fields are passed on.
  * @returns Undefined if the part is left out
  */
 function thoughtOf(part: ReasoningPart, readsText: boolean, isSame: boolean): object | undefined {

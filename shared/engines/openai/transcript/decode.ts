@@ -4,21 +4,19 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Decoder } from '#shared/engines/upstream/json.ts'
 import { isHighSurrogate, SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 
-/** Maximum characters of one text event, which keeps records small. */
+/** Maximum characters of one text event. Without this maximum, records could become too large. */
 const TEXT_CHARS_MAX = 8 * 1024
-/** Maximum log probabilities of one text event. */
 const LOGPROBS_MAX = 256
-/** Maximum plausible duration in seconds. Longer values from a server are ignored, because tokens are computed from the duration. */
+/** Maximum plausible duration, in seconds. Tokens are computed from the duration, so a longer duration from a server is ignored. */
 const SECONDS_MAX = 7 * 24 * 3_600
 
 interface CountedTokens {
   readonly input: number
-  /** Tokens of the prompt among the input; 0 if unknown. */
+  /** Number of input tokens that belong to the prompt, or 0 if unknown. */
   readonly text: number
   readonly output: number
 }
 
-/** Facts about a call that are known before its answer. */
 interface DecodeOptions {
   readonly model: string
   readonly language: string
@@ -43,11 +41,11 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   #duration: number | undefined
   #isStarted = false
   #isDone = false
-  /** Whether the stream has an end event. A stream without one is complete when it ends. */
+  /** Whether the stream has an end event. If it has none, then the transcript is complete when the stream ends. */
   #hasOwnEnd = false
   #text = ''
   #segments = 0
-  /** Token counts of the segments, used unless the upstream reports a total. */
+  /** Token counts of the segments, which are used if the upstream reports no total. */
   #segmentTokens = 0
   #lastEnd = 0
   counted: CountedTokens | undefined
@@ -58,7 +56,6 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#duration = options.duration
   }
 
-  /** True if no relevant data can follow. */
   get isDone(): boolean {
     return this.#isDone
   }
@@ -67,12 +64,10 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     return this.#text
   }
 
-  /** Number of tokens of the segments; 0 if unknown. */
   get segmentTokens(): number {
     return this.#segmentTokens
   }
 
-  /** Duration in seconds, as decoded or as the upstream reports; 0 if unknown. */
   get duration(): number {
     return this.#duration ?? 0
   }
@@ -131,18 +126,18 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#isDone = true
   }
 
-  /** vLLM: a chat chunk under another name. */
+  /** Reads a chunk of vLLM, which is shaped like a chat chunk. */
   #chunk(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#hasOwnEnd = true
     this.#readUsage(data.usage)
     for (const choice of data.choices as Record<string, unknown>[]) {
       const { content } = (choice.delta ?? {}) as Record<string, unknown>
       if (typeof content === 'string') this.#pushText(content, out)
-      // vLLM sends a finish reason every 30 seconds of audio; only [DONE] ends the stream.
+      // vLLM sends a finish reason after every 30 seconds of audio, so only [DONE] ends the stream.
     }
   }
 
-  /** Speaches: one object per segment; in `json` it contains only the text. */
+  /** Reads an object of Speaches, which sends one per segment. In the format `json`, the object contains only the text. */
   #piece(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#read(data)
     const text = data.text as string
@@ -152,7 +147,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 
   #pushText(text: string, out: TranscribeEvent[], logprobs?: TokenLogprob[]): void {
-    // Whisper's texts begin with a space; a transcript does not.
+    // Whisper's texts begin with a space, but a transcript must not.
     const whole = this.#characters.push(this.#text === '' ? text.trimStart() : text)
     if (whole === '' && !logprobs) return
     this.#start(out)
@@ -169,7 +164,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#segmentTokens += segment.tokens.length
     this.#lastEnd = Math.max(this.#lastEnd, segment.end)
     this.#progress(this.#lastEnd)
-    // Numbered here, because some servers count from 1 or restart in each window.
+    // The segments are numbered here, because some servers count from 1 or restart in each window.
     out.push({ type: 'segment', segment: { ...segment, id: this.#segments } })
     this.#segments += 1
   }
@@ -178,10 +173,9 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     if (Number.isFinite(seconds)) this.#options.onSeconds?.(seconds)
   }
 
-  /** Reads the fields next to the text. The language may be a code or a name: readers support both. */
+  /** Reads the fields next to the text. The language may be a code or a name, because the encoder supports both. */
   #read(data: Record<string, unknown>): void {
     if (this.#language === '' && typeof data.language === 'string') this.#language = data.language
-    // vLLM sends the duration as a string.
     const duration = Number(data.duration ?? Number.NaN)
     if (this.#duration === undefined && isDuration(duration)) this.#duration = duration
     this.#readUsage(data.usage)
@@ -206,13 +200,14 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 }
 
-/** Estimated tokens of audio: ten per started second (docs/reference/compatibility.md, Transcripts). */
+/** Estimates the tokens of audio: ten per started second (docs/reference/compatibility.md, Transcripts). */
 export function audioTokensOf(seconds: number): number {
   return 10 * Math.ceil(seconds)
 }
 
 /**
- * Splits a text into events that fit into records. The log probabilities are spread over these events, and over further ones if necessary.
+ * Splits a text into events that fit into records. The log probabilities are spread over these events. If they do not fit, then further events
+ * without text follow.
  */
 function* textEvents(text: string, logprobs: readonly TokenLogprob[]): Generator<TranscribeEvent> {
   let at = 0
@@ -247,13 +242,10 @@ function isCount(value: unknown): value is number {
   return Number.isInteger(value) && (value as number) >= 0
 }
 
-/** Lenient readers for segments, words and log probabilities: missing numbers are 0. */
-
-/** Pause between two words that ends a segment, in seconds. */
+/** Minimum pause between two words that ends a segment, in seconds. */
 const PAUSE_SECONDS = 1
 const WORDS_MAX = 40
 
-/** The segments of an answer, with their words if present. The caller assigns the ids. */
 function readSegments(value: unknown): TranscriptSegment[] {
   if (!Array.isArray(value)) return []
   return value.filter(isObject).map((segment) => {
@@ -282,7 +274,6 @@ function readWords(value: unknown): Word[] {
     .filter(({ word }) => word !== '')
 }
 
-/** Log probabilities in OpenAI's format; undefined if there are none. */
 function readLogprobs(value: unknown): TokenLogprob[] | undefined {
   if (!Array.isArray(value) || value.length === 0) return undefined
   return value.filter(isObject).map(({ token, logprob, bytes }) => ({
@@ -293,8 +284,8 @@ function readLogprobs(value: unknown): TokenLogprob[] | undefined {
 }
 
 /**
- * Assigns words to segments, each to the segment that contains its middle, or else to the last segment that began before it. Segments with
- * words of their own keep them.
+ * Assigns each word to the segment that contains its middle. If there is none, then the last segment that began before the word is used. If any
+ * segment has words of its own, then nothing is assigned.
  */
 function withWords(segments: readonly TranscriptSegment[], words: readonly Word[]): TranscriptSegment[] {
   if (words.length === 0 || segments.some((segment) => segment.words)) return [...segments]
@@ -308,7 +299,7 @@ function withWords(segments: readonly TranscriptSegment[], words: readonly Word[
   return filled
 }
 
-/** Creates segments for a text whose upstream sent only words: split after sentences, at pauses, or after {@link WORDS_MAX} words. */
+/** Creates segments for a text whose upstream sent only words. A segment ends after a sentence, at a pause, or after {@link WORDS_MAX} words. */
 export function cutByWords(text: string, words: readonly Word[]): TranscriptSegment[] {
   const groups: Word[][] = []
   for (const word of words) {
@@ -332,7 +323,6 @@ function isEndOfPiece(group: readonly Word[], next: Word): boolean {
   return /[.?!。？！]$/.test(last.word) || next.start - last.end > PAUSE_SECONDS || group.length >= WORDS_MAX
 }
 
-/** Fields of a segment that no model created. */
 export const NO_FIGURES = {
   id: 0,
   seek: 0,

@@ -11,12 +11,12 @@ import { countText } from '#shared/engines/upstream/usage.ts'
 import { audioTokensOf, TranscriptDecoder } from './decode.ts'
 
 /**
- * Opens a transcription engine for a server with POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and whisper.cpp (with
- * `--inference-path /v1/audio/transcriptions --convert`).
+ * Opens a transcription engine for a server with POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and whisper.cpp (with `--inference-path
+ * /v1/audio/transcriptions --convert`).
  *
  * @param model A model whose engine has type `openai`.
  * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Shares the servers' limits with other workers; default: no sharing.
+ * @param share Divides the servers' limits among this and other workers. Default: no sharing.
  */
 export function openOpenAiTranscription(
   model: ModelConfig,
@@ -48,7 +48,6 @@ export function openOpenAiTranscription(
 interface FormCall {
   readonly fields: readonly (readonly [string, string])[]
   readonly isStream: boolean
-  /** Path of the endpoint; default: that of transcriptions. */
   readonly path?: string
 }
 
@@ -99,7 +98,6 @@ export async function* callTranscription(
     yield { type: 'usage', usage: await usageOf(decoder) }
     yield { type: 'finish' }
   } finally {
-    // The body must be destroyed here if the call failed before sending it.
     body.destroy()
   }
 }
@@ -109,8 +107,8 @@ function onlyLanguageOf({ transcription: { languages } }: ModelConfig): string {
 }
 
 /**
- * Usage as the upstream counted it. Otherwise ten tokens per second of audio, and the tokens of the segments or of the
- * text.
+ * Returns the usage that the upstream counted. If the upstream counted nothing, then the audio counts as ten tokens per second. The output then
+ * counts as the tokens of the segments or of the text.
  */
 async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDecoder) {
   if (counted) {
@@ -121,17 +119,17 @@ async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDec
   return { input_tokens: audioTokensOf(duration), output_tokens: segmentTokens || (await countText(text)) }
 }
 
-/** A form as the body of a call. If `body` is not read to its end, then the caller must destroy it. */
+/** A form as the body of a call. If the caller does not read `body` to its end, then it must destroy `body`. */
 interface FormBody {
   readonly headers: { readonly 'content-type': string; readonly 'content-length': string }
   readonly body: Readable
 }
 
 /**
- * A multipart form (RFC 7578) whose file is read while it is sent. The file comes last, after all options, so that servers can process it
- * while they receive it.
+ * Opens a multipart form (RFC 7578) whose file is read while it is sent. The file comes after all options, so that servers can process it while they
+ * receive it.
  *
- * @param fields Name and value of each field; names may repeat.
+ * @param fields Name and value of each field. Names may repeat.
  * @throws ServiceError if the file was deleted
  */
 export async function openForm(fields: readonly (readonly [string, string])[], file: AudioFile): Promise<FormBody> {
@@ -144,14 +142,13 @@ export async function openForm(fields: readonly (readonly [string, string])[], f
   return {
     headers: {
       'content-type': `multipart/form-data; boundary=${boundary}`,
-      // Some servers, such as whisper.cpp, accept no chunked bodies.
+      // Some servers, such as whisper.cpp, do not accept chunked bodies, so the length is sent.
       'content-length': String(head.length + file.bytes + tail.length),
     },
     body: between(head, content, tail),
   }
 }
 
-/** A stream of head, content and tail. Destroying the stream destroys the content, even before anything was read. */
 function between(head: Buffer, content: Readable, tail: Buffer): Readable {
   async function* join() {
     yield head
@@ -163,7 +160,7 @@ function between(head: Buffer, content: Readable, tail: Buffer): Readable {
   return whole
 }
 
-/** Quotes and line ends are escaped as browsers do, because they would end the header. */
+/** Makes the header of a part. Quotes and line ends would end the header, so they are escaped as browsers do. */
 function disposition(name: string, filename?: string): string {
   const quoted = (text: string) => text.replaceAll('"', '%22').replaceAll('\r', '%0D').replaceAll('\n', '%0A')
   const file = filename === undefined ? '' : `; filename="${quoted(filename)}"`
@@ -173,15 +170,14 @@ function disposition(name: string, filename?: string): string {
 type AnswerForm = 'verbose_json' | 'json' | 'stream'
 
 /**
- * The most detailed format of the upstream that fits the request. Only verbose_json has segments and words, only json has log
- * probabilities, and a stream has text alone.
+ * Selects the most detailed format of the upstream that fits the request. Only verbose_json has segments and words, only json has log probabilities,
+ * and a stream has only text.
  */
 function answerFormOf(request: TranscribeRequest, { transcription }: ModelConfig): AnswerForm {
   if (request.stream && transcription.stream && !request.diarize && !request.words) return 'stream'
   return transcription.segments && !request.logprobs ? 'verbose_json' : 'json'
 }
 
-/** Form fields of a translation, which has few options and is never streamed. */
 function encodeTranslation({ prompt, temperature }: TranscribeRequest, model: ModelConfig): [string, string][] {
   const fields: [string, string][] = [['model', upstreamModelOf(model)]]
   fields.push(['response_format', model.transcription.segments ? 'verbose_json' : 'json'])
@@ -190,14 +186,15 @@ function encodeTranslation({ prompt, temperature }: TranscribeRequest, model: Mo
   return fields
 }
 
-/** Form fields next to the file, in OpenAI's API. Fields with their default value are left out. */
+/** Encodes the form fields next to the file, in OpenAI's API. Fields with their default value are left out. */
 export function encodeFields(request: TranscribeRequest, model: ModelConfig, form: AnswerForm): [string, string][] {
   const { language, prompt, temperature, logprobs } = request
   const fields: [string, string][] = [['model', upstreamModelOf(model)]]
   fields.push(['response_format', form === 'stream' ? 'json' : form])
   if (language !== undefined) fields.push(['language', language])
   if (prompt !== undefined) fields.push(['prompt', prompt])
-  // Left out at 0. Servers then raise the temperature by themselves if necessary, but some do not after an explicit 0.
+  // A temperature of 0 is not sent. Without the field, servers raise the temperature by themselves if necessary. Some do not if the field is an
+  // explicit 0.
   if (temperature > 0) fields.push(['temperature', String(temperature)])
   if (form === 'verbose_json') fields.push(...granularities(request, model))
   if (form === 'stream') fields.push(['stream', 'true'])
@@ -207,11 +204,11 @@ export function encodeFields(request: TranscribeRequest, model: ModelConfig, for
 
 function granularities({ words, diarize }: TranscribeRequest, { transcription }: ModelConfig): [string, string][] {
   const segment: [string, string] = ['timestamp_granularities[]', 'segment']
-  // Diarization assigns speakers word by word.
+  // Diarization needs the times of words, because it assigns speakers word by word.
   return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
 }
 
-/** An object in a form is one field per member, as the official SDKs send it (docs/reference/compatibility.md, Uploads). */
+/** Encodes an object as one field per member, as the official SDKs do (docs/reference/compatibility.md, Uploads). */
 function vadFields({ vad }: TranscribeRequest): [string, string][] {
   if (!vad) return []
   const members = Object.entries({ type: 'server_vad', ...vad })
