@@ -84,8 +84,8 @@ export interface FetchedBody {
 }
 
 /**
- * {@link fetchBody} within the memory budget of a worker. Slots limit the number of jobs, but a few large bodies could still exhaust
- * memory. A body that exceeds the remaining budget waits in order of arrival.
+ * Like {@link fetchBody}, but within the memory budget of a worker. Slots limit the number of jobs, but a few large bodies could still
+ * exhaust memory. A body that exceeds the remaining budget waits in order of arrival.
  *
  * @param budget Semaphore whose permits are bytes
  * @throws The signal's reason; ServiceError as {@link fetchBody}

@@ -33,8 +33,8 @@ export function heartbeatIntervalOf(peers: Peers, own: string, isIdle: boolean):
 }
 
 /**
- * Additional silence that is tolerated at a heartbeat interval of n × 500 ms: twice the added interval. Our own heartbeat thus
- * reveals a late channel before peers are suspected.
+ * Silence in ms that is tolerated in addition at a heartbeat interval of n × 500 ms: twice the added interval, which is 2 × (n − 1) × 500
+ * ms. A late channel thus shows in our own heartbeat before a peer is suspected.
  */
 export function slackMs(interval: number): number {
   return 2 * (interval - 1) * HEARTBEAT_MS

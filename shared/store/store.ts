@@ -203,7 +203,10 @@ export interface HeldAttempt {
   readonly id: string
   readonly attempt: number
   readonly boot: string
-  /** Number of writes made in this attempt so far, from 0: the fencing number of the next write. A repeated number marks a repeated write. */
+  /**
+   * Number of earlier writes of this attempt. The next write carries this number, by which the store detects a repeated or an outdated
+   * write.
+   */
   readonly chunk: number
 }
 

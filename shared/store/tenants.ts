@@ -6,7 +6,10 @@ export interface TenantReads {
   /** Number of queued and running jobs per tenant. The cost depends only on the number of these jobs. */
   depth(): Promise<TenantDepth[]>
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
-  /** Queue positions of a tenant's jobs among its own: {@link EXACT_POSITIONS} of the oldest, then each {@link POSITIONS_STEP}th. */
+  /**
+   * Positions of a tenant's queued jobs among its own jobs: of each of the {@link EXACT_POSITIONS} oldest jobs, then of one job
+   * per {@link POSITIONS_STEP}.
+   */
   positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
   running(tenant: string): Promise<number>
   waitingOfKey(keyId: string): Promise<Record<'queued' | 'scheduled', number>>

@@ -2,7 +2,7 @@ import type { DeliveryTry, WebhookDelivery } from '#schemas/durable-job.ts'
 
 /** Webhook messages. Terminal state transitions create them as `pending`. */
 export interface Webhooks {
-  /** Takes due messages under a lease until their `next_at_ms`. For each job, only the first pending message is taken. */
+  /** Takes due messages, each under a lease that ends at its new `next_at_ms`. For each job, only the first pending message is taken. */
   takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
   /**
    * Records the outcome of a taken message.

@@ -36,7 +36,7 @@ export async function claimFair(
 }
 
 /**
- * Whether some tenant contributed as many jobs as one statement may take from it, so that it may have more. Also true if the
+ * True if some tenant contributed as many jobs as one statement may take from a tenant, so that further jobs may wait. Also true if the
  * database does not report that maximum.
  */
 function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {

@@ -248,7 +248,7 @@ export const takeDeliveries = (lock: string): Statement => ({
         RETURNING ${DELIVERY_COLUMNS}`,
 })
 
-/** Delay until the next check of a message whose predecessor is in progress or due soon. */
+/** If the predecessor of a message is due within this time in ms, then the message is checked again after {@link RETRY_DELAY_MS}. */
 const SOON_MS = 30_000
 const RETRY_DELAY_MS = 2_000
 

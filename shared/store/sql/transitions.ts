@@ -203,7 +203,7 @@ const PARTIAL_LEFT = `CASE WHEN jobs.expires_at_ms > jobs.cancel_requested_at_ms
 const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 
 /**
- * Ends or requeues jobs that their owners did not: an expired lease, a cancel not honoured in time, or a deadline long past.
+ * Ends or requeues jobs whose owners failed to do so. Reasons: an expired lease, a cancel not honoured in time, or a deadline long past.
  *
  * The reaper must have held its lease for one whole lease of the owner. Otherwise every lease looks expired after an outage (docs/internals/design.md, Failure detection).
  * A lease that ends too far in the future also counts as expired: the clock was set back. The reaper's own lease then starts anew, so live owners

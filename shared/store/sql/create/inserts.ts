@@ -45,7 +45,7 @@ export const CREATE_KEY = `
   WHERE held.expires_at_ms <= now_ms() OR held.job_id = :replaces
   RETURNING job_id`
 
-/** State transition `redrive`. Creates a new job with `parent_id`, because ended rows never change. */
+/** State transition `redrive`: creates a new job that names the old one in `parent_id`, because the row of an ended job never changes. */
 export const REDRIVE: Insert = {
   name: 'redrive',
   event: QUEUED,
