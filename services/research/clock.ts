@@ -10,7 +10,6 @@ export class Clock {
   readonly #seconds: number
   #endsAtMs = Number.POSITIVE_INFINITY
 
-  /** @param seconds Time limit, counted from the start of the first attempt. */
   constructor(composition: Composition, seconds: number) {
     this.composition = composition
     this.#seconds = seconds

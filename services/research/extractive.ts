@@ -85,7 +85,6 @@ function roundRobin(parts: readonly (readonly Candidate[])[]): Candidate[] {
   return answer
 }
 
-/** Chooses dissimilar quotes for a part, best first, and also appends them to `chosen`. */
 function chooseQuotes({ candidates }: PartEvidence, chosen: Candidate[], max: number): Candidate[] {
   const own: Candidate[] = []
   const most = candidates[0] ? likelihoodOf(candidates[0].score) : 0

@@ -109,7 +109,6 @@ class Run {
     composition: Composition,
     signal: AbortSignal,
   ) {
-    // Drop each backend that the request's domain rules exclude completely.
     this.#setup = { ...setup, backends: setup.backends.filter((each) => each.hasAllowed?.(request.domains) ?? true) }
     this.#request = request
     this.#signal = signal
@@ -358,7 +357,6 @@ function requireExactCitations({ content, annotations, sources }: Report): void 
   }
 }
 
-/** Like `String.slice`, but with offsets in code points. */
 function sliceByPoints(text: string, start: number, end: number): string {
   let [points, from] = [0, text.length]
   for (let at = 0; at < text.length; at++) {

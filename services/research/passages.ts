@@ -12,7 +12,6 @@ const SYNONYM_WEIGHT = 0.5
 /** Parameters of BM25: K1 saturates the frequency of a term, B normalizes by the length of the passage. */
 const K1 = 1.2
 const B = 0.75
-/** Each ranking contributes its 100 best passages to the fused ranking. */
 const LIST_MAX = 100
 export const RRF_K = 60
 
@@ -20,7 +19,6 @@ export interface CountedPassage extends Passage {
   readonly source: Snapshot
   /** Terms of the passage's sentences, heading and context. Terms of the title are not included. */
   readonly terms: ReadonlySet<string>
-  /** Terms of the question for which the passage has a synonym. */
   readonly similar: ReadonlySet<string>
   /** Term → sum of the weights of its occurrences, including the title. */
   readonly counts: ReadonlyMap<string, number>

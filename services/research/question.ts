@@ -4,7 +4,6 @@ import { type Language, languageOf, QueryTerms, queryTermsOf } from '#shared/sea
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 
 const CLAUSES_MAX = 6
-/** Maximum terms of a question; later terms are ignored. */
 const TERMS_MAX = 40
 /** A question with fewer terms is treated as a follow-up of the previous user turn, as in "and in 2024?". */
 const OWN_TERMS_MIN = 3
@@ -103,7 +102,6 @@ const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d
 const ENVIRONMENT =
   /\b(?:on|under|in|for) (?:an? |my |the )?(?:Debian|Ubuntu|(?:GNU\/)?Linux|Unix)(?: (?:system|machine|computer|server|box))?(?=\s*[?.,!]|$)/gu
 
-/** Returns proper names and versions of a question. A synonym cannot replace them. */
 export function namesOf(question: string): string[] {
   return [...question.replace(ENVIRONMENT, ' ').matchAll(NAME)].map(([name]) => name)
 }

@@ -27,7 +27,6 @@ export interface ReportNotes {
   readonly isSearched: boolean
   /** Whether the question's script separates words. If not, no statement about the sources is possible. */
   readonly isDivided: boolean
-  /** Sentences about limits of the run, such as failed searches or an early end. */
   readonly caveats: readonly string[]
 }
 
@@ -115,7 +114,6 @@ function writeGaps(text: ReportText, { gaps }: Draft, caveats: readonly string[]
   for (const remark of caveats) text.item(remark)
 }
 
-/** Cuts the text of a report that is too long even without claims. */
 function cut(report: Report, charsMax: number): Report {
   return {
     ...report,

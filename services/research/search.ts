@@ -81,7 +81,6 @@ async function resultOf(
     const snapshot = await backend.read(hit, { ...reading, domains: rules })
     return { ...known, excerpt: (await runYielding(excerptOf(snapshot, query))) || snippet }
   } catch {
-    // A page that cannot be read remains a hit, with the snippet of the backend.
     return { ...known, excerpt: snippet }
   }
 }

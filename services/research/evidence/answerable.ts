@@ -32,7 +32,6 @@ const SHORT_MASS_MIN = 0.7
  */
 const SHORT_FOREIGN_MASS_MIN = 0.5
 const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
-/** Maximum terms of a short question. */
 export const SHORT_TERMS = 3
 /** Minimum share by weight, in a group of neighbouring sentences: `NAMES_MIN` of the question's names, `ASKED_MIN` of its other terms. */
 const NAMES_MIN = 0.4
@@ -40,7 +39,7 @@ const ASKED_MIN = 0.25
 /** Minimum share by number of the terms that are no names. Applies to questions with at least `ASKED_COUNTED_MIN` such terms. */
 const ASKED_COUNT_MIN = 0.5
 const ASKED_COUNTED_MIN = 3
-/** Credits if only the title contains a term, and if the group contains only a synonym. Credit 1: the group contains the term. */
+/** `TITLE_CREDIT` applies if only the title contains a term, `SYNONYM_CREDIT` if only a synonym is found. The term itself has credit 1. */
 const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7
 /** Minimum result of `fitOf`, which rates from 0 to 1 how well a text fits the requested type of answer. */
@@ -87,7 +86,6 @@ export function coverageIn(terms: readonly string[], passages: readonly CountedP
   )
 }
 
-/** Whether one passage contains the minimum share of the part's weight. */
 export function isCarried(part: Part, weights: Weights): boolean {
   return coverageIn(part.terms, part.passages, weights) >= leastMassOf(part)
 }

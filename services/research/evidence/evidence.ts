@@ -48,7 +48,6 @@ export interface PartEvidence {
   readonly candidates: readonly Candidate[]
 }
 
-/** Sentences of the sources that may answer a question, and the words that no source covers. */
 export interface Evidence {
   readonly candidates: readonly Candidate[]
   readonly parts: readonly PartEvidence[]
@@ -132,7 +131,6 @@ function partsOf(question: Question): { text: string; terms: readonly string[] }
 
 const KIND_WORD = /\b(?:which|what)\s+(?!is\b|are\b|was\b|were\b|does\b|do\b|did\b)(\p{L}+)/iu
 
-/** Returns the term of the noun after `which` or `what`: "city" for "which city". */
 function kindTermOf(question: string): string | undefined {
   const [, word] = KIND_WORD.exec(question) ?? []
   return word === undefined ? undefined : termOf(word)

@@ -51,7 +51,6 @@ const STATEMENT =
 const SYMBOL = /[{}()[\]=;<>|\\$#*+~^@]|::|->|--/g
 const SYMBOL_SHARE_MAX = 0.1
 
-/** Whether unmarked text looks like code: an SQL statement, a signature or a log line. */
 export function isCodeLike(text: string): boolean {
   if (STATEMENT.test(text) && /[;{}]\s*$|\)\s*(?:VALUES|;|$)|^\s*(?:INSERT|CREATE|GRANT|ALTER)\b/.test(text))
     return true

@@ -51,7 +51,6 @@ const DEFINED_LABEL_MIN = 0.35
 const LENGTH_TERMS = 20
 
 const WEIGHTS = {
-  /** Share of the question's weight in the sentence itself. */
   own: -0.04,
   /** Share of the question's weight in the sentence and around it, with each term multiplied by the credit of its position. */
   whole: 1.14,
@@ -67,7 +66,6 @@ const WEIGHTS = {
   source: 0.55,
   /** 1 / (1 + rank) of the passage; the best passage has rank 0. */
   rank: 0.54,
-  /** Share of the sentence's terms that are not in the question. */
   news: -0.46,
   length: -0.16,
   code: -0.38,
@@ -150,7 +148,6 @@ export interface SentenceInPassage {
   readonly passage: CountedPassage
   readonly terms: PassageTerms
   readonly rank: number
-  /** Share of the question's weight in the best passage of the source. */
   readonly sourceMass: number
 }
 

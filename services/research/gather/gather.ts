@@ -9,7 +9,6 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
 
-/** Words that ask for the newest sources. */
 const FRESH =
   /\b(?:latest|newest|most recent|recent|recently|current|currently|nowadays|today|up[- ]to[- ]date|this (?:year|month|week)|as of)\b/i
 const YEAR = /\b(?:19|20)\d\d\b/g
@@ -76,7 +75,6 @@ export class Gathering {
     this.#freshness = freshnessOf(options.request.question)
   }
 
-  /** Whether at least one backend can return results that the request's domain rules allow. */
   get canSearch(): boolean {
     return this.#options.backends.length > 0
   }
@@ -282,7 +280,6 @@ async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: Ab
   }
 }
 
-/** Selects or sorts hits by their date. */
 type Freshness = <T extends { readonly hit: Hit }>(found: readonly T[]) => T[]
 
 /**

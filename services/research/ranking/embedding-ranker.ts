@@ -73,7 +73,6 @@ export class EmbeddingRanker {
     return new Map(passages.map((passage, at) => [passage, cosines[at] ?? 0]))
   }
 
-  /** Returns the end of the child job; undefined if the run must stop before it. */
   async #embed(inputs: readonly string[]): Promise<ChildEnd | undefined> {
     const { composition } = this.#clock
     const [end] = await composition.waitFor([await composition.submit(this.#childOf(inputs))])

@@ -7,7 +7,6 @@ const NEGATION =
   /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely|seldom|fails? to|failed to|lacks?|instead of|rather than)\b|n['’]t\b/gi
 /** Words that make a statement universal. A claim may contain such a word only if its quote contains the word too. */
 const UNIVERSAL = /\b(?:all|every|everyone|everything|always|only|entirely|completely|must|guaranteed?|guarantees)\b/gi
-/** Pairs of antonyms. Each side is a list of word beginnings. */
 const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
   ['allow|permit', 'forb[ia]d|prohibit|prevent|den[iy]|refus|disallow'],
   ['enabl', 'disabl'],
@@ -46,7 +45,6 @@ export function contradictionIn(claim: string, quote: string): string | undefine
   return turned || hasOtherPrefix(claim, quote) ? 'It says the opposite of a word of its quote.' : undefined
 }
 
-/** Whether the claim has one word of a pair more often than the quote, and the antonym less often. */
 function isAntonymSwapped(claim: string, quote: string, own: RegExp, other: RegExp): boolean {
   return countOf(own, claim) > countOf(own, quote) && countOf(other, claim) < countOf(other, quote)
 }

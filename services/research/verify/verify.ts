@@ -164,7 +164,6 @@ function countOf(pattern: RegExp, text: string): number {
   return text.match(pattern)?.length ?? 0
 }
 
-/** Normalizes white space and final punctuation of a text for comparison. */
 export function plain(text: string): string {
   return text
     .replace(/\s+/g, ' ')

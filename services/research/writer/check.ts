@@ -5,7 +5,6 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import type { Ask, Asker } from './ask.ts'
 import type { Judge } from './judge.ts'
 
-/** Maximum claims in one call that asks the model to rewrite them. */
 const REWRITES_MAX = 10
 const TEXT_CHARS_MAX = 500
 

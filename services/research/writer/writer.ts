@@ -37,7 +37,6 @@ twice.`
 
 export interface Assignment {
   readonly question: string
-  /** Parts of the question that are researched separately; may be empty. */
   readonly parts: readonly string[]
   readonly evidence: Evidence
   readonly weights: Weights
