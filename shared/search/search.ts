@@ -33,7 +33,6 @@ export interface ReadOptions {
 }
 
 export interface Hit {
-  /** Absolute URL of a web page, or the path of a document within the corpus, with slashes. */
   readonly url: string
   readonly title: string
   readonly snippet: string
@@ -67,7 +66,6 @@ export interface Snapshot {
 /** Number of passages that contain each term. The rarest terms of a question usually name its subject. */
 export interface TermCounts {
   readonly passages: number
-  /** Number of passages that contain each term, in the order of the requested terms. */
   readonly holding: readonly number[]
 }
 

@@ -210,7 +210,6 @@ function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: Ab
     const { external_memory } = await worker.getHeapStatistics()
     if (external_memory > bytesMax) isOver.abort(new Error('The document takes too much memory.'))
   }
-  // Measuring fails after the thread has ended.
   const timer = setInterval(() => void measure().catch(() => {}), MEASURE_INTERVAL_MS).unref()
   return { signal: isOver.signal, stop: () => clearInterval(timer) }
 }

@@ -4,7 +4,6 @@ import type { BlockType } from '#shared/search/search.ts'
 import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { DEPTH_MAX as PAGE_DEPTH_MAX, type ReducedPage, reducePage } from './reduce.ts'
 
-/** Maximum nodes that are visited. The nodes are the elements of a reduced page and the texts between them. */
 const NODES_MAX = 60_000
 /** Maximum depth of elements that are visited. The parser adds up to 10 levels to the depth of a reduced page. */
 const DEPTH_MAX = PAGE_DEPTH_MAX + 10
@@ -79,7 +78,6 @@ export function readHtml(html: string, builder: TextBuilder): ReadDocument {
   return { ...read, title: (article?.title || ownTitle || read.title).trim() }
 }
 
-/** Returns the length of the page's main text in UTF-16 units, without white space, headers, footers and navigation. */
 function lettersOf(body: DomNode): number {
   let letters = 0
   const count = { isFull: false, add: (_: BlockType, text: string) => (letters += text.replace(/\s+/g, '').length) }
@@ -209,7 +207,6 @@ function addBlock(node: DomNode, type: BlockType, builder: Pick<TextBuilder, 'ad
   builder.add(isHead ? 'head' : 'row', rowText(cells))
 }
 
-/** Joins the cells of a row with tabs, as `innerText` does (HTML, 3.2.7). */
 function rowText(cells: readonly DomNode[]): string {
   return cells
     .map(({ textContent }) => (textContent ?? '').replace(/\s+/g, ' ').trim())

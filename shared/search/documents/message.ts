@@ -7,7 +7,6 @@ export interface DocumentInput {
   readonly bytes: Uint8Array
   /** Charset of the Content-Type header. If absent, the encoding that the document declares is used. */
   readonly charset?: string | undefined
-  /** Maximum UTF-16 units of text. */
   readonly charsMax: number
 }
 

@@ -6,7 +6,7 @@ import { Unreadable } from './charset.ts'
 const PAGES_MAX = 1_000
 /** Maximum characters read from the pages, before white space is collapsed, per character of the result. */
 const RAW_CHARS_PER_CHAR = 2
-/** CPU time of the thread after which no further page is read. Pages without text never reach the maximum length. */
+/** CPU time of the thread after which no further page is read. The text length alone is no limit, because pages may have no text. */
 const CPU_MS_MAX = 1_000
 /** Additional CPU time that each read character allows. */
 const CPU_MS_PER_CHAR = 0.01

@@ -6,7 +6,6 @@ import { Parser } from 'htmlparser2'
  * parser writes only the elements that matter for the text, up to a maximum depth and number of elements.
  */
 
-/** Maximum elements of a reduced page. The rest of a longer page is omitted. */
 export const ELEMENTS_MAX = 8_000
 /** Maximum depth of elements. Deeper text is kept without its tags. */
 export const DEPTH_MAX = 100
@@ -17,7 +16,6 @@ const OPEN_MAX = 4_000
 const MARKS_MAX = 8_000
 const CHUNK_CHARS = 64 * 1024
 
-/** Elements that are omitted with their content. */
 const DROPPED = new Set([
   'script',
   'style',
@@ -30,7 +28,6 @@ const DROPPED = new Set([
   'canvas',
   'select',
 ])
-/** Elements that are replaced by their content. */
 const UNWRAPPED = new Set(
   'abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label mark q s samp small span strike strong time tt u var wbr'.split(
     ' ',

@@ -40,7 +40,6 @@ const SEARCH = `
   WHERE passages MATCH ? AND s.is_current = 1
   ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${PASSAGES_RANKED_MAX}`
 
-/** Selects up to 50 passages whose source is no longer current. */
 const UNREFERENCED_PASSAGES = `
   SELECT p.id AS id FROM sources s JOIN passage_places p ON p.source = s.id WHERE s.is_current = 0 LIMIT 50`
 
@@ -250,9 +249,7 @@ function openCurrent(path: string): DatabaseSync | undefined {
     db = open(path)
     const { user_version } = db.prepare('PRAGMA user_version').get() ?? {}
     if (user_version === VERSION) return db
-  } catch {
-    // The index is broken; the caller builds a new one.
-  }
+  } catch {}
   db?.close()
   return undefined
 }

@@ -11,7 +11,6 @@ export interface Corpus {
 }
 
 export interface FoundFile {
-  /** Path relative to the corpus folder, with slashes. */
   readonly path: string
   readonly absolute: string
   readonly type: DocumentType
@@ -22,7 +21,6 @@ export interface FoundFile {
 export const FILES_MAX = 5_000
 const FILE_BYTES_MAX = 20 * 1024 * 1024
 const DEPTH_MAX = 12
-/** Maximum folder entries that are examined. */
 const ENTRIES_MAX = 100_000
 
 const TYPES: Readonly<Record<string, DocumentType>> = {

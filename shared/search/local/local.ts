@@ -27,7 +27,6 @@ import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './file
 import { watchCorpus } from './watch.ts'
 
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
-/** Retry-After of calls while no document is indexed yet. */
 const RETRY_DELAY_MS = 5_000
 /** READ_AHEAD documents are read before they are indexed. The size of the index is checked every SIZE_CHECK_DOCUMENTS documents. */
 const READ_AHEAD = 3
@@ -40,7 +39,6 @@ const TERMS_MAX = 48
 export interface LocalCorpusOptions {
   readonly corpus: Corpus
   readonly directory: string
-  /** Called with each problem of a scan, such as a file that could not be read. */
   readonly onProblem?: (problem: string) => void
   /** Interval of full scans, which find changes that caused no file system event. Default: 30 s. */
   readonly pollIntervalMs?: number
@@ -178,7 +176,6 @@ class CorpusBackend implements LocalCorpus {
       for (const [at, file] of changed.entries()) {
         this.#closing.signal.throwIfAborted()
         this.#progress = { indexed: unchanged + at, documents: found.length }
-        // While this document is indexed, threads read the next documents.
         if (at % SIZE_CHECK_DOCUMENTS === 0) this.#isFull = this.#index.size >= PASSAGES_MAX
         for (const next of changed.slice(reading.length, at + READ_AHEAD)) reading.push(this.#sourcesOf(next))
         await this.#indexFile(file, reading[at] ?? this.#sourcesOf(file))

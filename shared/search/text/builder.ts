@@ -32,7 +32,6 @@ const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a
 const HIDDEN_JOINER =
   /(?<![\p{L}\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}])(?:\u200c|\u200d)|(?:\u200c|\u200d)(?![\p{L}\p{Extended_Pictographic}])/gu
 
-/** Joins blocks into one text, separated by empty lines, and records the offsets of each block. */
 export class TextBuilder {
   readonly #parts: string[] = []
   readonly #blocks: Block[] = []
@@ -48,7 +47,6 @@ export class TextBuilder {
     return this.#length >= this.#charsMax
   }
 
-  /** Adds a block, unless it contains neither letters nor digits. */
   add(type: BlockType, raw: string): void {
     if (this.isFull) return
     const text = tidy(type, raw).slice(0, this.#charsMax - this.#length)

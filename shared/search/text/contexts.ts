@@ -20,7 +20,6 @@ export interface Span {
 
 /** The role of a block, and the earlier texts that a reader needs to understand the block. */
 export interface BlockContext {
-  /** True for a label or a table header, which is never quoted alone. */
   readonly isLabel: boolean
   readonly spans: readonly Span[]
 }

@@ -19,7 +19,6 @@ const QUOTE = /^\s{0,3}>\s?/
 const FOOTNOTE = /\s?\[\^[\w-]{1,40}\](?!:)/g
 /** A link whose text is only a number: `[2](url)`, `[[2]](url)`, `[\[2\]](url)`. */
 const NUMBER_LINK = String.raw`\[(?:\\?\[)?\d{1,3}(?:\\?\])?\]\((?=([^)\s]{0,500}))\$[^)]{0,100}\)`
-/** Footnote marks as they occur in pages that were converted to Markdown. */
 const MARKS = new RegExp(
   String.raw`([^\s[\]]{1,20}\s?)${NUMBER_LINK.replace('$', '2')}(?:[,;]?\s?${NUMBER_LINK.replace('$', '3')}){0,9}`,
   'g',
@@ -112,7 +111,6 @@ class MarkdownReader {
     return true
   }
 
-  /** Adds the header row of a table. The rule below the header is skipped. */
   #tableHead(line: string): void {
     this.#flush()
     if (!isTableRule(line)) this.#builder.add('head', cells(line))
@@ -144,7 +142,6 @@ function withoutComments(source: string): string {
   }
 }
 
-/** Returns the index of the line after the YAML front matter; 0 if the document has none. */
 function frontMatterEnd(lines: readonly string[]): number {
   if (lines[0]?.trim() !== '---') return 0
   const end = lines.slice(1, 100).findIndex((line) => line.trim() === '---')

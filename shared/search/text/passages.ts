@@ -12,7 +12,6 @@ const PASSAGES_MAX = 600
 
 export interface Passage {
   readonly heading: string
-  /** Labels, lead-ins and table headers of the passage's sentences. */
   readonly context: string
   readonly start: number
   readonly end: number
@@ -71,7 +70,6 @@ function partsOf(whole: Sentence): Sentence[] {
 function partEnd(text: string, middle: number): number {
   const space = text.lastIndexOf(' ', middle)
   if (space > middle - SPACE_CHARS_MAX) return space
-  // A part must not begin inside a surrogate pair.
   return (text.charCodeAt(middle) & 0xfc00) === 0xdc00 ? middle - 1 : middle
 }
 

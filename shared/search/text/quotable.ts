@@ -11,7 +11,6 @@ const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu
 /** Matches a URL, a host that starts with `www.`, or a mail address. */
 const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
-/** Words that may come before an instruction. */
 const OPENING = String.raw`^\W*(?:(?:please|now|also|important|attention|warning|note|system|hey)\b\W*)*`
 const FOR_MODELS = [
   // "Ignore all previous instructions and …"

@@ -29,7 +29,6 @@ export function piecesOf(found: string): Piece[] {
 /** Yields the overlapping n-grams of a run. A run that is not longer than one n-gram is yielded whole. */
 export function* spansOf(run: string, length: number): Generator<string> {
   if (run.length <= length) return yield run
-  // Splits by code points, because an n-gram must not divide a surrogate pair.
   const characters = /[\ud800-\udfff]/.test(run) ? [...run] : run
   for (let at = 0; at + length <= characters.length; at++) {
     const span = characters.slice(at, at + length)

@@ -18,7 +18,6 @@ const SENTENCES_MAX = 400
 const CODE_LINES_MAX = 12
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
-/** Abbreviations whose full stop does not end a sentence. */
 const ABBREVIATION =
   /(?:^|[\s(“"'])(?:e\.g|i\.e|cf|vs|approx|incl|vol|pp?|fig|eds|al|dr|mr|mrs|ms|prof|jr|sr|inc|ltd|corp|dept|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|u\.s|u\.k|z\.\s?b|d\.\s?h|bzw|usw|ca|nr|str|sra?|mme|(?:am|vom|zum|bis|ab|den|der|dem|des) \d{1,2})\.\s*$/i
 const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u
@@ -26,7 +25,6 @@ const PHRASE_END =
   /(?<=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}] )(?=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}])/u
 /** Minimum UTF-16 units of a phrase that counts as a sentence in Thai, Lao and Khmer. */
 const PHRASE_CHARS_MIN = 40
-/** A single letter with a full stop is an initial. */
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
 /** Returns the sentences of a block. An item without full stops is one sentence, as is a row up to {@link QUOTE_CHARS_MAX}. */
@@ -50,7 +48,6 @@ function piecesOf(type: BlockType, block: string): string[] {
   return type === 'row' ? piecesOfRow(block) : joined(block)
 }
 
-/** Splits a row that is too long for one quote into the sentences of its cells. */
 function piecesOfRow(row: string): string[] {
   return row.length <= QUOTE_CHARS_MAX ? [row] : row.split(/(?<=\t)/).flatMap(joined)
 }

@@ -15,7 +15,6 @@ import { type ApiCall, callApi } from './api.ts'
 import type { WebPages } from './pages.ts'
 import { Throttle } from './throttle.ts'
 
-/** A web search service: builds its requests and reads its responses. */
 export interface WebService<T = unknown> {
   readonly name: string
   readonly searchUsd: number
@@ -38,7 +37,6 @@ const SITES_MAX = 5
 /** Only `charsMax × MARKUP_FACTOR` characters of a text with markup are read. */
 const MARKUP_FACTOR = 4
 const URL_CHARS_MAX = 2_048
-/** Query parameters that serve only to track visitors. */
 const TRACKING = /^(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id)$/i
 
 export function openWebSearch<T>(service: WebService<T>, pages: WebPages): SearchBackend {

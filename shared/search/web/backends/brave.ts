@@ -18,7 +18,7 @@ const Answer = z.looseObject({
 
 const COUNT_MAX = 20
 
-/** Search API of Brave. @param base Base URL; tests set another one */
+/** @param base Base URL of Brave's search API; tests set another one. */
 export function brave(key: string, base = 'https://api.search.brave.com'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'brave',

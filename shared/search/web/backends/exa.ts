@@ -15,7 +15,7 @@ const Answer = z.looseObject({
 /** Maximum results that the price of a search includes. Each further result costs a seventh of that price. */
 const RESULTS_MAX = 10
 
-/** Search API of Exa. @param base Base URL; tests set another one */
+/** @param base Base URL of Exa's search API; tests set another one. */
 export function exa(key: string, base = 'https://api.exa.ai'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'exa',

@@ -15,7 +15,7 @@ const Answer = z.looseObject({
 /** Maximum results that cost one credit. A search with more results costs two. */
 const RESULTS_MAX = 10
 
-/** Google results from Serper. @param base Base URL; tests set another one */
+/** @param base Base URL of Serper, which returns the results of Google; tests set another one. */
 export function serper(key: string, base = 'https://google.serper.dev'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'serper',

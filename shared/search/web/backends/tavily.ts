@@ -12,7 +12,7 @@ const Answer = z.looseObject({
   ),
 })
 
-/** Search API of Tavily. @param base Base URL; tests set another one */
+/** @param base Base URL of Tavily's search API; tests set another one. */
 export function tavily(key: string, base = 'https://api.tavily.com'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'tavily',

@@ -55,7 +55,6 @@ export function openMcpSearch(server: McpServer, pages: WebPages): SearchBackend
   return new McpSearch(server, pages)
 }
 
-/** A connection that is open or being opened. */
 interface Connection {
   readonly opening: Promise<McpSession>
   readonly untilMs: number

@@ -5,7 +5,6 @@ import { refusal } from '#shared/search/web/api.ts'
 import { failureOf } from './failure.ts'
 
 export interface McpServer {
-  /** URL of the server's streamable HTTP transport. */
   readonly url: string
   readonly token?: string | undefined
   readonly searchTool: string
@@ -85,7 +84,6 @@ export class McpSession {
     }
   }
 
-  /** Rejects new calls, and closes the connection after the running calls have ended. */
   async retire(): Promise<void> {
     this.#isRetired = true
     await this.#closeWhenIdle()
