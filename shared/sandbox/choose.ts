@@ -108,7 +108,6 @@ export class ChosenSandbox {
     return isFine ? [] : [this.#refusal().message]
   }
 
-  /** Returns zeros while no sandbox is open. */
   stats(): SandboxStats {
     return this.#sandbox?.stats() ?? { idle: 0, busy: 0 }
   }
@@ -221,7 +220,6 @@ function unavailable(message: string, afterMs: number): ServiceError {
   return new ServiceError('sandbox_unavailable', message, { retryAfterMs })
 }
 
-/** Runs work, and reports its progress only if the work takes longer than QUICK_MS. */
 async function unlessQuick(report: OnProgress, work: (onProgress: OnProgress) => Promise<void>): Promise<void> {
   let isLong = false
   let last: Parameters<OnProgress> | undefined

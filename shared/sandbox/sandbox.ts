@@ -13,7 +13,6 @@ export interface SandboxJob {
   readonly timeoutMs: number
   /** Whether to scan for forbidden imports and calls. If there are any, nothing runs. Only tests of other barriers set this to false. */
   readonly scan: boolean
-  /** Files in the program's initial directory; default: none. */
   readonly files?: readonly SandboxFile[]
 }
 

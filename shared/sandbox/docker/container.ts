@@ -217,7 +217,7 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
     WorkingDir: '/tmp',
     Hostname: 'sandbox',
     Labels: { [LABEL]: String(process.pid) },
-    // As with 'none', the network namespace is empty. Without the daemon process that sets up 'none', a start saves 0.1 s of CPU.
+    // Like the network mode 'none', this gives an empty network namespace. The daemon starts no process for it, which saves 0.1 s of CPU.
     NetworkDisabled: true,
     OpenStdin: true,
     // When the service is gone, the daemon closes standard input, and the supervisor exits.

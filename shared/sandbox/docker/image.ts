@@ -17,7 +17,6 @@ const IMPORT_MS_MAX = 10 * 60_000
 export interface ImageOptions {
   readonly onProgress: (fraction: number, message: string) => void
   readonly signal: AbortSignal
-  /** Directory of the root file system, which is created if necessary. */
   readonly directory: string
   /** Do not build or download: throw if the image is missing. */
   readonly checksOnly?: boolean
@@ -94,7 +93,6 @@ async function importImage(docker: Docker, root: string, tag: string, signal: Ab
   }
 }
 
-/** Waits until the daemon reports the end of an import or pull. @throws Error reported by the daemon */
 async function followed(docker: Docker, progress: NodeJS.ReadableStream): Promise<void> {
   const { promise, resolve, reject } = Promise.withResolvers<void>()
   docker.modem.followProgress(progress, (error) => (error ? reject(error) : resolve()))

@@ -1,4 +1,3 @@
-/** Maximum bytes of one part. A header with a larger number is invalid. */
 const PART_BYTES_MAX = 16 * 1024 * 1024
 const HEADER_BYTES = 8
 const STDERR = 2
@@ -15,7 +14,6 @@ const STDERR = 2
  */
 export class AttachedStreams {
   readonly #onPart: (stream: 'stdout' | 'stderr', bytes: Buffer) => void
-  /** Bytes of a header that has not arrived completely. */
   #header = Buffer.alloc(0)
   #left = 0
   #stream: 'stdout' | 'stderr' = 'stdout'

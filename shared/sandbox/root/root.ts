@@ -13,7 +13,6 @@ import { buildRoot } from './build.ts'
  * read-only, and the Docker adapter builds its image from it. Our own code is mounted at /opt/sandbox, so new code needs no new root.
  */
 
-/** Files that determine the contents of a root. */
 const SOURCES = ['requirements.txt', 'build_root.py', 'libraries.py'] as const
 
 /** Our code that runs inside a sandbox. The sandbox sees it at /opt/sandbox. */

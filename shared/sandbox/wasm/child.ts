@@ -25,7 +25,6 @@ export function spawnConfined(args: readonly string[], readable: readonly string
   })
 }
 
-/** Returns Node's options for a process that may only compute and read the given paths. */
 export function confine(readable: readonly string[]): string[] {
   const files = readable.map((path) => `--allow-fs-read=${path}`)
   const language = ['--disallow-code-generation-from-strings', '--disable-proto=delete']

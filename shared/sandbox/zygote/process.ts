@@ -96,7 +96,6 @@ export class ZygoteProcess {
     return this.#sockets.size
   }
 
-  /** The end of the zygote's standard error: problems of the zygote, never output of a run. */
   get errors(): string {
     return this.#errors.trim()
   }

@@ -46,7 +46,6 @@ export class ZygoteSandbox implements Sandbox {
     this.#options = options
   }
 
-  /** Starts the first zygote. The caller must close the sandbox. @throws ServiceError `sandbox_unavailable`; the abort reason */
   static async open(options: ZygoteSandboxOptions, signal: AbortSignal): Promise<ZygoteSandbox> {
     const sandbox = new ZygoteSandbox(options)
     try {

@@ -29,7 +29,6 @@ const LIBRARY = '/usr/local/lib/python315.zip'
 /** Matplotlib searches for its data next to its code. The code is in an archive, so this path leads through a file. */
 const PLOT_DATA = `${LIBRARY}/matplotlib/mpl-data`
 const CHANNEL = '/dev/channel'
-/** Maximum files and directories that a run may create. */
 const NODES_MAX = 8_192
 const VARIABLES = {
   HOME: '/tmp',
@@ -41,14 +40,12 @@ const VARIABLES = {
 /** Result of the import by which a guest calls a function of its host. Such calls are not supported. */
 const NO_HOST = -1
 
-/** Directory of our own Python files in the guest. */
 export const SOURCES = '/sandbox'
 
 /** Data that all interpreters read. Threads share the memory of the data. */
 export interface Library {
   /** A zip archive that Python reads itself: the standard library and the packages for programs, such as numpy and pandas. */
   readonly python: Uint8Array
-  /** Fonts and styles of matplotlib: a zip archive. */
   readonly plotData: Uint8Array
   readonly font: Uint8Array
   readonly sources: Readonly<Record<string, Uint8Array>>

@@ -36,7 +36,6 @@ function memorySection(module: Uint8Array, body: number, pagesMax: number): Uint
   return Uint8Array.from([SECTION.memory, ...encodeNumber(content.length), ...content])
 }
 
-/** A LEB128 number and the offset after it. */
 function readNumber(bytes: Uint8Array, at: number): [value: number, after: number] {
   let value = 0
   for (let i = 0; ; i++) {

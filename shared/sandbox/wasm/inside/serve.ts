@@ -23,7 +23,6 @@ import { readWorkerCode } from './worker-code.ts'
  * 3. `L` with a run: the run was lost or cancelled.
  */
 
-/** Maximum bytes of a job, which consists of code and of files in base64 (`RUN_FILES_BYTES_MAX`). */
 const JOB_BYTES_MAX = 24 << 20
 const PART_TYPES = { stdout: 'O', stderr: 'E', plot: 'P' } as const
 

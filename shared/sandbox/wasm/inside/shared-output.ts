@@ -43,7 +43,6 @@ export class SharedOutput {
     return part
   }
 
-  /** Total bytes written, including dropped ones. */
   get total(): number {
     return Number(Atomics.load(this.#total, 0))
   }

@@ -1,7 +1,6 @@
 import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
 import { WasiError } from '#shared/sandbox/wasm/inside/wasi/abi.ts'
 
-/** Maximum number of buffers in one read or write. */
 const BUFFERS_MAX = 1_024
 const PATH_BYTES_MAX = 4_096
 

@@ -27,7 +27,6 @@ export interface ThreadJob {
   readonly code: string
   readonly timeoutMs: number
   readonly scan: boolean
-  /** Contents in base64, by file name. */
   readonly files: Readonly<Record<string, string>>
 }
 
