@@ -59,7 +59,6 @@ async function main(): Promise<number> {
   }
 }
 
-/** Measures the sections. If one fails, then the others are measured all the same. @returns The exit code */
 async function measure({ sections, options }: Command, signal: AbortSignal): Promise<number> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
   let exitCode = 0

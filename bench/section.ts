@@ -8,7 +8,6 @@ export interface Section {
   readonly title: string
   /** Text before the tables, which describes the measured targets and loads and the terms of the tables. */
   readonly introduction: string
-  /** @returns Tables and paragraphs in Markdown */
   measure(run: Run): Promise<string[]>
 }
 
@@ -17,7 +16,6 @@ export interface RunOptions {
   readonly rounds: number
   /** Duration of each load in seconds. If undefined, the default of the section is used. */
   readonly seconds: number | undefined
-  /** Directory of another version, which is measured in the same rounds. */
   readonly compare: string | undefined
   /** Directory for CPU profiles. If undefined, no profiles are written. */
   readonly profileDir: string | undefined
@@ -27,7 +25,6 @@ export class Run implements AsyncDisposable {
   readonly options: RunOptions
   readonly dir: string
   readonly signal: AbortSignal
-  /** Versions of the servers that were started, for the report. */
   readonly versions = new Set<string>()
   #kafka: Promise<Kafka> | undefined
 
@@ -59,7 +56,6 @@ export class Run implements AsyncDisposable {
     return new Processes(this.dir, this.options.profileDir)
   }
 
-  /** Returns the Kafka of the run. The first section that needs Kafka starts it. */
   async kafka(): Promise<Kafka> {
     if (!this.#kafka) this.print('starting Kafka')
     this.#kafka ??= openKafka(join(this.dir, 'servers'))

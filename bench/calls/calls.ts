@@ -73,7 +73,6 @@ interface Target {
   readonly brokerPid: number | undefined
 }
 
-/** Start time and memory of `npm start` with the models.yaml of the project. */
 async function measureFootprint(run: Run): Promise<{ readySeconds: number; idleMib: number }> {
   await using processes = run.processes()
   const started = await processes.node({

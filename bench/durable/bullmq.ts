@@ -6,7 +6,6 @@ const QUEUE = 'bench'
 const FIRST_READ_MS = 250
 const COMPLETED_TIMEOUT_MS = 30_000
 
-/** BullMQ, with its queue and worker in this process. Completed jobs stay in Redis. */
 export async function openBullmq(redisPort: number): Promise<JobSystem> {
   const connection = { host: '127.0.0.1', port: redisPort }
   const queue = new Queue(QUEUE, { connection })

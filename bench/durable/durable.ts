@@ -111,7 +111,6 @@ async function runLoad({ name, url }: DurableTarget, load: LoadName, seconds: nu
   return JSON.parse(text) as DurableFigures
 }
 
-/** Returns a server, or the reason why it is missing. Disposing the result stops the server. */
 async function orReason<T extends AsyncDisposable>(opening: Promise<T | string>) {
   const opened = await opening
   const [server, reason] = typeof opened === 'string' ? [undefined, opened] : [opened, undefined]

@@ -5,7 +5,6 @@ import { type JobSystem, PAYLOAD } from './system.ts'
 
 /** Interval of polls for the end of all jobs. Each poll makes the service scan its jobs, so a shorter interval would affect the result. */
 const POLL_INTERVAL_MS = 100
-/** Time after which a pause has reached every process. */
 const PAUSE_MS = 250
 
 /** Sluice through its API. The workers run in other processes. An operator starts and stops them by pausing their pool. */

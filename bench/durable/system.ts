@@ -1,4 +1,3 @@
-/** A queue of durable jobs that is measured. */
 export interface JobSystem {
   /** Submits {@link PAYLOAD}. @returns The id of the job, as soon as the job is on disk */
   submit(): Promise<string>

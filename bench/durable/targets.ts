@@ -5,7 +5,6 @@ import type { Kafka, Postgres, Redis } from '../machine/servers.ts'
 import { createKey, KEY, startSluice } from '../machine/sluice.ts'
 import { cpuMs, treeCpuMs } from '../machine/usage.ts'
 
-/** The servers that the systems use. A server that is missing on this machine is undefined. */
 export interface Servers {
   readonly kafka: Kafka
   readonly postgres: Postgres | undefined

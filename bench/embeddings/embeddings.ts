@@ -7,7 +7,6 @@ import { percentile, Samples, sumOf } from '../results/samples.ts'
 import { type Column, type Goal, renderGoals, renderSamples } from '../results/tables.ts'
 import type { Run, Section } from '../section.ts'
 
-/** Upstream models with different costs. `bench/load/upstream.ts` reads the cost from the name. */
 const UPSTREAMS = [
   { model: 'embed-5-0.05', cost: '5 ms + 0.05 ms per text' },
   { model: 'embed-0-2', cost: '2 ms per text' },

@@ -2,7 +2,6 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { type Address, Connection, encodeRequest } from './connection.ts'
 import { LOCKSTEP, nowMicros, TokenReader } from './tokens.ts'
 
-/** Duration in milliseconds of one stream of the mock upstream. */
 export const STREAM_MS = 1_310
 /** Minimum time without bytes inside a stream that counts as a stall. */
 const STALL_MICROS = 100_000
@@ -24,7 +23,6 @@ export interface Results {
   answers: number
   failures: number
   failure: string | undefined
-  /** Time from the request to the end of the answer, per call. */
   readonly latencies: number[]
   /** Time from the request to the first token, per stream. */
   readonly firstTokens: number[]

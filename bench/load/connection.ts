@@ -1,6 +1,6 @@
 /*
  * A load generator for HTTP/1.1 on bare sockets, with one request at a time per connection. The callers share the machine with the measured
- * processes, so the generator must be cheap. undici takes more CPU than the upstream, and autocannon does not measure single tokens.
+ * processes, so the generator must be cheap. The library undici takes more CPU than the upstream, and autocannon does not measure single tokens.
  */
 import { connect, type Socket } from 'node:net'
 
@@ -63,7 +63,6 @@ export class Connection {
     return new Connection(socket)
   }
 
-  /** Sends a request and reads the response. @returns The status. @throws Error if the connection breaks */
   send(request: Buffer, onBody?: (bytes: Buffer) => void): Promise<number> {
     const call = Promise.withResolvers<number>()
     this.#onBody = onBody
@@ -97,7 +96,6 @@ export class Connection {
   }
 }
 
-/** Parses consecutive responses: status, and bodies by `content-length` or in chunks (RFC 9112, sections 6 and 7.1). */
 class ResponseReader {
   readonly #onBody: (bytes: Buffer) => void
   readonly #onEnd: (status: number) => void

@@ -26,7 +26,6 @@ server.listen(0, '127.0.0.1', () => {
   process.stdout.write(`http://127.0.0.1:${(server.address() as AddressInfo).port}\n`)
 })
 
-/** Splits the bytes of a connection into requests. */
 class RequestReader {
   readonly #onRequest: (path: string, body: Buffer) => void
   #rest: Buffer = Buffer.alloc(0)
@@ -123,7 +122,6 @@ function writeNext(socket: Socket, count: number): void {
 interface Device {
   calls: number
   texts: number
-  /** Time at which the simulated device has finished all calls. */
   freeAtMs: number
 }
 const devices = new Map<string, Device>()

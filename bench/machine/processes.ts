@@ -21,7 +21,6 @@ export interface Start {
   readonly env?: Record<string, string>
   readonly addressOn: 'stdout' | 'stderr' | 'none'
   readonly nodeFlags?: readonly string[]
-  /** Whether the option `--profile` writes a CPU profile of this process. */
   readonly isProfiled?: boolean
 }
 
@@ -29,7 +28,6 @@ export interface Running {
   readonly name: string
   readonly pid: number
   readonly url: URL | undefined
-  /** Seconds from the start of the process until it printed its address. */
   readonly startSeconds: number
 }
 
@@ -47,7 +45,6 @@ export class Processes implements AsyncDisposable {
     })
   }
 
-  /** Starts a script with this version of Node and waits for its address. @throws Error if the process ends first */
   async node(start: Start): Promise<Running> {
     const { name, addressOn } = start
     const startedAt = performance.now()
@@ -117,7 +114,6 @@ export function urlOf({ name, url }: Running): URL {
   return url
 }
 
-/** Runs a command. @returns Its standard output. @throws Error if the command fails */
 export async function runCommand(
   file: string,
   args: readonly string[],

@@ -35,7 +35,6 @@ export interface Redis extends Server {
 }
 
 export interface Postgres extends Server {
-  /** Creates a database. Disposing the server drops the database. @returns The URL of the database */
   createDatabase(name: string): Promise<string>
 }
 

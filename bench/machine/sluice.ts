@@ -10,7 +10,6 @@ import type { Kafka } from './servers.ts'
  * through Kafka. The roles are an ingress and the workers that a measurement names.
  */
 
-/** The API key of all services and baselines. */
 export const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
 const READY_TIMEOUT_MS = 60_000
 const RETRY_DELAY_MS = 100

@@ -28,7 +28,6 @@ export function residentMib(pid: number): number {
   return (Number(statOf(pid)[21]) * PAGE_BYTES) / MIB
 }
 
-/** Returns the CPU time that all processes of the machine have used so far, in milliseconds. */
 export function machineCpuMs(): number {
   const [line = ''] = readFileSync('/proc/stat', 'utf8').split('\n')
   const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0] = line.split(/ +/).slice(1).map(Number)

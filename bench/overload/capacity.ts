@@ -51,7 +51,6 @@ export async function measureCapacity(run: Run): Promise<string[]> {
   ]
 }
 
-/** Sends calls, each with a prompt of its own. */
 class OpenCallers {
   readonly refusalMs: number[] = []
   failures = 0
@@ -67,7 +66,6 @@ class OpenCallers {
     this.#address = address
   }
 
-  /** Measures the answers per second while calls always wait in the queue. */
   async measureCapacity(seconds: number): Promise<number> {
     const until = performance.now() + (WARM_UP_SECONDS + seconds) * 1_000
     const loop = async () => {
@@ -98,7 +96,6 @@ class OpenCallers {
     return goodput
   }
 
-  /** Sends a call, and retries after each refusal while the load is on. */
   async #callWithRetries(signal: AbortSignal): Promise<void> {
     const prompt = this.#prompts++
     for (let tries = 0; ; tries++) {

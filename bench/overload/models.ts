@@ -22,7 +22,6 @@ const DIRECTIONS = [
   ['bench-2', 'bench'],
 ] as const
 const ARRIVING_CALLERS = 16
-/** Time after which the first model uses all slots. */
 const FILL_MS = 2_500
 const WARM_UP_SECONDS = 2
 
@@ -43,7 +42,6 @@ const LENDING = '256 streams of one model'
 const ALONE = 'healthy models alone'
 const NEXT_TO_STALLED = 'healthy models, one stalled'
 
-/** Measures two cases, each in one process and through Kafka: a second model arrives, and a model stalls. */
 export async function measureModels(run: Run): Promise<string[]> {
   await using processes = run.processes()
   const upstream = await startUpstream(processes)
@@ -127,7 +125,6 @@ async function healthyStreams(address: Address, seconds: number): Promise<Result
   return await Promise.all(HEALTHY.map((model) => runLoad(address, load, seconds, model)))
 }
 
-/** Calls the stalled model until the signal aborts. A refused call is retried. */
 async function callStalled(address: Address, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     await postChat(address, STALLED, 'Hello', { stream: true }, {}, signal)

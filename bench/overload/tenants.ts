@@ -21,7 +21,6 @@ const FLOODS = ['alone', 'next to 100 calls', 'next to durable jobs'] as const
 type Flood = (typeof FLOODS)[number]
 const TITLES: Readonly<Record<string, string>> = { embedded: 'Sluice, one process', kafka: 'Sluice, Kafka' }
 
-/** Measures how long calls and jobs of one tenant wait, alone and next to a flood of another tenant. */
 export async function measureTenants(run: Run): Promise<string[]> {
   const postgres = await openPostgres()
   const samples = new Samples()

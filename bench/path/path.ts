@@ -15,7 +15,7 @@ import type { Run, Section } from '../section.ts'
 const ROOT = fileURLToPath(new URL('../../', import.meta.url))
 /** Longer than the interval of each periodic task, so that every periodic task runs at least once. */
 const IDLE_MS = 6_000
-/** Time in which the work after an answer ends, such as writing usage records. */
+/** Time after an answer in which its follow-up work ends, such as writing usage records. */
 const SETTLE_MS = 150
 const MODEL = 'echo-1'
 const CONTENT = 'hello there you'
@@ -52,7 +52,6 @@ run in an idle process are not counted.`,
   },
 }
 
-/** Functions that each call runs through, as `file:name`. */
 export type PathCounts = ReadonlyMap<string, readonly string[]>
 
 async function measurePath(run: Run): Promise<PathCounts> {

@@ -153,7 +153,6 @@ async function measureLanguages(): Promise<void> {
   }
 }
 
-/** Returns announcements of telephone systems, recorded by human speakers and joined to longer clips. */
 async function promptsIn(language: string): Promise<Buffer[] | undefined> {
   const place = await cacheOf(`speech-debian-${language}`)
   const sounds = pathOf(place, 'usr', 'share', 'asterisk', 'sounds')

@@ -33,7 +33,6 @@ type Manifest = z.infer<typeof Manifest>
 
 export interface Corpus {
   readonly directory: string
-  /** Text of each document by its name, with white space collapsed. */
   readonly texts: ReadonlyMap<string, string>
 }
 

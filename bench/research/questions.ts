@@ -34,7 +34,6 @@ const UnanswerableQuestion = z.strictObject({
 export const Question = z.discriminatedUnion('kind', [SingleQuestion, MultiQuestion, UnanswerableQuestion])
 export type Question = z.infer<typeof Question>
 
-/** Reads the questions of questions.json. @throws ZodError if the file is invalid */
 export function readQuestions(): Question[] {
   return z.array(Question).parse(JSON.parse(readFileSync(FILE, 'utf8')))
 }
@@ -50,7 +49,6 @@ export function containsFact(text: string, fact: string): boolean {
   return patternOf(fact).test(text)
 }
 
-/** Normalizes white space, quotation marks and hyphens. */
 export function plain(text: string): string {
   return spaced(text).replace(/[‘’]/g, "'").replace(/[“”]/g, '"').replace(/[‐‑]/g, '-')
 }

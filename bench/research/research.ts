@@ -103,7 +103,6 @@ const Citation = z.object({
 const Message = z.object({ content: z.string(), annotations: z.array(z.object({ url_citation: Citation })) })
 const Completion = z.object({ choices: z.tuple([z.object({ message: Message })]) })
 
-/** Sends a question. A refused call is sent again after its `Retry-After`. */
 async function ask({ url, key }: Address, question: string, timeoutMs: number, signal: AbortSignal): Promise<Report> {
   const body = { model: MODEL, messages: [{ role: 'user', content: question }] }
   for (;;) {
@@ -140,7 +139,6 @@ const COMPARED = [
   ['silent', 'silent'],
 ] as const
 
-/** Returns the figures of all questions and of each set, as multiples of the figures of the prototype. */
 export function renderComparison(scores: readonly Scores[], baseline: readonly Scores[]): string {
   return renderGoals(
     ['all', 'open', 'held-out'].flatMap((group) =>

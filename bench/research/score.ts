@@ -1,11 +1,8 @@
 import { containsFact, groupsOf, plain, type Question } from './questions.ts'
 
-/* Scores the reports on the questions. All functions are pure. */
-
 export interface Report {
   readonly content: string
   readonly annotations: readonly Annotation[]
-  /** Whether the report states that the sources do not answer the question. */
   readonly abstained: boolean
 }
 
@@ -22,12 +19,9 @@ export interface Annotation {
 export interface QuestionScore {
   readonly question: Question
   readonly reported: boolean
-  /** Whether the report cites at least one document of each group. */
   readonly goldCited: boolean
-  /** Share of the expected facts in the report, 0 to 1. */
   readonly facts: number
   readonly citations: number
-  /** Number of citations whose quote is in the cited document. */
   readonly exactCitations: number
   readonly abstained: boolean
 }
@@ -42,7 +36,6 @@ export interface Scores {
   readonly factsSaid: number | undefined
   readonly allFactsSaid: number | undefined
   readonly abstained: number | undefined
-  /** Share of all citations whose quote is in the cited document. */
   readonly citationPrecision: number | undefined
   /** Share of the unanswerable questions whose report cites nothing. */
   readonly silent: number | undefined
@@ -81,7 +74,6 @@ export function summarize(scores: readonly QuestionScore[]): Scores[] {
   return [...groups].map(([group, some]) => sumUp(group, some))
 }
 
-/** Returns the name of a document, the last segment of the path. */
 export function documentOf(url: string): string {
   const last =
     url
@@ -117,7 +109,6 @@ function scoreQuestion(
   }
 }
 
-/** Removes the backslash escapes of Markdown (CommonMark). */
 function shown(content: string): string {
   return content.replace(/\\([!-/:-@[-`{-~])/g, '$1')
 }

@@ -1,4 +1,3 @@
-/** Figures of one target under one load in one round. */
 export interface Sample {
   readonly target: string
   readonly load: string

@@ -81,7 +81,6 @@ async function transcribe(
   const form = new FormData()
   form.append('file', new Blob([new Uint8Array(file)]), 'speech.wav')
   for (const [name, value] of Object.entries({ model: MODEL, response_format: format })) form.append(name, value)
-  // `Response` encodes the form as multipart.
   const encoded = new Response(form)
   const { statusCode, body } = await request(new URL('/v1/audio/transcriptions', url), {
     method: 'POST',

@@ -17,7 +17,6 @@ const PIECE_BYTES = 64 * 1024
 const CALL_TIMEOUT_MS = 600_000
 const BOUNDARY = 'bench-boundary'
 
-/** Measures the memory of one process while files of 25 MiB are uploaded at once. The upstream reads each file to its end. */
 export async function measureUploads(run: Run): Promise<string[]> {
   const files = run.options.isQuick ? FILES.quick : FILES.normal
   const upstream = createServer((req, res) => {

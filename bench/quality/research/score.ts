@@ -19,7 +19,6 @@ export interface QualityScore {
   readonly inFirst: boolean
   readonly citations: number
   readonly chars: number
-  /** Number of quotes that are contained in another quote of the report. */
   readonly contained: number
   readonly milliseconds: number
 }

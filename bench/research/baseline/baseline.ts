@@ -87,7 +87,6 @@ function scored(index: PassageIndex, question: string, ranked: readonly Passage[
   return candidates.sort((a, b) => b.score - a.score)
 }
 
-/** Returns the centrality of each sentence, 0 to 1 (TextRank). */
 function textRank(candidates: readonly Candidate[]): number[] {
   const links = candidates.map((a) => candidates.map((b) => (a === b ? 0 : overlap(a.terms, b.terms))))
   const out = links.map((row) => row.reduce((sum, link) => sum + link, 0) || 1)

@@ -85,7 +85,6 @@ export class PassageIndex {
   }
 }
 
-/** Returns the clauses of a question that have more than one term. */
 export function clausesOf(question: string): string[] {
   const clauses = question.split(CLAUSE).filter((clause) => termSet(clause).size > 1)
   return clauses.length > 1 ? clauses : []
