@@ -23,8 +23,8 @@ const Word = z.string().min(1).max(64)
 const JsonObject = recordOf(z.string(), z.unknown())
 
 /**
- * Key in `extra` that marks a tool call that the client did not send. The deprecated function calls have no ids, so the decoder generates a tool
- * call for each of their results.
+ * Key in `extra` that marks a tool call that the client did not send. The deprecated function calls have no ids, so the decoder generates a tool call
+ * for each of their results.
  */
 export const IMPLIED_CALL = 'implied_call'
 
@@ -86,7 +86,6 @@ const TOOL_CALLS_MAX = 10_000
 
 const name = z.string().nullish()
 
-/** One message of the conversation (docs/reference/compatibility.md, Chat messages). */
 export const ChatMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal(['system', 'developer']), content: Texts, name }),
   z.looseObject({ role: z.literal('user'), content: Contents, name }),
@@ -119,7 +118,6 @@ const CustomTool = z.looseObject({
   custom: z.looseObject({ name: ToolName, description: z.string().nullish(), format: JsonObject.nullish() }),
 })
 
-/** One tool definition (docs/reference/compatibility.md, Tools). */
 export const ChatTool = z.union([
   z.discriminatedUnion('type', [FunctionTool, CustomTool]),
   unknownType('function', 'custom'),
@@ -171,8 +169,8 @@ const ResponseFormat = z.union([
 ])
 
 /**
- * Request body (docs/reference/compatibility.md, Chat requests). The decoder, not this schema, checks rules that depend on the model or relate
- * two fields.
+ * Request body (docs/reference/compatibility.md, Chat requests). The decoder, not this schema, checks rules that depend on the model or relate two
+ * fields.
  */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1).describe('Model id or alias'),
@@ -266,7 +264,6 @@ export type ChatToolCall = ChatFunctionCall | ChatCustomCall
 
 export type ChatFilterResults = Record<string, unknown>
 
-/** Message of a choice. `tool_calls` and `reasoning_content` are absent if empty. */
 export interface ChatAnswer extends Extensible {
   role: 'assistant'
   content: string | null

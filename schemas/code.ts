@@ -10,8 +10,8 @@ export const RUN_FILES_MAX = 20
 export const RUN_FILES_BYTES_MAX = 16 * 1024 * 1024
 
 /**
- * Body of `POST /v1/tools/code` (docs/reference/compatibility.md, Code). The decoder, not this schema, checks bounds that depend on settings or
- * that count code points. Unknown fields are ignored.
+ * Body of `POST /v1/tools/code` (docs/reference/compatibility.md, Code). The decoder, not this schema, checks bounds that depend on settings or that
+ * count code points. Unknown fields are ignored.
  */
 export const CodeBody = z.looseObject({
   code: z.string().min(1).describe('Python source code'),
@@ -26,7 +26,6 @@ export const CodeBody = z.looseObject({
 })
 export type CodeBody = z.infer<typeof CodeBody>
 
-/** A file of the client that is copied into the working directory of the code. */
 export const CodeFile = z.strictObject({
   id: z.string().describe('File id, which is also the key of the blob'),
   name: z.string().describe('File name without a path'),
@@ -43,8 +42,8 @@ export const CodeRequest = z.strictObject({
 export type CodeRequest = z.infer<typeof CodeRequest>
 
 /**
- * Events of a run: pieces of output, each small enough for a queue record, then one `end`. Output is not in a field named `text`, because the
- * service counts tokens in the `text` of model events.
+ * Events of a run: pieces of output, each small enough for a queue record, then one `end`. Output is not in a field named `text`, because the service
+ * counts tokens in the `text` of model events.
  */
 export const CodeEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('output'), stream: z.enum(['stdout', 'stderr']), piece: z.string() }),

@@ -9,9 +9,9 @@ const { model, stream, stream_options, temperature, top_p, stop, presence_penalt
 const { n, logit_bias, seed, user, metadata } = ChatRequest.shape
 
 /**
- * Body of `POST /v1/completions` (docs/reference/compatibility.md, Completions). The decoder, not this schema, checks `prompt`, which is a
- * string, a list of strings, a list of tokens, or a list of token lists. Objects are loose: the decoder passes unknown fields to an upstream
- * server with the same API.
+ * Body of `POST /v1/completions` (docs/reference/compatibility.md, Completions). The decoder, not this schema, checks `prompt`, which is a string, a
+ * list of strings, a list of tokens, or a list of token lists. Objects are loose: the decoder passes unknown fields to an upstream server with the
+ * same API.
  */
 export const CompletionsRequest = z.looseObject({
   ...{ model, stream, stream_options, temperature, top_p, stop, presence_penalty, frequency_penalty },
@@ -42,14 +42,11 @@ export type CompletionsRequest = z.infer<typeof CompletionsRequest>
 /** Log probabilities of the tokens of a choice. All four lists have one entry per token. */
 export interface CompletionLogprobs {
   tokens: string[]
-  /** Null for the first token of a prompt. */
   token_logprobs: (number | null)[]
   /**
-   * Most likely tokens per position. An entry is null for the first token of a prompt. The list is null if the client did not request
-   * alternatives.
+   * Most likely tokens per position. An entry is null for the first token of a prompt. The list is null if the client did not request alternatives.
    */
   top_logprobs: (Record<string, number> | null)[] | null
-  /** Offset of each token in the choice, in code points. */
   text_offset: number[]
 }
 

@@ -16,7 +16,7 @@ export const DurableState = z.enum([
 ])
 export type DurableState = z.infer<typeof DurableState>
 
-/** Queue priority. `low` jobs start only if no `normal` job waits. */
+/** Queue priority. Jobs with priority `low` start only if no job with priority `normal` waits. */
 export const Priority = z.enum(['normal', 'low'])
 export type Priority = z.infer<typeof Priority>
 

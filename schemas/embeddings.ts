@@ -21,7 +21,6 @@ export const EmbeddingsBody = z.looseObject({
 })
 export type EmbeddingsBody = z.infer<typeof EmbeddingsBody>
 
-/** One input: a text, or its tokens. */
 export const EmbedInput = z.union([z.string(), z.array(z.int().min(0))])
 export type EmbedInput = z.infer<typeof EmbedInput>
 

@@ -3,9 +3,9 @@ import { z } from 'zod'
 /**
  * All error codes (docs/reference/errors.md), with HTTP status and retry policy.
  *
- * `status` is the HTTP status in the OpenAI format. The Anthropic format differs only for overload: 529 instead of 503. `retry` states whether
- * the service may retry the job by itself, which is not advice for the client. `triesMax` is the maximum number of attempts for codes that allow
- * fewer attempts than the default. An attempt with `isTry: false` only waited for its rate limit, so it does not count against the retry budget.
+ * `status` is the HTTP status in the OpenAI format. The Anthropic format differs only for overload: 529 instead of 503. `retry` states whether the
+ * service may retry the job by itself, which is not advice for the client. `triesMax` is the maximum number of attempts for codes that allow fewer
+ * attempts than the default. An attempt with `isTry: false` only waited for its rate limit, so it does not count against the retry budget.
  */
 export const ERRORS = {
   invalid_request: { status: 400, retry: false },

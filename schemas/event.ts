@@ -6,8 +6,8 @@ import { PoolName } from './job.ts'
 /**
  * Event of one attempt of an attached job, sent by the worker to the reply shard of the ingress.
  *
- * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}). The record key is the boot id of that ingress.
- * Another ingress on the same shard compares the key and drops the record without parsing it. `seq` counts from 1 in each attempt, without gaps.
+ * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}). The record key is the boot id of that ingress. Another
+ * ingress on the same shard compares the key and drops the record without parsing it. `seq` counts from 1 in each attempt, without gaps.
  */
 export const JobEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('started'), job_id: z.string(), attempt: z.int(), seq: z.int() }),
@@ -37,7 +37,6 @@ export const JobEvent = z.discriminatedUnion('type', [
 ])
 export type JobEvent = z.infer<typeof JobEvent>
 
-/** Value of a record of the topic `replies`. */
 export const ReplyRecord = z.strictObject({
   worker: z.string().describe('Boot id of the worker'),
   events: z.array(JobEvent),
@@ -45,8 +44,7 @@ export const ReplyRecord = z.strictObject({
 export type ReplyRecord = z.infer<typeof ReplyRecord>
 
 /**
- * Value of a record of the topic `control`. Every process starts to read this topic at its end, so it receives only records that follow its
- * start.
+ * Value of a record of the topic `control`. Every process starts to read this topic at its end, so it receives only records that follow its start.
  */
 export const ControlRecord = z.discriminatedUnion('type', [
   z.strictObject({

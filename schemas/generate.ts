@@ -7,17 +7,17 @@ import { RESULTS_MAX } from './search.ts'
 /**
  * The internal form of text generation: one request schema and one event stream for three public APIs.
  *
- * The ingress decodes a request into a {@link GenerateRequest}, and encodes {@link GenerateEvent}s into the API of the client. Workers and
- * engines use only this form. The public APIs gain fields every month, so the internal form cannot name all of them. Two mechanisms carry
- * unnamed fields, in both directions, between a client and an upstream of the same dialect:
+ * The ingress decodes a request into a {@link GenerateRequest}, and encodes {@link GenerateEvent}s into the API of the client. Workers and engines
+ * use only this form. The public APIs gain fields every month, so the internal form cannot name all of them. Two mechanisms carry unnamed fields, in
+ * both directions, between a client and an upstream of the same dialect:
  *
  * 1. `extra` contains unknown fields of a known object (a message, a part, a tool, the request).
- * 2. `native` contains a whole object of an unknown type. {@link NativePart} is a content block or an item. `native` of a {@link Tool} is a
- *    tool. The event `native` is an output item, a content block, or fields of the response.
+ * 2. `native` contains a whole object of an unknown type. {@link NativePart} is a content block or an item. `native` of a {@link Tool} is a tool. The
+ *    event `native` is an output item, a content block, or fields of the response.
  *
- * An engine of the same dialect sends these fields unchanged. For an engine of another dialect, the decoder may have prepared a substitute,
- * which is a function or a text. The engine sends the substitute if there is one, and otherwise omits the fields. Example: `apply_patch` of type
- * `custom` reaches an upstream with `api: responses` unchanged. Any other upstream receives a function with one string parameter, `input`.
+ * An engine of the same dialect sends these fields unchanged. For an engine of another dialect, the decoder may have prepared a substitute, which is
+ * a function or a text. The engine sends the substitute if there is one, and otherwise omits the fields. Example: `apply_patch` of type `custom`
+ * reaches an upstream with `api: responses` unchanged. Any other upstream receives a function with one string parameter, `input`.
  */
 
 /** Public API that a client called, or that an upstream provides: chat completions, Messages or Responses. */
@@ -373,6 +373,5 @@ export const GenerateEvent = z.discriminatedUnion('type', [
 ])
 export type GenerateEvent = z.infer<typeof GenerateEvent>
 
-/** Only event of a `count_tokens` job. */
 export const CountTokensResult = z.strictObject({ input_tokens: z.int().min(0) })
 export type CountTokensResult = z.infer<typeof CountTokensResult>

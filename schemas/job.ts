@@ -43,9 +43,7 @@ export const EncodeContext = z.strictObject({
 })
 export type EncodeContext = z.infer<typeof EncodeContext>
 
-/**
- * Start of a prompt that several responses have in common. The messages are stored once, in consecutive blobs (shared/jobs/durable/history.ts).
- */
+/** Start of a prompt that several responses have in common. The messages are stored once, in consecutive blobs (shared/jobs/durable/history.ts). */
 export const SharedHistory = z.strictObject({
   at: z.int().min(0).describe('Index of the first shared message in the prompt'),
   segments: z.array(z.strictObject({ blob: z.string(), turns: z.int().min(1), bytes: z.int().min(0) })),
@@ -90,8 +88,8 @@ export type JobEnvelope = z.infer<typeof JobEnvelope>
 export type AttachedEnvelope = JobEnvelope & { readonly reply: NonNullable<JobEnvelope['reply']> }
 
 /**
- * Stored request of a durable job. A small body is stored in `body`, in the internal form of its kind. A large body is stored in the blob with
- * the key `blob`.
+ * Stored request of a durable job. A small body is stored in `body`, in the internal form of its kind. A large body is stored in the blob with the
+ * key `blob`.
  */
 export const StoredRequest = z.strictObject({
   body: z.unknown().optional(),

@@ -118,7 +118,6 @@ const Texts = z.union([z.string(), z.array(TextBlock)])
 /** Maximum blocks per message. A message is validated in one step, without event-loop yields, so more blocks would block the event loop. */
 const BLOCKS_MAX = 10_000
 
-/** One message (docs/reference/compatibility.md, Turns and blocks). */
 export const InputMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(UserBlock).max(BLOCKS_MAX)]) }),
   z.looseObject({
@@ -147,7 +146,6 @@ const CustomTool = z.looseObject({
   strict: z.boolean().nullish(),
 })
 
-/** One tool definition (docs/reference/compatibility.md, Messages requests). */
 export const MessagesTool = z.union([CustomTool, unknownType('custom')])
 export type MessagesTool = z.infer<typeof MessagesTool>
 
@@ -201,8 +199,8 @@ const promptFields = {
 }
 
 /**
- * Request body (docs/reference/compatibility.md, Messages requests). The decoder, not this schema, checks rules that depend on the model or
- * relate two fields.
+ * Request body (docs/reference/compatibility.md, Messages requests). The decoder, not this schema, checks rules that depend on the model or relate
+ * two fields.
  */
 export const MessagesRequest = z.looseObject({
   ...promptFields,
@@ -234,8 +232,8 @@ export interface MessagesUsage {
 }
 
 /**
- * One content block of a response. Newer versions of the API add `citations` and `caller` (docs/reference/compatibility.md, Messages versions).
- * The last variant is any other block, sent by an upstream of this dialect or by a hosted search.
+ * One content block of a response. Newer versions of the API add `citations` and `caller` (docs/reference/compatibility.md, Messages versions). The
+ * last variant is any other block, sent by an upstream of this dialect or by a hosted search.
  */
 export type OutputBlock =
   | { type: 'text'; text: string; citations?: readonly unknown[] | null }

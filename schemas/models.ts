@@ -302,7 +302,6 @@ export interface Model {
   permission: []
   root: string
   parent: string
-  /** Supported features, such as `chat`, `messages`, `tools`, `images`. */
   capabilities: string[]
   context_length?: number
   max_output_tokens?: number
@@ -322,7 +321,6 @@ export const ListModels = z.object({
 })
 export type ListModels = z.infer<typeof ListModels>
 
-/** Whether a feature is supported, in the Anthropic format. */
 export interface Support {
   supported: boolean
 }

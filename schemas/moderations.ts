@@ -8,8 +8,8 @@ export const CHARS_MAX = 1_000_000
 /** Id of the built-in word list. A configured model with the same id takes precedence. */
 export const WORD_LIST = 'word-list'
 /**
- * Aliases of the default model. An id in this list refers to a configured model with the same id, if there is one. A configured model with the
- * first id is the default model.
+ * Aliases of the default model. An id in this list refers to a configured model with the same id, if there is one. A configured model with the first
+ * id is the default model.
  */
 export const DEFAULT_NAMES = [
   'omni-moderation-latest',
@@ -18,7 +18,6 @@ export const DEFAULT_NAMES = [
   'text-moderation-stable',
 ] as const
 
-/** Categories of the OpenAI moderation API. */
 export const ModerationCategory = z.enum([
   'harassment',
   'harassment/threatening',
@@ -46,8 +45,8 @@ export const ModerationPart = z.discriminatedUnion('type', [
 export type ModerationPart = z.infer<typeof ModerationPart>
 
 /**
- * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder checks `input`, so that the error names the invalid item. A union
- * schema of the forms of `input` could not name the item. Unknown fields are ignored.
+ * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder checks `input`, so that the error names the invalid item. A union schema
+ * of the forms of `input` could not name the item. Unknown fields are ignored.
  */
 export const ModerationsBody = z.looseObject({
   input: z.unknown(),

@@ -2,7 +2,6 @@ import { z } from 'zod'
 
 const Usd = z.number().min(0).max(1_000_000).default(0)
 
-/** Price of a model, in US dollars. Absent prices are 0. */
 export const Price = z.strictObject({
   input_per_million: Usd.describe('Per million input tokens'),
   cached_input_per_million: Usd.optional().describe(

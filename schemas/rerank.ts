@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { INPUTS_MAX } from './embeddings.ts'
 
 /**
- * Body of `POST /v1/rerank` (docs/guides/embeddings.md, Reranking): the fields that the APIs of Cohere, Jina and vLLM have in common. The
- * decoder checks `documents` one at a time. Unknown fields are ignored.
+ * Body of `POST /v1/rerank` (docs/guides/embeddings.md, Reranking): the fields that the APIs of Cohere, Jina and vLLM have in common. The decoder
+ * checks `documents` one at a time. Unknown fields are ignored.
  */
 export const RerankBody = z.looseObject({
   model: z.string().describe('Model id or alias'),

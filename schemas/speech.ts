@@ -5,7 +5,6 @@ export const SPEECH_CHARS_MAX = 4_096
 /** Maximum bytes of audio per call. Eight minutes of uncompressed audio have this size. */
 export const SPEECH_BYTES_MAX = 24 * 1024 * 1024
 
-/** Audio formats of the OpenAI API. */
 export const SpeechFormat = z.enum(['mp3', 'opus', 'aac', 'flac', 'wav', 'pcm'])
 export type SpeechFormat = z.infer<typeof SpeechFormat>
 

@@ -2,9 +2,9 @@ import { z } from 'zod'
 import { JobFields, Webhook } from './jobs.ts'
 
 /**
- * Frames of `GET /v1/ws`, subprotocol `inference.v1` (docs/guides/websocket.md, Frames). Each frame is a text message with one JSON object. The
- * id of a request must differ from the ids of subscriptions, because frames refer to both by id. The last frame of each id is one of
- * `request.completed`, `request.failed` and `request.cancelled`.
+ * Frames of `GET /v1/ws`, subprotocol `inference.v1` (docs/guides/websocket.md, Frames). Each frame is a text message with one JSON object. The id of
+ * a request must differ from the ids of subscriptions, because frames refer to both by id. The last frame of each id is one of `request.completed`,
+ * `request.failed` and `request.cancelled`.
  */
 export const WS_PROTOCOL = 'inference.v1'
 
@@ -69,7 +69,6 @@ const FrameError = z.strictObject({
   code: z.string().nullable(),
 })
 
-/** Frames from the server. */
 export const ServerFrame = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('session.created'),

@@ -79,7 +79,6 @@ export const JobListAnswer = listOf(JobAnswer)
 
 export const JobDeletedAnswer = z.object({ id: z.string(), object: z.literal('job.deleted'), deleted: z.literal(true) })
 
-/** One event of a durable job (docs/guides/jobs.md, Follow it). */
 export const JobEventAnswer = z.looseObject({
   type: z.string(),
   sequence_number: z.int().optional(),

@@ -38,7 +38,6 @@ export const KeyAnswer = z.object({
 })
 export type KeyAnswer = z.infer<typeof KeyAnswer>
 
-/** The key that authenticates the request. */
 export const OwnKeyAnswer = KeyAnswer.pick({
   id: true,
   object: true,

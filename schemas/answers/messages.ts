@@ -28,8 +28,8 @@ const OutputBlock = z.union([
 ])
 
 /**
- * Response of `POST /v1/messages` (docs/reference/compatibility.md, Messages answers). A field is optional if only newer versions of the API
- * define it, or if only an upstream server with the Anthropic API sends it.
+ * Response of `POST /v1/messages` (docs/reference/compatibility.md, Messages answers). A field is optional if only newer versions of the API define
+ * it, or if only an upstream server with the Anthropic API sends it.
  */
 export const MessageAnswer = z.looseObject({
   id: z.string(),

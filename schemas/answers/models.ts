@@ -16,7 +16,6 @@ export const ModelAnswer = z.object({
   max_output_tokens: z.int().optional().describe('Maximum output tokens'),
 }) satisfies z.ZodType<Model>
 
-/** A model in the Anthropic format, returned if the request has an `anthropic-version` header. */
 export const ModelInfoAnswer = z.object({
   id: z.string(),
   type: z.literal('model'),

@@ -6,7 +6,6 @@ import { recordOf } from '#schemas/record.ts'
 export const BatchDialect = z.enum(['requests', 'messages'])
 export type BatchDialect = z.infer<typeof BatchDialect>
 
-/** Fields that a batch job and its part jobs have in common. */
 const Common = {
   dialect: BatchDialect,
   endpoint: z.string().describe('Path of the endpoint that all requests call'),
@@ -41,7 +40,6 @@ export type BatchPartRange = z.infer<typeof BatchPartRange>
 export const BatchPartRequest = z.strictObject({ ...Common, range: BatchPartRange })
 export type BatchPartRequest = z.infer<typeof BatchPartRequest>
 
-/** Number of requests per final status. */
 export const BatchCounts = z.strictObject({
   completed: z.int(),
   failed: z.int(),

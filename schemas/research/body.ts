@@ -10,7 +10,6 @@ const DOMAIN_CHARS_MAX = 253
 const TextPart = z.looseObject({ type: z.literal('text'), text: z.string() })
 const Domains = z.array(z.string().min(1).max(DOMAIN_CHARS_MAX)).max(DOMAINS_MAX).nullish()
 
-/** One message of the conversation. Only text is allowed. */
 export const ResearchMessage = z.looseObject({
   role: z.enum(['system', 'developer', 'user', 'assistant']),
   content: z.union([z.string(), z.array(TextPart)]),
@@ -18,8 +17,8 @@ export const ResearchMessage = z.looseObject({
 export type ResearchMessage = z.infer<typeof ResearchMessage>
 
 /**
- * Body of `POST /v1/deep-research` (docs/reference/compatibility.md, Deep research): a chat request with limits for the research. Unknown fields
- * are ignored. `null` means absent.
+ * Body of `POST /v1/deep-research` (docs/reference/compatibility.md, Deep research): a chat request with limits for the research. Unknown fields are
+ * ignored. `null` means absent.
  */
 export const ResearchBody = z.looseObject({
   model: z.string().min(1).describe('Research model id or alias'),

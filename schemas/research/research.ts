@@ -3,8 +3,8 @@ import { z } from 'zod'
 /**
  * The internal form of deep research: a question with its limits, and the events of a run.
  *
- * The report is Markdown. Each claim ends with citation markers such as `[1]`. Each marker has an annotation with the position of the quoted
- * sentence in the stored text of the source.
+ * The report is Markdown. Each claim ends with citation markers such as `[1]`. Each marker has an annotation with the position of the quoted sentence
+ * in the stored text of the source.
  */
 
 /** Research effort, which selects the limits that the request does not set. */
@@ -89,7 +89,6 @@ export const ResearchAnnotation = z.strictObject({
 })
 export type ResearchAnnotation = z.infer<typeof ResearchAnnotation>
 
-/** A source, in the format in which chat completions report search results. */
 export const ResearchSource = z.strictObject({
   title: z.string(),
   url: z.string(),
@@ -98,7 +97,6 @@ export const ResearchSource = z.strictObject({
 })
 export type ResearchSource = z.infer<typeof ResearchSource>
 
-/** Reason for the end of the search. */
 export const ResearchStop = z.enum(['answered', 'no_evidence', 'budget', 'deadline', 'cancelled'])
 export type ResearchStop = z.infer<typeof ResearchStop>
 
@@ -112,7 +110,6 @@ export const ResearchUsage = z.strictObject({
 })
 export type ResearchUsage = z.infer<typeof ResearchUsage>
 
-/** Quality measures of the report. */
 export const ResearchQuality = z.strictObject({
   writer: z
     .enum(['extractive', 'model'])

@@ -22,7 +22,6 @@ export const ListItems = z.object({
   after: z.string().max(128).optional().describe('Cursor: last_id of the previous page'),
 })
 
-/** Field `conversation` of `POST /v1/responses`: an id, or an object with an id. */
 export const ConversationParam = z.union([z.string().min(1), z.looseObject({ id: z.string().min(1) })])
 
 export const ConversationItem = z.looseObject({ id: z.string(), type: z.string() })

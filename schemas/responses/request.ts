@@ -7,8 +7,7 @@ import { ConversationParam } from './conversation.ts'
  * Body of `POST /v1/responses` (docs/guides/responses.md, Requests).
  *
  * Objects are loose and enums are open, because agents send new fields, tools and items before Sluice supports them. The decoder passes unknown
- * fields, tools and items to an upstream with the Responses API. The decoder validates each item with the schema of its type. `null` means
- * absent.
+ * fields, tools and items to an upstream with the Responses API. The decoder validates each item with the schema of its type. `null` means absent.
  */
 
 const DECIMAL = 'decimal'

@@ -41,7 +41,6 @@ export interface ReasoningItem {
   status: ItemStatus
   summary: { type: 'summary_text'; text: string }[]
   content?: { type: 'reasoning_text'; text: string }[]
-  /** Opaque data from which the model can restore its reasoning. */
   encrypted_content?: string
 }
 
@@ -78,7 +77,6 @@ export interface CodeInterpreterItem {
   status: ItemStatus | 'interpreting' | 'failed'
   code: string
   container_id: string
-  /** Printed text and plots. */
   outputs: Record<string, unknown>[] | null
 }
 
@@ -116,9 +114,7 @@ export interface ResponsesUsage {
   total_tokens: number
 }
 
-/**
- * Error of a failed response. `type` is the error code of Sluice (docs/reference/errors.md). `code` is the closest code of the Responses API.
- */
+/** Error of a failed response. `type` is the error code of Sluice (docs/reference/errors.md). `code` is the closest code of the Responses API. */
 export interface ResponsesError {
   code: 'server_error' | 'rate_limit_exceeded' | 'invalid_prompt'
   message: string

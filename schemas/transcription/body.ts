@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { TranscriptFormat, VoiceActivity } from './transcription.ts'
 
 /**
- * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields). The client sends them as a
- * form or as JSON.
+ * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields). The client sends them as a form
+ * or as JSON.
  *
  * Unknown fields are ignored. `null` means absent. If a value violates a bound with the message `decimal`, then the error code begins with
  * `decimal_`.
@@ -13,7 +13,6 @@ const DECIMAL = 'decimal'
 const NAME_CHARS_MAX = 100
 const KEYWORDS_MAX = 100
 
-/** Maximum known speakers (docs/guides/transcription.md). */
 export const SPEAKERS_MAX = 4
 /** Maximum characters of the prompt. Engines read only about the last thousand characters. */
 export const PROMPT_CHARS_MAX = 16 * 1024

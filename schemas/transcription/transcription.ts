@@ -41,7 +41,6 @@ export const TranscribeRequest = z.strictObject({
 })
 export type TranscribeRequest = z.infer<typeof TranscribeRequest>
 
-/** A word with its start and end, in seconds. */
 export const Word = z.strictObject({ word: z.string(), start: z.number(), end: z.number() })
 export type Word = z.infer<typeof Word>
 

@@ -4,8 +4,8 @@ import type { ServiceError } from '#shared/lib/error.ts'
 import type { JsonText } from './encode.ts'
 
 /**
- * One message of a stream, independent of its transport. Examples: an SSE event over HTTP, a part of a WebSocket frame, a row in the event log
- * of a durable job.
+ * One message of a stream, independent of its transport. Examples: an SSE event over HTTP, a part of a WebSocket frame, a row in the event log of a
+ * durable job.
  */
 export interface Frame {
   /** Sequence number. Present if a client can resume the stream after this message. */
@@ -14,15 +14,13 @@ export interface Frame {
   /** JSON text. The encoder serializes it once, and transports send it without parsing. */
   readonly data: string
   /**
-   * Data of a large frame before its serialization. A reader that can wait serializes this value with event-loop yields instead of reading
-   * `data`.
+   * Data of a large frame before its serialization. A reader that can wait serializes this value with event-loop yields instead of reading `data`.
    */
   readonly value?: unknown
 }
 
 /**
- * Makes a frame. A small value is serialized at once, a large value when `data` is first read, so the caller must not change the value
- * afterwards.
+ * Makes a frame. A small value is serialized at once, a large value when `data` is first read, so the caller must not change the value afterwards.
  */
 export function frameOf(value: unknown, { event, id }: Pick<Frame, 'event' | 'id'> = {}): Frame {
   const named = { ...(id !== undefined && { id }), ...(event !== undefined && { event }) }
@@ -38,8 +36,7 @@ export function frameOf(value: unknown, { event, id }: Pick<Frame, 'event' | 'id
 
 export interface Answer<Event = unknown> {
   /**
-   * Encodes all events of the job into the complete answer. The result is a JSON value, a string that is sent as plain text, or a promise of
-   * either.
+   * Encodes all events of the job into the complete answer. The result is a JSON value, a string that is sent as plain text, or a promise of either.
    *
    * @throws ServiceError if the events are not those of a successful job
    */

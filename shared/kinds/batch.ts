@@ -5,14 +5,13 @@ import type { Kind } from './kind.ts'
 const CHILDREN_AT_ONCE = 500
 
 /**
- * Time in which a batch writes its partial result after its completion window has ended or a client has cancelled it. The job's deadline is the
- * end of the window plus this time.
+ * Time in which a batch writes its partial result after its completion window has ended or a client has cancelled it. The job's deadline is the end
+ * of the window plus this time.
  */
 export const BATCH_WRAP_UP_MS = 300_000
 
 /**
- * A batch of API calls (docs/internals/design.md, Composed jobs). The handler splits the input into parts and concatenates the results of the
- * parts.
+ * A batch of API calls (docs/internals/design.md, Composed jobs). The handler splits the input into parts and concatenates the results of the parts.
  */
 export const batch: Kind<BatchRequest, BatchEvent> = {
   name: 'batch',
@@ -25,7 +24,6 @@ export const batch: Kind<BatchRequest, BatchEvent> = {
   answer: () => ({ whole: ([event]) => (event as BatchEvent).result }),
 }
 
-/** A part of a batch: some lines of the input file. Each line is an API call and becomes a child job of the part. */
 export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   name: 'batch_part',
   pool: 'batches',

@@ -1,8 +1,6 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, PoolName } from '#schemas/job.ts'
 
-/** Interface of composed jobs: recorded steps, and child jobs in other pools (docs/internals/design.md, Composed jobs). */
-
 /** Maximum size of a step result, in bytes of JSON. */
 export const STEP_BYTES_MAX = 1024 * 1024
 
@@ -54,16 +52,16 @@ export interface Composition {
    */
   step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
   /**
-   * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a later
-   * attempt publishes the same key, then subscribers do not receive the events again. A stream therefore continues across attempts. A handler
-   * that calls this method must publish all of its output this way and yield none.
+   * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a later attempt
+   * publishes the same key, then subscribers do not receive the events again. A stream therefore continues across attempts. A handler that calls this
+   * method must publish all of its output this way and yield none.
    *
    * @param key Unique within the job. Every attempt must publish the same events under the same key
    */
   publish(key: string, events: readonly unknown[]): Promise<void>
   /**
-   * Like {@link publish}, for events that another attempt could not reproduce, such as text of a model. The events are stored, and {@link
-   * published} returns them. An attempt that finds stored events publishes them under the same key before it continues.
+   * Like {@link publish}, for events that another attempt could not reproduce, such as text of a model. The events are stored, and {@link published}
+   * returns them. An attempt that finds stored events publishes them under the same key before it continues.
    */
   publishStored(key: string, events: readonly unknown[]): Promise<void>
   /** The events that {@link publishStored} published under a key in any attempt; undefined if there are none. */
@@ -77,14 +75,12 @@ export interface Composition {
   /**
    * Returns the terminal states and results of children, in the order of `ids`.
    *
-   * If a child is not in a terminal state, then the parent is parked. The parent is stored, the slot is freed, and this promise never resolves.
-   * The handler runs again when all children have ended, at {@link wrapUpAtMs}, or after a cancel. After {@link wrapUpAtMs} or a cancel,
-   * `undefined` is returned for an unfinished child.
+   * If a child is not in a terminal state, then the parent is parked. The parent is stored, the slot is freed, and this promise never resolves. The
+   * handler runs again when all children have ended, at {@link wrapUpAtMs}, or after a cancel. After {@link wrapUpAtMs} or a cancel, `undefined` is
+   * returned for an unfinished child.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
-  /**
-   * Like {@link waitFor}, but does not load the results. A handler with many children then reads their results one at a time with {@link endOf}.
-   */
+  /** Like {@link waitFor}, but does not load the results. A handler with many children then reads their results one at a time with {@link endOf}. */
   wait(ids: readonly string[]): Promise<void>
   /**
    * Returns the terminal state and result of a child. Undefined if the child has not ended or does not exist.
@@ -95,13 +91,13 @@ export interface Composition {
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
   /**
-   * Unix milliseconds at which the handler must start to write its result. This time is before the deadline. After a cancel the value is 0, so
-   * the handler starts at once.
+   * Unix milliseconds at which the handler must start to write its result. This time is before the deadline. After a cancel the value is 0, so the
+   * handler starts at once.
    */
   readonly wrapUpAtMs: number
   /**
-   * Aborts when the job was cancelled but may still write a partial result, within seconds. The signal is also aborted in all later attempts.
-   * The handler must then stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
+   * Aborts when the job was cancelled but may still write a partial result, within seconds. The signal is also aborted in all later attempts. The
+   * handler must then stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
    */
   readonly cancelled: AbortSignal
 }

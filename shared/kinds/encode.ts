@@ -4,14 +4,14 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * A generated call id contains at most this many characters of the API call's id. OpenAI rejects a call id of more than 40 characters when a
- * client sends it back.
+ * A generated call id contains at most this many characters of the API call's id. OpenAI rejects a call id of more than 40 characters when a client
+ * sends it back.
  */
 const CALL_ID_CHARS_MAX = 24
 
 /**
- * Makes an id for a tool call to which the engine gave none. The id consists of `prefix`, the last characters of the API call's id, and an
- * ordinal. The id is unique within the answer.
+ * Makes an id for a tool call to which the engine gave none. The id consists of `prefix`, the last characters of the API call's id, and an ordinal.
+ * The id is unique within the answer.
  */
 export function makeCallId(prefix: 'call_' | 'toolu_', callId: string, choice: number, call: number): string {
   const ordinal = choice === 0 ? `${call}` : `${choice}_${call}`

@@ -2,11 +2,10 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Wire forms of a {@link ServiceError} in the OpenAI and Anthropic formats (docs/internals/protocol.md, Errors): body, status and headers. Only
- * this file decides which fields of an error a caller receives.
+ * Wire forms of a {@link ServiceError} in the OpenAI and Anthropic formats (docs/internals/protocol.md, Errors): body, status and headers. Only this
+ * file decides which fields of an error a caller receives.
  */
 
-/** The inner object of an error in the OpenAI format. All four keys are always present. */
 export interface OpenaiError {
   message: string
   type: string
@@ -28,8 +27,8 @@ const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_ap
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
 /**
- * Body in the OpenAI format. If a stream fails after its head was sent, then this body is its last frame (docs/internals/protocol.md, Failures
- * after the head).
+ * Body in the OpenAI format. If a stream fails after its head was sent, then this body is its last frame (docs/internals/protocol.md, Failures after
+ * the head).
  */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
   const code = CODELESS.has(error.code) ? null : (SHOWN_AS[error.code] ?? error.code)
@@ -47,8 +46,8 @@ function openaiType(error: ServiceError): string {
 }
 
 /**
- * Body in the format of the Messages API. If the error is about a field, then the message starts with the path of the field in Anthropic's
- * notation. Examples: `max_tokens: Field required`, `messages.0.role: …`.
+ * Body in the format of the Messages API. If the error is about a field, then the message starts with the path of the field in Anthropic's notation.
+ * Examples: `max_tokens: Field required`, `messages.0.role: …`.
  */
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
   const { param, message } = error
@@ -89,9 +88,9 @@ function messagesType(status: number): string {
 }
 
 /**
- * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. A code is listed
- * if that rule would be wrong, or if the rule needs confirmation. Errors that the service has already retried, and timeouts that used up the
- * caller's time, must not be retried.
+ * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. A code is listed if
+ * that rule would be wrong, or if the rule needs confirmation. Errors that the service has already retried, and timeouts that used up the caller's
+ * time, must not be retried.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,
@@ -110,7 +109,6 @@ const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   upstream_refused: false,
 }
 
-/** Retry-After of an overload error that specifies none, in seconds. */
 const RETRY_AFTER_SECONDS_DEFAULT = 2
 /** The longest Retry-After that every SDK obeys. The SDK openai-node ignores longer values. */
 const SDK_RETRY_AFTER_MS_MAX = 60_000

@@ -5,8 +5,8 @@ import type { Answer } from './answer.ts'
 import type { Composition } from './composition.ts'
 
 /**
- * A kind of job, described once for both sides of the queue. The ingress creates jobs of this kind and encodes their results. The worker runs
- * the jobs ({@link Handler}).
+ * A kind of job, described once for both sides of the queue. The ingress creates jobs of this kind and encodes their results. The worker runs the
+ * jobs ({@link Handler}).
  */
 export interface Kind<Request = unknown, Event = unknown> {
   readonly name: string
@@ -27,12 +27,10 @@ export interface Kind<Request = unknown, Event = unknown> {
 
 /** Progress of a job, to show to users (docs/internals/protocol.md, The job object). */
 export interface Progress {
-  /** Current activity, in one or two words. */
   readonly phase: string
   /** Progress from 0 to 100, or null if unknown. */
   readonly percent: number | null
   readonly message: string
-  /** Amounts by name. Absent if there is nothing to count. */
   readonly counts?: Readonly<Record<string, number>>
 }
 
@@ -54,7 +52,6 @@ export interface Handler<Request = unknown, Event = unknown> extends Kind<Reques
   parse(body: unknown): Request | Promise<Request>
   /** If true, then a body from an ingress in the same process is passed to `run` without {@link parse}. Default: false. */
   readonly acceptsUnparsed?: boolean
-  /** Yields events until the job is done. @throws ServiceError if the job fails */
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }
 

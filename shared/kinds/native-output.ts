@@ -18,7 +18,6 @@ export class NativeReader {
   readonly #dialect: Dialect
   #pieces: string[] = []
 
-  /** @param dialect The API of the caller */
   constructor(dialect: Dialect) {
     this.#dialect = dialect
   }

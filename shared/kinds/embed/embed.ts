@@ -8,7 +8,6 @@ import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { shortNumbers, vectorFromBase64 } from '#shared/lib/vector.ts'
 
-/** Maximum base64 characters of merged vectors. One event may have at most 512 KiB of JSON, so this maximum leaves a wide margin. */
 const PIECE_CHARS_MAX = 64 * 1024
 
 export const embed: Kind<EmbedRequest, EmbedEvent> = {
@@ -36,11 +35,6 @@ function charsOf(texts: readonly string[]): number {
 
 const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }
 
-/**
- * Encodes the answer of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests) from all events of a job.
- *
- * @throws ServiceError `upstream_error` if vectors or usage are missing
- */
 export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeContext): object {
   const { vectors, usage } = gather(events)
   const isBase64 = context.encoding_format === 'base64'
@@ -74,7 +68,6 @@ export async function writeEmbeddings(events: readonly EmbedEvent[], context: En
   return new JsonText(`{"object":"list","data":[${data.join(',')}],${rest}}`)
 }
 
-/** Returns the vectors of all events, in base64, and the usage. @throws ServiceError `upstream_error` if vectors or usage are missing */
 export function gather(events: readonly EmbedEvent[]): {
   vectors: string[]
   usage: { readonly total_tokens: number }

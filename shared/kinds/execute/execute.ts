@@ -37,8 +37,8 @@ const codeAnswer: Answer<CodeEvent> = {
 }
 
 /**
- * Streams one run. Text is sent as it arrives (`code.output.delta`), each plot when its last piece has arrived (`code.plot`), and the whole
- * result at the end (`code.completed`).
+ * Streams one run. Text is sent as it arrives (`code.output.delta`), each plot when its last piece has arrived (`code.plot`), and the whole result at
+ * the end (`code.completed`).
  */
 class CodeStream implements AnswerStream<CodeEvent> {
   readonly #gather = new CodeGather()
@@ -50,7 +50,6 @@ class CodeStream implements AnswerStream<CodeEvent> {
     return [frameOf({ type: 'code.output.delta', stream: event.stream, text: event.piece })]
   }
 
-  /** @throws ServiceError `sandbox_lost` if the run has no end event */
   end(): Frame[] {
     return [frameOf({ type: 'code.completed', result: this.#gather.result() })]
   }
@@ -70,7 +69,6 @@ class CodeGather {
     return undefined
   }
 
-  /** Returns the whole result (docs/guides/code.md, The result). @throws ServiceError `sandbox_lost` if the run has no end event */
   result(): CodeResult {
     if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
     const { success, exit_code, execution_time, violations } = this.#end

@@ -11,9 +11,7 @@ import { inputTokensOf, responsesAnswer } from './responses/stream.ts'
 
 /** Maximum text of a merged event, in UTF-16 units. Without this limit, records and frames could become too large. */
 const MERGED_TEXT_MAX = 16 * 1024
-/**
- * Maximum text of one event, in UTF-16 units. In JSON, a unit takes at most six bytes, and a text of this size then still fits into a record.
- */
+/** Maximum text of one event, in UTF-16 units. In JSON, a unit takes at most six bytes, and a text of this size then still fits into a record. */
 const EVENT_TEXT_MAX = 64 * 1024
 /** Maximum tokens with log probabilities per merged event. A token with twenty alternatives takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
@@ -54,8 +52,8 @@ export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
 }
 
 /**
- * Merges two events of the same type and the same choice. Undefined if they cannot be merged. A merge changes only the number of frames that a
- * client receives.
+ * Merges two events of the same type and the same choice. Undefined if they cannot be merged. A merge changes only the number of frames that a client
+ * receives.
  */
 export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): GenerateEvent | undefined {
   if (a.type === 'text' && b.type === 'text') {
@@ -85,8 +83,8 @@ export function isTooLarge(event: GenerateEvent): boolean {
 }
 
 /**
- * Splits an event into pieces that fit into records. If there are log probabilities, then they are divided among all pieces, and the first
- * pieces carry the text, up to its maximum length.
+ * Splits an event into pieces that fit into records. If there are log probabilities, then they are divided among all pieces, and the first pieces
+ * carry the text, up to its maximum length.
  */
 export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
   if (!('text' in event)) return yield event
@@ -107,8 +105,8 @@ export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
 type TextEvent = Extract<GenerateEvent, { text: string }>
 
 /**
- * Makes one piece of a split event. Only the last piece carries the signature of a thought, and only the last piece of native output is marked
- * as complete.
+ * Makes one piece of a split event. Only the last piece carries the signature of a thought, and only the last piece of native output is marked as
+ * complete.
  */
 function pieceOf(
   rest: Omit<TextEvent, 'text'>,
@@ -122,7 +120,6 @@ function pieceOf(
   return { ...others, ...proof, ...more, text, ...(logprobs.length > 0 && { logprobs }) } as GenerateEvent
 }
 
-/** Returns the end of the piece that begins at `start`. A piece never ends within a surrogate pair. */
 function endOfPiece(text: string, start: number): number {
   const end = Math.min(text.length, start + EVENT_TEXT_MAX)
   return end < text.length && isLowSurrogate(text.charCodeAt(end)) ? end + 1 : end

@@ -16,7 +16,6 @@ export const rerank: Kind<RerankRequest, RerankEvent> = {
 
 const rerankAnswer: Answer<RerankEvent> = { whole: encodeRanking }
 
-/** @throws ServiceError `upstream_error` if results or usage are missing */
 function encodeRanking(events: readonly RerankEvent[], { call_id, model, rerank }: EncodeContext): object {
   const ranked = events.find((event) => event.type === 'ranked')
   const used = events.find((event) => event.type === 'usage')

@@ -42,11 +42,6 @@ type TokenField = 'input_tokens' | 'output_tokens'
 
 export interface ResearchCompletion extends ChatCompletion, ResearchExtras {}
 
-/**
- * Encodes the whole answer: a chat completion with annotations and {@link ResearchExtras}.
- *
- * @throws ServiceError `upstream_error` if the events have no end
- */
 function encodeResearch(events: readonly ResearchEvent[], context: EncodeContext): ResearchCompletion {
   const completion = encodeChat(events.flatMap(chatEvents), context)
   const [choice] = completion.choices
@@ -55,7 +50,6 @@ function encodeResearch(events: readonly ResearchEvent[], context: EncodeContext
   return { ...completion, ...extrasOf(events) }
 }
 
-/** Converts an event of a research run into events of text generation. The report is the text of choice 0. */
 function chatEvents(event: ResearchEvent): GenerateEvent[] {
   switch (event.type) {
     case 'text':
@@ -102,8 +96,8 @@ const researchAnswer: Answer<ResearchEvent> = {
 /**
  * Encodes one run as chat completion chunks, so that plain chat clients can read the report.
  *
- * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, because clients that merge
- * deltas cannot merge lists. Events of the end are sent only after the run has ended successfully.
+ * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, because clients that merge deltas
+ * cannot merge lists. Events of the end are sent only after the run has ended successfully.
  */
 class ResearchStream implements AnswerStream<ResearchEvent> {
   readonly #chat: ChatStream
@@ -147,7 +141,6 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
     }
   }
 
-  /** @throws ServiceError `upstream_error` if the run has no end event */
   end(): Frame[] {
     return this.#chat.end()
   }

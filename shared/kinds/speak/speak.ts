@@ -27,10 +27,7 @@ const TYPES: Readonly<Record<SpeechFormat, string>> = {
   pcm: 'audio/pcm',
 }
 
-/**
- * Answer of `POST /v1/audio/speech` (docs/guides/speech.md). A caller receives audio bytes or a stream of pieces. A stored job has a JSON
- * result.
- */
+/** Answer of `POST /v1/audio/speech` (docs/guides/speech.md). A caller receives audio bytes or a stream of pieces. A stored job has a JSON result. */
 const speechAnswer: Answer<SpeakEvent> = {
   whole(events, context) {
     const pieces = events.flatMap((event) => (event.type === 'audio' ? [Buffer.from(event.audio, 'base64')] : []))
@@ -62,7 +59,6 @@ function typeOf({ speech }: EncodeContext): string {
   return TYPES[speech?.format ?? 'mp3']
 }
 
-/** @throws ServiceError `upstream_error` if there is no usage event, which means that the job did not finish */
 function usageOf(events: readonly SpeakEvent[]): object {
   const used = events.find((event) => event.type === 'usage')
   if (!used) throw unfinished()

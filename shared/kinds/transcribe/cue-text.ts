@@ -1,14 +1,14 @@
 /*
- * Line breaking for subtitles. The text is split into tokens. Each token has a width and a score. A high score means that a line may well end
- * after the token. Widths are in columns: a Latin, Greek or Cyrillic letter takes one, a Chinese, Japanese or Korean character two.
+ * Line breaking for subtitles. The text is split into tokens. Each token has a width and a score. A high score means that a line may well end after
+ * the token. Widths are in columns: a Latin, Greek or Cyrillic letter takes one, a Chinese, Japanese or Korean character two.
  */
 
 export const LINE_COLUMNS_MAX = 42
 const LINES_MAX = 2
 
 /**
- * The smallest unit that is never divided between two lines. A token is a word with its punctuation. In a script without spaces, a dictionary
- * word counts as a word.
+ * The smallest unit that is never divided between two lines. A token is a word with its punctuation. In a script without spaces, a dictionary word
+ * counts as a word.
  */
 export interface Token {
   readonly text: string
@@ -20,14 +20,12 @@ export interface Token {
 }
 
 /**
- * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` is for a word that belongs to the next
- * one.
+ * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` is for a word that belongs to the next one.
  */
 const SCORES = { sentence: 100, clause: 60, beforeConjunction: 35, plain: 0, afterBound: -50, insideNumber: -300 }
 
 /**
- * Words per language. `begins` has words that begin a phrase. `binds` has words that belong to the next word, so a line should not end after
- * them.
+ * Words per language. `begins` has words that begin a phrase. `binds` has words that belong to the next word, so a line should not end after them.
  */
 const PHRASES: Readonly<Record<string, { readonly begins: ReadonlySet<string>; readonly binds: ReadonlySet<string> }>> =
   {
@@ -107,7 +105,6 @@ interface Piece {
   readonly at: number
 }
 
-/** Splits a text of a script without spaces into words. Punctuation stays with the preceding word. */
 function piecesOf(word: string): Piece[] {
   const pieces: { piece: string; at: number }[] = []
   for (const { segment, index, isWordLike } of words.segment(word)) {
@@ -150,7 +147,6 @@ function endScoreOf(
   return begins.has(next.toLowerCase()) ? SCORES.beforeConjunction : SCORES.plain
 }
 
-/** Returns the score of a token that ends with a digit or a punctuation mark. Undefined for any other token. */
 function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): number | undefined {
   if (isInsideNumber(text, next)) return SCORES.insideNumber
   // The period is part of a title or of an initial before a name, so it does not end a sentence.
@@ -168,7 +164,6 @@ function isInsideNumber(text: string, next: string): boolean {
   return /^(no|nr|p|vol|[$€£#§])\.?$/i.test(text) && /^\d/.test(next)
 }
 
-/** Returns the width of one line with the tokens from `from` up to, but not including, `to`. */
 export function columnsBetween(tokens: readonly Token[], from: number, to: number): number {
   let columns = 0
   for (let at = from; at < to; at++) {
@@ -182,14 +177,12 @@ export function canBreak(tokens: readonly Token[], from: number, to: number): bo
   return breakOf(tokens, from, to) !== undefined
 }
 
-/** Returns the tokens from `from` up to, but not including, `to` as one or two lines. Undefined if they do not fit into two. */
 export function linesOf(tokens: readonly Token[], from: number, to: number): string[] | undefined {
   if (columnsBetween(tokens, from, to) <= LINE_COLUMNS_MAX) return [textOf(tokens, from, to)]
   const at = breakOf(tokens, from, to)
   return at === undefined ? undefined : [textOf(tokens, from, at), textOf(tokens, at, to)]
 }
 
-/** Returns the index of the first token of the second line. Undefined if two lines are too short. */
 function breakOf(tokens: readonly Token[], from: number, to: number): number | undefined {
   const all = columnsBetween(tokens, from, to)
   if (all > LINES_MAX * LINE_COLUMNS_MAX + 1) return undefined
@@ -266,9 +259,7 @@ export function findLanguage(code: string): string | undefined {
 
 const englishNames = new Intl.DisplayNames(['en'], { type: 'language', fallback: 'none' })
 
-/**
- * Returns the lower-case English name of a language. Any text that is not a code, such as a name that an engine sent, is returned in lower case.
- */
+/** Returns the lower-case English name of a language. Any text that is not a code, such as a name that an engine sent, is returned in lower case. */
 export function languageName(code: string): string {
   const usual = findLanguage(code)
   if (usual === undefined) return code.toLowerCase()

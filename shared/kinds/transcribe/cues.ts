@@ -16,7 +16,6 @@ import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokens
 const CUE_SECONDS_MAX = 7
 const CUE_SECONDS_MIN = 0.8
 const COLUMNS_PER_SECOND_MAX = 20
-/** Maximum time for which a cue is shown after its last word, in seconds. */
 const LINGER_SECONDS_MAX = 2
 const PAUSE_SECONDS = 0.35
 const PAUSE_SCORE = 50
@@ -37,8 +36,8 @@ interface Cue {
 }
 
 /**
- * Encodes SubRip subtitles: numbered cues, decimal commas, a blank line after each cue. The result is empty if there is no speech. Long
- * transcripts are encoded with event-loop yields.
+ * Encodes SubRip subtitles: numbered cues, decimal commas, a blank line after each cue. The result is empty if there is no speech. Long transcripts
+ * are encoded with event-loop yields.
  */
 export function encodeSrt(segments: readonly TranscriptSegment[], language = ''): string | Promise<string> {
   return runNowOrYielding(written(segments, language, (cue, index) => `${index + 1}\n${cueIn(cue, ',')}`))
@@ -108,7 +107,6 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
   return cues
 }
 
-/** Returns the index after the last token of the cue that begins with token `from`. */
 function endOf(timed: Timed, from: number): number {
   const { tokens, starts, ends } = timed
   const reach = reachOf(timed, from)
@@ -144,10 +142,7 @@ function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number
   return to
 }
 
-/**
- * Determines the times of each token from the words of the segment. If the segment has no words, then the times are in proportion to the
- * columns.
- */
+/** Determines the times of each token from the words of the segment. If the segment has no words, then the times are in proportion to the columns. */
 function timedOf(tokens: readonly Token[], text: string, { start, end, words }: TranscriptSegment): Timed {
   const found = words && words.length > 0 ? located(words, text) : []
   return found.length === 0 ? inProportion(tokens, start, end) : byWords(tokens, found)
@@ -209,7 +204,6 @@ function inProportion(tokens: readonly Token[], start: number, end: number): Tim
   return { tokens, starts, ends, isTimed: false }
 }
 
-/** Extends a cue until a viewer can read it, but not beyond the start of the next cue. */
 function readable(cue: Cue, next: Cue | undefined): Cue {
   const columns = cue.lines.reduce((sum, line) => sum + line.length, 0)
   const wanted = Math.max(CUE_SECONDS_MIN, columns / COLUMNS_PER_SECOND_MAX)

@@ -34,14 +34,13 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
 }
 
 /**
- * Transcribes speech into English text. This is a separate kind, because an older worker cannot translate. Such a worker requeues a job of a
- * kind that it does not know.
+ * Transcribes speech into English text. This is a separate kind, because an older worker cannot translate. Such a worker requeues a job of a kind
+ * that it does not know.
  */
 export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
 
 /**
- * Merges two text events of the same segment. Undefined if they cannot be merged. A merge changes only the number of frames that a client
- * receives.
+ * Merges two text events of the same segment. Undefined if they cannot be merged. A merge changes only the number of frames that a client receives.
  */
 export function mergeTranscribeEvents(a: TranscribeEvent, b: TranscribeEvent): TranscribeEvent | undefined {
   if (a.type !== 'text' || b.type !== 'text' || a.segment !== b.segment) return undefined
@@ -62,8 +61,8 @@ type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
  * Encodes one stream of a transcript (docs/internals/protocol.md, Transcript streams). The stream has text deltas, segments if the format is
  * `diarized_json`, and one `done` event at the end.
  *
- * The deltas concatenate to the text of `done`, which equals the text of the whole answer and is trimmed. Leading whitespace is therefore
- * dropped, and trailing whitespace is held back until more text follows.
+ * The deltas concatenate to the text of `done`, which equals the text of the whole answer and is trimmed. Leading whitespace is therefore dropped,
+ * and trailing whitespace is held back until more text follows.
  */
 export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   readonly #isDiarized: boolean
@@ -76,7 +75,6 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   #usage: TranscriptUsage = usageOf(undefined)
   #isFinished = false
 
-  /** @throws ServiceError `internal_error` if the job has no transcript format */
   constructor(context: EncodeContext) {
     const { format, logprobs } = formOf(context)
     this.#isDiarized = format === 'diarized_json'
@@ -105,7 +103,6 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     }
   }
 
-  /** @throws ServiceError `upstream_error` if the engine did not finish */
   end(): Frame[] {
     if (!this.#isFinished) throw unfinished()
     const rest = this.#flush()
@@ -124,9 +121,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return this.#textFrames(this.#trim(this.#characters.push(text)), segment)
   }
 
-  /**
-   * Returns the part of the text that can be sent now. Leading whitespace of the transcript is dropped, and whitespace at the end is held back.
-   */
+  /** Returns the part of the text that can be sent now. Leading whitespace of the transcript is dropped, and whitespace at the end is held back. */
   #trim(text: string): string {
     const all = this.#text === '' ? text.trimStart() : this.#blanks + text
     const trimmed = all.trimEnd()
@@ -185,7 +180,6 @@ export function encodeTranscript(
   }
 }
 
-/** Returns the requested format of the transcript. @throws ServiceError `internal_error` if the job specifies none */
 function formOf({ transcript }: EncodeContext): NonNullable<EncodeContext['transcript']> {
   if (transcript) return transcript
   throw new ServiceError('internal_error', 'The job does not specify the format of its transcript.')
@@ -248,7 +242,6 @@ function diarizedSegment({ id, start, end, text, speaker }: TranscriptSegment): 
   return { type: 'transcript.text.segment', id: segmentId(id), start, end, text: text.trim(), speaker: speaker ?? 'A' }
 }
 
-/** Wire id of a segment. The first segment is `seg_001`. */
 function segmentId(id: number): string {
   return `seg_${String(id + 1).padStart(3, '0')}`
 }
@@ -268,7 +261,6 @@ function durationUsage(duration: number): object {
   return { type: 'duration', seconds: Math.ceil(duration) }
 }
 
-/** All data of one transcript. Times are in seconds, rounded to milliseconds. */
 interface Transcript {
   readonly text: string
   readonly segments: readonly TranscriptSegment[]
@@ -279,7 +271,6 @@ interface Transcript {
   readonly usage: TranscriptUsage
 }
 
-/** Usage of a transcript in tokens (docs/internals/protocol.md, Transcript streams). */
 interface TranscriptUsage {
   input_tokens: number
   output_tokens: number
@@ -289,7 +280,6 @@ interface TranscriptUsage {
 
 type UsageEvent = Extract<TranscribeEvent, { type: 'usage' }>
 
-/** Collects the events of one transcription. @throws ServiceError `upstream_error` if the transcription did not finish */
 function gatherTranscript(events: readonly TranscribeEvent[]): Transcript {
   const segments: TranscriptSegment[] = []
   const logprobs: TokenLogprob[] = []
@@ -319,7 +309,6 @@ function gatherTranscript(events: readonly TranscribeEvent[]): Transcript {
   }
 }
 
-/** Converts the usage of an engine into the wire form. All counts are zero if the engine reported none. */
 function usageOf(usage: UsageEvent['usage'] | undefined): TranscriptUsage {
   const { input_tokens, output_tokens } = usage ?? { input_tokens: 0, output_tokens: 0 }
   return {

@@ -23,8 +23,8 @@ export const chatAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of chat completion chunks (docs/internals/protocol.md, Chat streams).
  *
- * The first chunk of a choice carries the role. The chunk is sent only when the first delta arrives, because its `content` must be null if that
- * delta is a tool call.
+ * The first chunk of a choice carries the role. The chunk is sent only when the first delta arrives, because its `content` must be null if that delta
+ * is a tool call.
  *
  * The constant parts of a chunk are serialized once per choice, because `push` runs for every token of every stream.
  */
@@ -34,7 +34,6 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #tail: string
   #head: string
   #usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
-  /** Answer fields of the upstream that the internal form does not represent. The next chunk will carry them. */
   #fields: Record<string, unknown> | undefined
 
   constructor(context: EncodeContext) {
@@ -66,7 +65,6 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
     }
   }
 
-  /** @throws ServiceError `upstream_error` if a choice has no finish */
   end(): Frame[] {
     const choices = [...this.#choices.values()]
     if (choices.length === 0 || choices.some((choice) => !choice.isFinished)) throw unfinished()
@@ -84,7 +82,6 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
     return []
   }
 
-  /** Adds the pending answer fields of the upstream to the first chunk of `frames`. */
   #withFields(frames: Frame[]): Frame[] {
     const [first, ...rest] = frames
     if (this.#fields === undefined || first === undefined) return frames
@@ -237,8 +234,8 @@ class ChoiceStream {
   }
 
   /**
-   * Sends the text that was held back because it ended within a surrogate pair. A call without arguments gets the arguments `{}`, because
-   * clients cannot parse an empty text (docs/reference/compatibility.md, Tools).
+   * Sends the text that was held back because it ended within a surrogate pair. A call without arguments gets the arguments `{}`, because clients
+   * cannot parse an empty text (docs/reference/compatibility.md, Tools).
    */
   #flush(out: Frame[], reason: FinishReason): void {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())

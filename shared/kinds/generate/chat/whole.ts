@@ -13,23 +13,15 @@ import type { EncodeContext } from '#schemas/job.ts'
 import { makeCallId, unfinished } from '#shared/kinds/encode.ts'
 import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
 
-/**
- * Fields whose text is an identifier. A later value of such a field replaces the earlier one, whereas texts of other fields are concatenated.
- */
+/** Fields whose text is an identifier. A later value of such a field replaces the earlier one, whereas texts of other fields are concatenated. */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])
 
 /** Only this many entries at the end of a list are searched for an entry with the same `index`. */
 const COMPARED_MAX = 16
 
-/**
- * Encodes the whole chat completion (docs/reference/compatibility.md, Chat answers) from all events of a call.
- *
- * @throws ServiceError `upstream_error` if a choice has no finish
- */
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {
   let start: Extract<GenerateEvent, { type: 'start' }> | undefined
   let usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
-  /** Answer fields of the upstream that the internal form does not represent. */
   const fields: Record<string, unknown> = {}
   const choices = new Map<number, ChoiceAnswer>()
   for (const event of events) {
@@ -65,7 +57,6 @@ class ChoiceAnswer {
   readonly #logprobs: Logprob[] = []
   readonly #refusalLogprobs: unknown[] = []
   readonly #native = new NativeReader('openai')
-  /** Message fields of the upstream that the internal form does not represent. */
   readonly #fields: Record<string, unknown> = {}
   #finishReason: ChatFinishReason | undefined
   #text = ''
@@ -105,8 +96,7 @@ class ChoiceAnswer {
   }
 
   /**
-   * Adds an event with fields that the internal form does not represent. Returns the fields that belong to the whole answer instead of this
-   * choice.
+   * Adds an event with fields that the internal form does not represent. Returns the fields that belong to the whole answer instead of this choice.
    */
   addNative(event: NativeEvent): Record<string, unknown> | undefined {
     const value = this.#native.read(event)
@@ -171,8 +161,8 @@ class ChoiceAnswer {
 }
 
 /*
- * Merges message fields that the internal form does not represent, in the way in which the official SDKs merge deltas. Texts are concatenated
- * and lists are appended. List entries with equal `index` are merged. Any other value replaces the previous one.
+ * Merges message fields that the internal form does not represent, in the way in which the official SDKs merge deltas. Texts are concatenated and
+ * lists are appended. List entries with equal `index` are merged. Any other value replaces the previous one.
  */
 
 type Fields = Record<string, unknown>
@@ -208,8 +198,6 @@ function isObject(value: unknown): value is Fields {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Functions for both the whole answer and the stream of chat completions, which convert internal values into the wire format. */
-
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' } | { type: 'native' }>
@@ -227,8 +215,8 @@ export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
 }
 
 /**
- * Returns the finish reason of a choice. Agents run tools only after `tool_calls`. An answer that stopped with any call therefore gets this
- * reason, even if the request forced the call.
+ * Returns the finish reason of a choice. Agents run tools only after `tool_calls`. An answer that stopped with any call therefore gets this reason,
+ * even if the request forced the call.
  */
 export function chatFinish(reason: FinishReason, hasCalls: boolean): ChatFinishReason {
   return reason === 'stop' && hasCalls ? 'tool_calls' : reason

@@ -16,11 +16,6 @@ function headOf(start: Extract<GenerateEvent, { type: 'start' }> | undefined, co
   }
 }
 
-/**
- * Encodes the whole completion from all events of a call.
- *
- * @throws ServiceError `upstream_error` if a choice has no finish
- */
 function encodeCompletion(events: readonly GenerateEvent[], context: EncodeContext): object {
   const choices = new Map<number, WholeChoice>()
   for (const event of events) {
@@ -104,7 +99,6 @@ class CompletionStream implements AnswerStream<GenerateEvent> {
     return [this.#frame([{ index, text, logprobs, ...finish }], null)]
   }
 
-  /** @throws ServiceError `upstream_error` if a choice has no finish */
   end(): Frame[] {
     const choices = [...this.#choices.values()]
     if (choices.length === 0 || choices.some(({ isFinished }) => !isFinished)) throw unfinished()
@@ -127,7 +121,6 @@ interface Added {
 class ChoiceText {
   isFinished = false
   readonly #characters = new SurrogateBuffer()
-  /** Number of code points in all tokens so far, for `text_offset`. */
   #offset = 0
 
   /** Returns the fields that the event adds. Undefined if this format cannot represent the event. */
@@ -163,7 +156,6 @@ class ChoiceText {
   }
 }
 
-/** Log probabilities of the most likely tokens. The chosen token is always included. */
 function topOf({ token, logprob, top_logprobs: tops }: Logprob): Record<string, number> | null {
   if (tops.length === 0) return null
   const likely = tops.flatMap((top) => (top.logprob === null ? [] : [[top.token, top.logprob] as const]))

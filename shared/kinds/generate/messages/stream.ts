@@ -33,8 +33,8 @@ export const messagesAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of the Messages API (docs/internals/protocol.md, Messages streams).
  *
- * The first event produces `message_start`. The last frames are sent only after the usage event, because a single `message_delta` carries both
- * the stop reason and the final counts.
+ * The first event produces `message_start`. The last frames are sent only after the usage event, because a single `message_delta` carries both the
+ * stop reason and the final counts.
  */
 class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
@@ -124,7 +124,6 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
     else if (content) for (const each of content.citations) this.#blocks.citation(out, each, this.#opening)
   }
 
-  /** @throws ServiceError `upstream_error` if the engine did not finish */
   end(): Frame[] {
     const finish = this.#finish
     if (finish === undefined) throw unfinished()
@@ -150,7 +149,6 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
 /** A ping, which keeps the connection alive. Anthropic sends one after the start of the first block, and so does this stream. */
 const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
 
-/** Makes an event of the Messages API. The name of an event always equals its type (docs/internals/protocol.md, Event streams). */
 function frame(data: { type: string }): Frame {
   return { event: data.type, data: JSON.stringify(data) }
 }
@@ -159,9 +157,9 @@ function frame(data: { type: string }): Frame {
  * The content blocks of one stream of the Messages API. The blocks follow each other, each with a start, deltas and a stop
  * (docs/internals/protocol.md, Messages streams).
  *
- * Engines may interleave blocks, as the chat format permits for tool calls. This stream has one open block at a time. The deltas of the open
- * block are sent at once, and the deltas of other blocks are buffered. A text block ends when another block begins. A tool call ends when its
- * arguments are a complete JSON object.
+ * Engines may interleave blocks, as the chat format permits for tool calls. This stream has one open block at a time. The deltas of the open block
+ * are sent at once, and the deltas of other blocks are buffered. A text block ends when another block begins. A tool call ends when its arguments are
+ * a complete JSON object.
  *
  * The length of the answer limits the size of the buffer. Each method appends its frames to `out`.
  */
@@ -181,7 +179,6 @@ class BlockStream {
     this.#append(out, new Block('text', opening))
   }
 
-  /** Adds a citation to the open text. @param opening The block to open if the last block is no text */
   citation(out: Frame[], citation: unknown, opening: OutputBlock): void {
     this.#feed(out, this.#textBlock(out, opening), { type: 'citations_delta', citation })
   }
@@ -203,7 +200,6 @@ class BlockStream {
     this.#append(out, block)
   }
 
-  /** Adds a piece of a call's arguments. Arguments of an unknown call are dropped. */
   argumentsOf(out: Frame[], call: number, text: string): void {
     const block = this.#calls.get(call)
     if (block) this.#feed(out, block, text)
@@ -288,7 +284,6 @@ class Block {
   signature = ''
   readonly #opening: OutputBlock
   readonly #characters = new SurrogateBuffer()
-  /** Deltas that arrived before the block was opened. */
   readonly #pending: (string | Delta)[] = []
   #index = 0
   #prefix = ''

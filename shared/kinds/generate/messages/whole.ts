@@ -6,8 +6,8 @@ import { findEvent, makeCallId, unfinished } from '#shared/kinds/encode.ts'
 import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
 
 /**
- * Encodes the whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. Parsing the arguments of many calls
- * takes long, so the generator yields after each block.
+ * Encodes the whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. Parsing the arguments of many calls takes
+ * long, so the generator yields after each block.
  *
  * @throws ServiceError `upstream_error` if the answer has no finish
  */
@@ -141,10 +141,7 @@ class Pieces {
   }
 }
 
-/**
- * Makes a content block of a piece. Arguments that are no JSON object, because of the token limit or a model error, become an empty `input`
- * object.
- */
+/** Arguments that are no JSON object, because of the token limit or a model error, become an empty `input` object. */
 function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
   switch (piece.type) {
     case 'text': {
@@ -160,8 +157,6 @@ function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
       return piece.block
   }
 }
-
-/* Functions for both encoders of the Messages API: whole answers and streams. */
 
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
@@ -199,7 +194,6 @@ export function stopDetails(reason: StopReason | null): RefusalDetails | null {
   return reason === 'refusal' ? { type: 'refusal', category: null, explanation: null } : null
 }
 
-/** Usage of an answer: the internal counts, and the usage object that the upstream sent. */
 export interface AnswerUsage {
   readonly usage: Usage
   /** Unchanged usage object of an upstream of this dialect. Details such as `cache_creation` are passed on. */
@@ -242,12 +236,11 @@ function messagesUsage(context: EncodeContext, all: AnswerUsage): MessagesUsage 
 }
 
 /**
- * Details that the usage at the end of a stream always contains, with new values. Other details are sent at the end only if the start did not
- * contain them.
+ * Details that the usage at the end of a stream always contains, with new values. Other details are sent at the end only if the start did not contain
+ * them.
  */
 const CUMULATIVE = new Set(['output_tokens_details', 'server_tool_use'])
 
-/** Makes the usage at the end of a stream. @param atStart Usage that the start event contained */
 export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: AnswerUsage | undefined): MessagesUsage {
   const newer = { output_tokens_details: thinkingTokens(all.usage), server_tool_use: null }
   const sent = atStart ? detailsOf(atStart) : {}
@@ -285,7 +278,6 @@ export function textBlock(context: EncodeContext, text: string): OutputBlock {
   return { type: 'text', text, ...(isNewer(context) ? { citations: null } : {}) }
 }
 
-/** Makes a `tool_use` block. @param extra Additional fields from an upstream of this dialect */
 export function toolBlock(
   context: EncodeContext,
   id: string,
@@ -317,8 +309,8 @@ type NativeContent =
   | { readonly type: 'citations'; readonly citations: readonly unknown[] }
 
 /**
- * Reads the native events of one answer. Message fields are collected until the end of the stream. The field `delta` collects the fields inside
- * the `delta` object of `message_delta`, and the other field collects those next to that object.
+ * Reads the native events of one answer. Message fields are collected until the end of the stream. The field `delta` collects the fields inside the
+ * `delta` object of `message_delta`, and the other field collects those next to that object.
  */
 export class NativeAnswer {
   readonly #reader = new NativeReader('anthropic')
@@ -351,7 +343,6 @@ type HostedResult = Extract<GenerateEvent, { type: 'hosted_result' }>
 /** Prefix of the text inside `encrypted_content`. Content without this prefix was made by another service. */
 const CONTENT_PREFIX = 'sluice:'
 
-/** Encodes a web search of the service in the form in which Anthropic reports its own web searches. */
 export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'run' | 'input'>): OutputBlock {
   return {
     type: 'server_tool_use',

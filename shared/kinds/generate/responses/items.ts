@@ -10,7 +10,6 @@ import type {
 import { objectIn } from '#shared/json/object.ts'
 import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 
-/** An event of the stream without its sequence number. */
 export interface ItemEvent {
   readonly type: string
   readonly [field: string]: unknown
@@ -29,7 +28,6 @@ export class OpenMessage implements OpenItem {
   readonly #index: number
   readonly #characters = new SurrogateBuffer()
 
-  /** @param fields Additional fields of the upstream's message, such as `phase` */
   constructor(out: ItemEvent[], id: string, index: number, fields: Readonly<Record<string, unknown>> = {}) {
     this.item = { ...fields, id, type: 'message', status: 'in_progress', role: 'assistant', content: [] }
     this.#index = index
@@ -119,8 +117,8 @@ const SUMMARY_SEPARATOR = '\n\n'
 /**
  * A reasoning item. A signature ends the item, so later reasoning begins another item.
  *
- * An upstream of this API assigns each text to a summary part. All text of any other engine forms one part. The part belongs to the summary if
- * the caller requested a summary, and otherwise to the content.
+ * An upstream of this API assigns each text to a summary part. All text of any other engine forms one part. The part belongs to the summary if the
+ * caller requested a summary, and otherwise to the content.
  */
 export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
@@ -145,7 +143,6 @@ export class OpenReasoning implements OpenItem {
     out.push({ type: 'response.output_item.added', output_index: index, item: { ...this.item, summary: [] } })
   }
 
-  /** Whether another piece of reasoning belongs to this item. */
   takes({ text, redacted }: ReasoningEvent): boolean {
     if (redacted !== undefined || this.#redacted !== undefined) return false
     return this.#signature === undefined || text === ''
@@ -215,7 +212,6 @@ export class OpenReasoning implements OpenItem {
   }
 }
 
-/** Further fields of a call that the engine sent, such as `namespace`. */
 type CallFields = Readonly<Record<string, unknown>>
 
 export class OpenCall implements OpenItem {
@@ -303,7 +299,6 @@ export class OpenCustomCall implements OpenItem {
 export class NativeOutput implements OpenItem {
   readonly item: NativeItem
 
-  /** @param id Id of the item if the upstream gave it none */
   constructor(out: ItemEvent[], value: Readonly<Record<string, unknown>>, id: string, index: number) {
     this.item = { ...value, id: typeof value.id === 'string' ? value.id : id } as NativeItem
     out.push(
@@ -319,20 +314,18 @@ export class NativeOutput implements OpenItem {
  * `encrypted_content` of a reasoning item contains the data from which the model restores its reasoning, such as a signature. Callers send the
  * content back with the item.
  *
- * Some clients (the AI SDK with `store: false`) drop items without this field. If the caller includes `reasoning.encrypted_content`, then
- * reasoning without a signature is therefore encoded as its text. The content is not secret.
+ * Some clients (the AI SDK with `store: false`) drop items without this field. If the caller includes `reasoning.encrypted_content`, then reasoning
+ * without a signature is therefore encoded as its text. The content is not secret.
  */
 
 const PREFIX = 'sluice1.'
 
-/** The data of a reasoning item from which its model restores the reasoning. */
 interface SealedThought {
   readonly signature?: string | undefined
   readonly redacted?: string | undefined
   readonly text?: string | undefined
 }
 
-/** Encodes the data of a reasoning item. Undefined if there is none. */
 export function sealReasoning({ signature, redacted, text }: SealedThought): string | undefined {
   if (signature === undefined && redacted === undefined && text === undefined) return undefined
   return PREFIX + Buffer.from(JSON.stringify({ signature, redacted, text })).toString('base64url')

@@ -22,8 +22,8 @@ import {
 } from './items.ts'
 
 /**
- * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step. The maximum bounds
- * this step.
+ * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step. The maximum bounds this
+ * step.
  */
 const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 
@@ -32,8 +32,8 @@ type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 /**
  * The output of one response, for the whole answer and for the stream (docs/guides/responses.md, Streams).
  *
- * Only one text item is open at a time. Calls stay open until the end, because engines may interleave their arguments. The id of an item
- * contains the id of its response and its position, so that a later request can refer to the item.
+ * Only one text item is open at a time. Calls stay open until the end, because engines may interleave their arguments. The id of an item contains the
+ * id of its response and its position, so that a later request can refer to the item.
  */
 export class ResponseOutput {
   readonly #context: EncodeContext
@@ -55,9 +55,7 @@ export class ResponseOutput {
     this.#model = context.model
   }
 
-  /**
-   * Adds the next event and appends its stream events to `out`. If the answer is too large, then nothing is appended and {@link ended} throws.
-   */
+  /** Adds the next event and appends its stream events to `out`. If the answer is too large, then nothing is appended and {@link ended} throws. */
   push(out: ItemEvent[], event: GenerateEvent): void {
     if ('text' in event) this.#chars += event.text.length
     if (this.#chars > ANSWER_CHARS_MAX && event.type !== 'finish') return
@@ -175,7 +173,6 @@ export class ResponseOutput {
     this.#open.push(opened)
   }
 
-  /** Adds output that the internal form does not represent. Only clients of the Responses API can read such output. */
   #takeNative(out: ItemEvent[], event: NativeEvent): void {
     const value = this.#native.read(event)
     if (!value) return
@@ -218,7 +215,6 @@ const INCOMPLETE: Partial<Record<FinishEvent['reason'], 'max_output_tokens' | 'c
 
 interface HostedStart {
   readonly tool: HostedTool
-  /** Id of the item, without the prefix that depends on its type. */
   readonly id: string
   readonly container: string
   readonly input: string
@@ -362,7 +358,6 @@ export function responseView(
   return { ...response, output: response.output.map((item) => visibleItem(item, responses.includes ?? [])) }
 }
 
-/** Usage in the format of the Responses API. @param native Usage object of the upstream. Additional counts are passed on */
 function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsage {
   const { input_tokens, output_tokens } = usage
   const sent = native?.dialect === 'responses' ? (native.value as Partial<ResponsesUsage>) : {}

@@ -43,8 +43,8 @@ export function endOf(response: ResponseObject): ItemEvent {
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 
 /**
- * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then the reader
- * of its event log, instead of this class, adds the first and the last event.
+ * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then the reader of
+ * its event log, instead of this class, adds the first and the last event.
  */
 class ResponsesStream implements AnswerStream<GenerateEvent> {
   readonly #output: ResponseOutput
@@ -68,7 +68,6 @@ class ResponsesStream implements AnswerStream<GenerateEvent> {
     return this.#number(out)
   }
 
-  /** @throws ServiceError `upstream_error` if the engine did not finish */
   end(): Frame[] {
     const end = endOf(this.#output.ended())
     return this.#isKept ? [] : this.#number([end])
