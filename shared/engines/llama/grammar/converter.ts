@@ -18,7 +18,7 @@ export class GrammarConverter {
   readonly #thread = new SerialThread(async () => startThread(new URL('./thread.ts', import.meta.url), HEAP_MB))
 
   /**
-   * Runs {@link writeSchemaGrammar} in the thread.
+   * Runs `writeSchemaGrammar` in the thread.
    *
    * @throws ServiceError `invalid_value`, or `overloaded` after `close`. The signal's reason, if the signal aborts
    */
