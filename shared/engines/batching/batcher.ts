@@ -336,8 +336,8 @@ class Batch {
 }
 
 /**
- * Returns the tokens of each text as integers. If the engine reports only a total, then the total is divided in proportion to estimates, without a
- * remainder.
+ * Returns the tokens of each text as integers. If the engine reports only a total, then it is divided in proportion to estimates. The parts add up to
+ * the total.
  */
 function tokensEach({ tokens, tokensEach }: Embedded, slots: readonly Slot[]): readonly number[] {
   if (tokensEach) return tokensEach

@@ -111,7 +111,7 @@ function findCall(
   const end = name + TOOL.length
   const args = call.slice(end).search(/\{\s*"needleargument"/)
   if (name < 0 || args < 0) return undefined
-  // The whitespace before the arguments is removed, because one token often contains both the whitespace and the start of the arguments.
+  // The space before the arguments is left to the model, because one token often contains both the space and the start of the arguments.
   return { before: call.slice(0, name), between: call.slice(end, end + args).trimEnd() }
 }
 
