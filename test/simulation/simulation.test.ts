@@ -10,7 +10,7 @@ import { type Report, simulate } from './simulation.ts'
 vi.mock('node:timers/promises', async () => await import('./timers-promises.ts'))
 vi.mock('#shared/lib/id.ts', async (original) => ({
   ...(await original<object>()),
-  newId: (await import('./simulation.ts')).seededId,
+  newId: (await import('./ids.ts')).seededId,
 }))
 
 const SEEDS = Number(process.env.SIMULATION_SEEDS ?? 30)

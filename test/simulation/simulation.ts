@@ -16,6 +16,7 @@ import { FAULTS_MS, Faults } from './faults/faults.ts'
 import { planOutages } from './faults/outages.ts'
 import { Fleet } from './fleet.ts'
 import { History, watchedStore } from './history.ts'
+import { seedIds } from './ids.ts'
 import { burstRequest, randomRequest } from './job-request.ts'
 import type { Mutant } from './mutants.ts'
 import { openScratch } from './scratch.ts'
@@ -42,19 +43,10 @@ export interface Report {
   story(): string
 }
 
-let ids: Random = openRandom(0)
-
-/** Replaces `newId`: ids are part of the schedule. */
-export function seededId(prefix: string, length = 24): string {
-  let id = prefix
-  for (let i = 0; i < length; i++) id += ids.between(0, 35).toString(36)
-  return id
-}
-
 /** Runs one seed. @param mutant A deliberate defect */
 export async function simulate(seed: number, mutant: Mutant = {}): Promise<Report> {
   const random = openRandom(seed)
-  ids = openRandom(seed ^ 0x1d5)
+  seedIds(seed ^ 0x1d5)
   const clock = new VirtualClock()
   const restore = clock.install(() => random.next())
   using scratch = openScratch()
