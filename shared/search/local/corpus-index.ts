@@ -249,7 +249,9 @@ function openCurrent(path: string): DatabaseSync | undefined {
     db = open(path)
     const { user_version } = db.prepare('PRAGMA user_version').get() ?? {}
     if (user_version === VERSION) return db
-  } catch {}
+  } catch {
+    // A broken index is treated as missing, so that the caller builds a new one.
+  }
   db?.close()
   return undefined
 }
