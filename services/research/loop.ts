@@ -248,7 +248,7 @@ class Run {
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
     const evidence = await runYielding(findEvidence(question, ranked, this.#weights, this.#absent), this.#signal)
-    // Vectors only change the order of passages. If no sentence matches by its words, then another order does not help.
+    // Vectors only reorder the passages that the word search found. If no sentence matches by its words, then there is nothing to reorder.
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
     return again

@@ -44,7 +44,7 @@ export async function watchFleetDirectory(
           fields,
           'BLOB_DIR differs from that of other processes; processes cannot read the bodies and files of each other',
         )
-      if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR matches other processes again')
+      if (isShared && !wasShared) log.info({ blob_dir: directory }, 'BLOB_DIR is shared with the other processes again')
       wasShared = isShared
     } catch (error) {
       log.debug({ err: error }, 'BLOB_DIR could not be compared with that of other processes; retrying')

@@ -46,7 +46,7 @@ export class Semaphore {
   /**
    * Takes permits, and waits if necessary. The caller returns them once with {@link release}.
    *
-   * @throws ServiceError the refusal if too many callers of the key wait; the signal's reason
+   * @throws ServiceError the error given to the constructor if too many callers wait under `name`; the signal's reason if aborted
    */
   async take(signal: AbortSignal, amount = 1, name = ''): Promise<void> {
     signal.throwIfAborted()

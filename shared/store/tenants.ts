@@ -50,5 +50,5 @@ export interface QueuedPosition {
 export const EXACT_POSITIONS = 1_000
 /** Beyond {@link EXACT_POSITIONS}, only one position per this many jobs is returned. */
 export const POSITIONS_STEP = 100
-/** Maximum number of jobs of a tenant that are read to determine positions. */
+/** Maximum number of waiting jobs of a tenant that are read to determine positions in the queue. */
 export const POSITIONS_MAX = 10_000

@@ -70,7 +70,7 @@ export interface Call {
   readonly jobFields: Record<string, unknown>
   /**
    * Sentences for error messages, which depend on the transport. `durable` explains how to request a durable job.
-   * `async` explains how to request an answer before the result.
+   * `async` explains how to get the id of the job at once, without waiting for the result.
    */
   readonly advice: { readonly durable: string; readonly async: string }
   /**

@@ -12,7 +12,7 @@ import { ALL_TENANTS, type JobReads } from '#shared/store/store.ts'
  * which the sweep looks up in the store.
  */
 const MINUTE_MS = 60_000
-/** Maximum time between the write of a body's blob and the insert of its job's row. Longer than any statement and any clock difference. */
+/** A younger blob without a job row is not deleted, because the row of its job may not be inserted yet. Longer than any statement and any clock difference. */
 const ACCEPTED_MS = 10 * MINUTE_MS
 /**
  * Age at which a blob is deleted if this process cannot look up its job. The age exceeds the 21 days for which a durable job can exist:

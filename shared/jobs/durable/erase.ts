@@ -40,7 +40,8 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
 async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
   const children = await context.store.listChildren(tenant, id)
   const unended = children.find(({ state }) => !TERMINAL.has(state))
-  if (unended) throw new ServiceError('job_not_finished', `A child of the job is ${unended.state}. Cancel it first.`)
+  if (unended)
+    throw new ServiceError('job_not_finished', `A child of the job is ${unended.state}. Cancel the child first.`)
   if (children.some((child) => child.children > 0)) await context.store.forgetChildren(id)
   else for (const child of children) await eraseJob(context, scope, child)
 }

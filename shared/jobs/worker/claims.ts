@@ -24,8 +24,8 @@ const PULL_MS = 1_000
 /** Time for which slots beyond the share of durable jobs are offered to attached calls: several round trips to the broker. */
 const OFFER_MS = 25
 /**
- * Duration of an offer if no attached call arrived recently, and minimum interval between two such offers. Only half of the slots
- * are offered, so at most 1/20 of the time of all slots is lost.
+ * If no attached call arrived recently, then half of the slots are kept free for attached calls for 100 ms, at most once per
+ * second. A tenth of the time of half of the slots is lost at most.
  */
 const FIRST_OFFER_MS = 100
 const FIRST_OFFER_EVERY_MS = 1_000

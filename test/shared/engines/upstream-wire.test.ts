@@ -573,7 +573,7 @@ describe('a streamed or whole response of an OpenAI upstream', () => {
     usage: USAGE,
   })
 
-  test('yields tool calls from pieces, which are distinguished by index', async () => {
+  test('joins the pieces of each tool call by the index of the call', async () => {
     const call = (index: number, fields: object) => delta({ tool_calls: [{ index, ...fields }] })
     const events = await eventsOf('openai', [
       call(0, { id: 'call_a', type: 'function', function: { name: 'weather', arguments: '' } }),

@@ -136,7 +136,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(usage.input_token_details.text_tokens).toBeGreaterThan(5)
   })
 
-  test('accepts a prompt of 500 names with control tokens, and truncates it', async () => {
+  test('truncates a prompt of 500 names, and treats control tokens in it as text', async () => {
     const names = Array.from({ length: 500 }, (_, index) => `young man ${index}`)
     const prompt = `<|endoftext|><|notimestamps|> ${names.join(', ')}`
     const answer = await transcribe(clip('austen-0880').bytes, { prompt })

@@ -128,7 +128,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
     expect(await store.operator.retryDelivery('evt_unknown')).toBeUndefined()
   })
 
-  it('store a pause once per model or pool until it is resumed', async () => {
+  it('store at most one pause per model or pool, until the model or pool is resumed', async () => {
     const [model, pool] = [{ target: 'model', id: 'echo-1' } as const, { target: 'pool', id: 'code' } as const]
     await store.operator.pause(model, 'key_1')
     await store.operator.pause(model, 'key_2')

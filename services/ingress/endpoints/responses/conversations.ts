@@ -331,7 +331,7 @@ async function addWhenEnded(
     await requireJobs(context).waitForEnd(tenant, job.id, context.closing, END_POLL_MS)
     await ignoreNotFound(getConversation(context, tenant, id))
   } catch (error) {
-    context.log.info({ err: error, job_id: job.id }, 'response could not be added to its conversation in time')
+    context.log.info({ err: error, job_id: job.id }, 'response not added to its conversation; the next read adds it')
   }
 }
 

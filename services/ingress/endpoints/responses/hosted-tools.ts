@@ -86,7 +86,7 @@ export function requireHosted(key: Caller['key'], tools: readonly { readonly typ
   return named
 }
 
-/** Whether Sluice can run a hosted tool with the requested options. True for a tool that Sluice does not run. */
+/** Returns false only for a hosted tool that Sluice runs, but not with the requested options. Other tools are not checked here. */
 function canHost(tool: ResponsesTool, index: number): boolean {
   const name = hostedTool(tool.type)
   if (!name) return true

@@ -110,7 +110,7 @@ class McpSearch implements SearchBackend {
     const required = session.parametersOf(tool)
     if (!required) throw new ServiceError('upstream_refused', `The search backend ${NAME} has no tool ${tool}.`)
     if (required.some((each) => each !== parameter)) {
-      const message = `The tool ${tool} of the search backend ${NAME} wants more than a ${parameter}.`
+      const message = `The tool ${tool} of the search backend ${NAME} requires more parameters than ${parameter}.`
       throw new ServiceError('upstream_refused', message)
     }
     try {

@@ -176,7 +176,7 @@ describe.each(stores)('the revocation of a key in $name', ({ start, isThere }) =
 })
 
 describe('the deletion of a key', () => {
-  it('ends a call whose body is still arriving with 401, and closes the connection', async () => {
+  it('answers a call with 401 while its body still arrives, and closes the connection', async () => {
     await using own = await startWithFile()
     using client = await openRaw(own.stack.url)
     const headers = [`authorization: Bearer ${SECRET}`, 'content-type: application/json', 'content-length: 1000']
