@@ -309,8 +309,8 @@ type NativeContent =
   | { readonly type: 'citations'; readonly citations: readonly unknown[] }
 
 /**
- * Reads the native events of one answer. Message fields are collected until the end of the stream: one member collects the fields inside
- * the `delta` object of `message_delta` events, another the fields next to that object.
+ * Reads the native events of one answer. Message fields are collected until the end of the stream. One member collects the fields inside
+ * the `delta` object of `message_delta` events. Another member collects the fields next to that object.
  */
 export class NativeAnswer {
   readonly #reader = new NativeReader('anthropic')
