@@ -5,7 +5,7 @@
  * after the first of them is deployed everywhere.
  */
 import { execFile } from 'node:child_process'
-import { mkdtemp, rm, symlink } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, rm, symlink } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -16,6 +16,8 @@ import { TEST_KEY, until } from './support/stack.ts'
 
 /** The oldest version whose processes work next to those of this version. Release 0.2.0 renamed control records. */
 const OLDEST = '38d49f02d6c3627cb1e05468067027f027fe260a'
+
+const INSTALL_MS = 120_000
 
 const run = promisify(execFile)
 const ROOT = join(import.meta.dirname, '..')
@@ -33,18 +35,35 @@ async function whyNoHistory(): Promise<string | undefined> {
   )
 }
 
+let scratch: string
 let oldTree: string
 beforeAll(async () => {
   if (missing !== undefined || !kafka) return
-  oldTree = await mkdtemp(join(tmpdir(), 'sluice-old-'))
-  const archive = join(oldTree, 'tree.tar')
+  scratch = await mkdtemp(join(tmpdir(), 'sluice-old-'))
+  oldTree = join(scratch, 'tree')
+  await mkdir(oldTree)
+  const archive = join(scratch, 'tree.tar')
   await run('git', ['archive', '--output', archive, OLDEST], { cwd: ROOT })
   await run('tar', ['-xf', archive, '-C', oldTree])
   await symlink(join(ROOT, 'node_modules'), join(oldTree, 'node_modules'))
-})
+  await installRemoved()
+}, INSTALL_MS)
 afterAll(async () => {
-  if (oldTree) await rm(oldTree, { recursive: true, force: true })
+  if (scratch) await rm(scratch, { recursive: true, force: true })
 })
+
+/** Installs packages that only the old version needs in the directory above its tree, where Node finds them after `node_modules`. */
+async function installRemoved(): Promise<void> {
+  const [old = {}, now = {}] = await Promise.all([oldTree, ROOT].map(dependenciesOf))
+  const removed = Object.entries(old).flatMap(([name, version]) => (name in now ? [] : [`${name}@${version}`]))
+  if (removed.length === 0) return
+  const npm = ['install', '--no-save', '--no-audit', '--no-fund', '--ignore-scripts', '--prefix', scratch]
+  await run('npm', [...npm, ...removed], { cwd: scratch, timeout: INSTALL_MS })
+}
+
+async function dependenciesOf(directory: string): Promise<Record<string, string>> {
+  return JSON.parse(await readFile(join(directory, 'package.json'), 'utf8')).dependencies
+}
 
 type Version = 'old' | 'new'
 const PAIRS: { worker: Version; ingress: Version }[] = [
