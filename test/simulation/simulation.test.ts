@@ -7,10 +7,10 @@ import { expect, it, test, vi } from 'vitest'
 import { MUTANTS } from './mutants.ts'
 import { type Report, simulate } from './simulation.ts'
 
-vi.mock('node:timers/promises', async () => await import('./timers-promises.ts'))
+vi.mock('node:timers/promises', async () => ({ setTimeout: (await import('./replacements.ts')).setTimeout }))
 vi.mock('#shared/lib/id.ts', async (original) => ({
   ...(await original<object>()),
-  newId: (await import('./ids.ts')).seededId,
+  newId: (await import('./replacements.ts')).seededId,
 }))
 
 const SEEDS = Number(process.env.SIMULATION_SEEDS ?? 30)
