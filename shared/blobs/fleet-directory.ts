@@ -10,7 +10,7 @@ import { readFile, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Leases } from '#shared/store/leases.ts'
+import type { Leases } from '#shared/store/jobs.ts'
 
 export const BLOBS_LEASE = 'blobs'
 const ID_FILE = '.directory-id'

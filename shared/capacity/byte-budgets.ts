@@ -1,7 +1,7 @@
 import { statfs } from 'node:fs/promises'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { StoredBytes } from '#shared/store/stored-bytes.ts'
+import type { StoredBytes } from '#shared/store/records.ts'
 
 /**
  * Measured memory per byte of a request body. The parts are the received bytes, the parsed strings (up to two bytes per
@@ -150,7 +150,7 @@ function mebibytes(bytes: number): string {
 /*
  * One quota of stored bytes per project, over files, bodies and results of jobs, and conversations.
  *
- * The store counts committed rows (`shared/store/stored-bytes.ts`). Bytes are reserved before they are written. A stream reserves
+ * The store counts committed rows (`shared/store/records.ts`). Bytes are reserved before they are written. A stream reserves
  * in steps as its data arrives; all other data reserves its whole size. An ingress reserves 1 MiB more than it needs. Small jobs
  * therefore cause one request to the store per mebibyte instead of one per job. When a row commits, the row counts instead of its
  * reservation.

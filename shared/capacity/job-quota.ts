@@ -1,7 +1,7 @@
 import type { Limits } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import type { TenantDepth } from '#shared/store/records.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
-import type { TenantDepth } from '#shared/store/tenants.ts'
 
 /**
  * Maximum age of the counts by which jobs are admitted. Shorter intervals would cost too much, because each count queries the

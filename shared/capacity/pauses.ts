@@ -3,7 +3,7 @@ import type { PoolName } from '#schemas/job.ts'
 import { untilAligned } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { OperatorStore, Pause, PauseTarget } from '#shared/store/operator.ts'
+import type { OperatorStore, Pause, PauseTarget } from '#shared/store/jobs.ts'
 
 /** Poll interval of the store. Pauses usually arrive earlier in a control record, but a record may be lost. */
 const READ_MS = 3_000

@@ -6,7 +6,7 @@ import { readJson } from '#shared/json/read.ts'
 import { isSmall, writeJson } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 
 /** Maximum bytes of JSON inside a record; a larger body is stored in a blob (docs/internals/protocol.md, Records). */
 export const BODY_BYTES_MAX = 64 * 1024

@@ -1,8 +1,7 @@
 import { runYielding } from '#shared/lib/yielding.ts'
 import { PostgresConnection } from '#shared/store/postgres/connection.ts'
 import { migrate } from '#shared/store/postgres/migrate.ts'
-import { compile, valuesOf } from '#shared/store/sql/compile.ts'
-import type { Params, Row } from '#shared/store/sql/sql.ts'
+import { compile, type Params, type Row, valuesOf } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { AUDIT_LIMIT_MAX, type AuditAction, type AuditEntry, SERVICE } from './audit.ts'
 import {

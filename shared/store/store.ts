@@ -1,16 +1,20 @@
 import type { DurableEvent, DurableJob, DurableState, Priority } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
-import type { HasConversations } from './conversations.ts'
-import type { CancelHow, CompletedEnd, FailedEnd } from './ends.ts'
-import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
-import type { HasFiles } from './files.ts'
-import type { Leases } from './leases.ts'
-import type { OperatorStore } from './operator.ts'
-import type { HasStoredBytes } from './stored-bytes.ts'
-import type { TenantReads } from './tenants.ts'
-import type { HasUsage } from './usage.ts'
-import type { Webhooks } from './webhooks.ts'
+import type {
+  CancelHow,
+  CompletedEnd,
+  DoneStep,
+  FailedEnd,
+  Leases,
+  NewChild,
+  NewStep,
+  OperatorStore,
+  RecordedStep,
+  StepOutput,
+  Webhooks,
+} from './jobs.ts'
+import type { HasConversations, HasFiles, HasStoredBytes, HasUsage, TenantReads } from './records.ts'
 
 /**
  * The store port: the owner of durable jobs (docs/internals/protocol.md, State transitions). Postgres in production, SQLite by default.

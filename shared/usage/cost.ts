@@ -1,6 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { Price } from '#schemas/price.ts'
-import type { UsageEntry } from '#shared/store/usage.ts'
+import type { UsageEntry } from '#shared/store/records.ts'
 import type { Metered } from './meter.ts'
 
 /** A price of one dollar per million units is this number of billionths of a dollar per unit. */

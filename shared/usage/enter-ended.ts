@@ -1,5 +1,5 @@
 import type { ModelCatalogue } from '#shared/models/models.ts'
-import type { EndedJob, UsageLedger } from '#shared/store/usage.ts'
+import type { EndedJob, UsageLedger } from '#shared/store/records.ts'
 import { entryOf } from './cost.ts'
 import { Metered, NOTHING } from './meter.ts'
 

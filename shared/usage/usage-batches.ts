@@ -1,5 +1,5 @@
 import type { Log } from '#shared/log/log.ts'
-import type { UsageEntry, UsageLedger } from '#shared/store/usage.ts'
+import type { UsageEntry, UsageLedger } from '#shared/store/records.ts'
 
 /** Maximum time in ms until usage is written. A process that is killed loses at most the usage of this time. */
 const WRITE_MS = 1_000

@@ -1,6 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
-import { childJobId } from '#shared/store/job-id.ts'
+import { childJobId } from '#shared/store/jobs.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
 import type { Plan } from '../support/jobs/compose-kind.ts'
 import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'

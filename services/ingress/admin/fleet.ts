@@ -15,7 +15,7 @@ import { listDeadLetters } from '#shared/jobs/dead-letters.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { PauseTarget } from '#shared/store/operator.ts'
+import type { PauseTarget } from '#shared/store/jobs.ts'
 import type { Depth } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 

@@ -21,7 +21,7 @@ import { type Pauses, sentenceOf } from '#shared/capacity/pauses.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { Peers } from '#shared/jobs/peers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
+import type { OperatorJobs, OperatorStore } from '#shared/store/jobs.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 

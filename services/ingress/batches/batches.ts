@@ -18,7 +18,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
-import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 import { countInput } from './files.ts'
 
 const BATCHES = '/v1/batches'

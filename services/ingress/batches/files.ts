@@ -12,7 +12,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { BATCH_INPUT, type FileStore, newFileId } from '#shared/store/files.ts'
+import { BATCH_INPUT, type FileStore, newFileId } from '#shared/store/records.ts'
 import { type Line, LineChecker, type LineProblem, LineSplitter } from './lines.ts'
 
 /** Maximum form fields: `purpose`, the members of `expires_after`, and some fields that are ignored. */

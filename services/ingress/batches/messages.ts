@@ -15,7 +15,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 import {
   type BatchDetails,
   batchDetails,

@@ -3,7 +3,7 @@ import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { type FileStore, HISTORY, isFileId, type StoredFile } from '#shared/store/files.ts'
+import { type FileStore, HISTORY, isFileId, type StoredFile } from '#shared/store/records.ts'
 import type { Call, IngressContext } from './call.ts'
 import { requireJobs } from './job-object.ts'
 

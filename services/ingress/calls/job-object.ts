@@ -8,8 +8,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { DoneStep } from '#shared/store/family.ts'
-import { childJobId } from '#shared/store/job-id.ts'
+import { childJobId, type DoneStep } from '#shared/store/jobs.ts'
 import type { Call, IngressContext } from './call.ts'
 
 interface JobDetails {

@@ -19,7 +19,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { hasScope } from '#shared/keys/scopes.ts'
 import { DEFAULT_SECRET_ID, type WebhookSecret } from '#shared/keys/webhook-secrets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { UsageAmounts } from '#shared/store/usage.ts'
+import type { UsageAmounts } from '#shared/store/records.ts'
 import { dayOf } from '#shared/usage/cost.ts'
 import { monthOf } from '#shared/usage/month.ts'
 

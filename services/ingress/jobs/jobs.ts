@@ -34,7 +34,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
-import type { DoneStep } from '#shared/store/family.ts'
+import type { DoneStep } from '#shared/store/jobs.ts'
 import { callCost } from '#shared/usage/cost.ts'
 
 /** POST /v1/jobs (docs/guides/jobs.md, Submit): validates a call to another endpoint and runs it as a durable job. */

@@ -1,9 +1,8 @@
 import type { StoredRequest } from '#schemas/job.ts'
 import type { Blobs, OldBlob } from '#shared/blobs/blobs.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { HasFiles } from '#shared/store/files.ts'
-import { isFileId } from '#shared/store/files.ts'
-import { ownerOfBlob } from '#shared/store/job-id.ts'
+import { ownerOfBlob } from '#shared/store/jobs.ts'
+import { type HasFiles, isFileId } from '#shared/store/records.ts'
 import { ALL_TENANTS, type JobReads } from '#shared/store/store.ts'
 
 /**

@@ -3,7 +3,7 @@ import type { SharedHistory } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Holding } from '#shared/capacity/byte-budgets.ts'
 import { storeBody } from '#shared/jobs/body.ts'
-import { type FileStore, HISTORY, newFileId } from '#shared/store/files.ts'
+import { type FileStore, HISTORY, newFileId } from '#shared/store/records.ts'
 
 /*
  * The history of chained responses, shared rather than copied.

@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { QueuedPosition } from '#shared/store/records.ts'
 import type { StoreView } from '#shared/store/store.ts'
-import type { QueuedPosition } from '#shared/store/tenants.ts'
 
 /** Minimum lifetime of cached positions. Kept short, because the jobs of a short queue start soon. */
 const CACHE_TTL_MS_MIN = 100

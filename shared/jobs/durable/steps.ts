@@ -2,7 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { readJson } from '#shared/json/read.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import type { RecordedStep, StepInput } from '#shared/store/family.ts'
+import type { RecordedStep, StepInput } from '#shared/store/jobs.ts'
 import type { StoreView } from '#shared/store/store.ts'
 
 /** Maximum bytes of outputs read from blobs per page. A page ends at this size, but contains at least one step. */

@@ -8,7 +8,7 @@ import { Family, type FamilyOptions } from '#shared/jobs/durable/family.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { OwnedJob } from '#shared/store/leases.ts'
+import type { OwnedJob } from '#shared/store/jobs.ts'
 import type { Dispatch, QueuedOf, Store, TransitionResult } from '#shared/store/store.ts'
 import { DurableRun } from './durable-run.ts'
 

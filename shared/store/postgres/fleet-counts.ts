@@ -1,6 +1,5 @@
 import { type FleetCounts, type FleetWindow, RUNNING_MS, WINDOW_MS } from '#shared/capacity/fleet-counts.ts'
-import { type Compiled, valuesOf } from '#shared/store/sql/compile.ts'
-import type { Params } from '#shared/store/sql/sql.ts'
+import { type Compiled, type Params, valuesOf } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { PostgresConnection } from './connection.ts'
 

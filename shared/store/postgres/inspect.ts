@@ -1,7 +1,6 @@
 import type { PoolClient } from 'pg'
 import { BLOBS_LEASE } from '#shared/blobs/fleet-directory.ts'
-import { PostgresConnection } from './connection.ts'
-import { isPooled } from './session.ts'
+import { isPooled, PostgresConnection } from './connection.ts'
 
 const STATEMENT_TIMEOUT_MS = 5_000
 

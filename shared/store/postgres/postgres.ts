@@ -1,18 +1,19 @@
 import { ServiceError } from '#shared/lib/error.ts'
-import { jobIdTime } from '#shared/store/job-id.ts'
-import { type Compiled, parameterOf, valuesOf } from '#shared/store/sql/compile.ts'
-import { CREATE, type Insert } from '#shared/store/sql/create/inserts.ts'
+import { jobIdTime } from '#shared/store/jobs.ts'
 import {
+  type Compiled,
   isSweep,
   type Params,
+  parameterOf,
   type Row,
   type SqlDatabase,
   type TransitionRow,
+  valuesOf,
   type Write,
   type WrittenOutput,
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
-import { FIND, type Statement } from '#shared/store/sql/statements.ts'
+import { CREATE, FIND, type Insert, type Statement } from '#shared/store/sql/statements.ts'
 import type { Transition } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
 import { PostgresConnection } from './connection.ts'

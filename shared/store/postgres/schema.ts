@@ -1,5 +1,5 @@
 import type { PoolClient } from 'pg'
-import { firstJobId } from '#shared/store/job-id.ts'
+import { firstJobId } from '#shared/store/jobs.ts'
 import type { PostgresConnection } from './connection.ts'
 
 const DAY_MS = 24 * 3_600_000

@@ -1,13 +1,13 @@
-import { replaceNames } from '#shared/store/sql/compile.ts'
-import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
-import { pickOf, updateOf } from '#shared/store/sql/sql.ts'
+import { pickOf, replaceNames, updateOf } from '#shared/store/sql/sql.ts'
 import {
+  CREATE_KEY,
   ERASE_DELIVERIES,
   ERASE_EVENTS,
   ERASE_JOB,
   ERASE_STEPS,
   FIND,
   find,
+  type Insert,
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'

@@ -1,4 +1,4 @@
-import type { ConversationChange, ConversationStore, StoredConversation } from '#shared/store/conversations.ts'
+import type { ConversationChange, ConversationStore, StoredConversation } from '#shared/store/records.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import type { Statement } from './statements.ts'
 

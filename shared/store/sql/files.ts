@@ -6,7 +6,7 @@ import {
   HISTORY,
   type NewFile,
   type StoredFile,
-} from '#shared/store/files.ts'
+} from '#shared/store/records.ts'
 import type { Params, Row, SqlDatabase } from './sql.ts'
 import type { Statement } from './statements.ts'
 

@@ -2,7 +2,7 @@ import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable
 import { ErrorBody } from '#schemas/error.ts'
 import { parseSoon } from '#shared/json/read.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
-import type { OwnedJob } from '#shared/store/leases.ts'
+import type { OwnedJob } from '#shared/store/jobs.ts'
 import type { Depth, QueuedOf } from '#shared/store/store.ts'
 import type { Row } from './sql.ts'
 import { JOB_COLUMNS } from './statements.ts'

@@ -2,9 +2,18 @@ import type { DeliveryTry, DurableEvent, DurableJob, WebhookDelivery } from '#sc
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { jsonTextSoon } from '#shared/json/write.ts'
-import type { CancelHow, CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
-import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
-import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
+import type {
+  CancelHow,
+  CompletedEnd,
+  DeliveryOutcome,
+  DoneStep,
+  FailedEnd,
+  NewChild,
+  NewStep,
+  OwnedJob,
+  ProcessLease,
+  RecordedStep,
+} from '#shared/store/jobs.ts'
 import {
   ALL_TENANTS,
   type Created,
@@ -22,26 +31,31 @@ import {
   type Store,
   type TransitionResult,
 } from '#shared/store/store.ts'
-import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
-import { claimFair } from './claim.ts'
 import { SqlConversations } from './conversations.ts'
-import { createJob, findByKey } from './create/create.ts'
-import { REDRIVE } from './create/inserts.ts'
-import * as family from './family/family.ts'
-import * as familyMoves from './family/transitions.ts'
+import * as family from './family.ts'
+import * as familyMoves from './family.ts'
 import { SqlFiles } from './files.ts'
-import { listJobs } from './list-jobs.ts'
-import { SqlOperator } from './operator/operator.ts'
+import {
+  claimFair,
+  createJob,
+  dispatchOf,
+  findByKey,
+  JOBS_MAX,
+  listJobs,
+  resultOf,
+  sweep,
+  transitionOne,
+  writeAsOwner,
+} from './jobs.ts'
+import { SqlOperator } from './operator.ts'
 import { eraseJob, forgetSome, purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventsOf, jobOf, jsonSoon, jsonText, ownedOf, queuedModelOf } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
-import { OWNED, RENEW, SPARE } from './statements.ts'
-import { SqlStoredBytes } from './stored-bytes.ts'
-import { tenantReads } from './tenants.ts'
+import { OWNED, REDRIVE, RENEW, SPARE } from './statements.ts'
+import { SqlStoredBytes, tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
 import { SqlUsage } from './usage.ts'
-import { dispatchOf, JOBS_MAX, resultOf, sweep, transitionOne, writeAsOwner } from './writes.ts'
 
 /** Number of due messages that a statement examines, and maximum number of statements per call that postpone blocked messages. */
 const LOOK = 100

@@ -6,7 +6,7 @@ import type {
   UsageEntry,
   UsageLedger,
   UsageQuery,
-} from '#shared/store/usage.ts'
+} from '#shared/store/records.ts'
 import { jsonOf } from './rows.ts'
 import type { Row, SqlDatabase, Write } from './sql.ts'
 import type { Statement } from './statements.ts'

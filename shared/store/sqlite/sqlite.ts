@@ -4,10 +4,11 @@ import { DatabaseSync, type StatementSync } from 'node:sqlite'
 import { makeDirectory, makePrivateFile } from '#shared/config/directory.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { type Compiled, compile, valuesOf } from '#shared/store/sql/compile.ts'
-import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
+import type { RunningLimits } from '#shared/store/records.ts'
 import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
 import {
+  type Compiled,
+  compile,
   type EventRow,
   eventRows,
   type Params,
@@ -16,22 +17,24 @@ import {
   type SqlDatabase,
   type TransitionRow,
   updateOf,
+  valuesOf,
   type Write,
   type WrittenOutput,
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import {
+  CREATE_KEY,
   ERASE_DELIVERIES,
   ERASE_EVENTS,
   ERASE_JOB,
   ERASE_STEPS,
+  type Insert,
   IS_IDLE,
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'
 import type { Transition } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
-import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
 
 const SQLITE_BUSY = 5

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import type { Browser, CDPSession, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { newJobId } from '#shared/store/job-id.ts'
+import { newJobId } from '#shared/store/jobs.ts'
 import { CHROMIUM, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 

@@ -2,8 +2,7 @@
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
-import type { NewChild, NewStep } from '#shared/store/family.ts'
-import { childJobId } from '#shared/store/job-id.ts'
+import { childJobId, type NewChild, type NewStep } from '#shared/store/jobs.ts'
 import type { HeldAttempt, NewJob, Store } from '#shared/store/store.ts'
 import {
   alive,

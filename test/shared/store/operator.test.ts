@@ -1,7 +1,6 @@
 /** Operator queries and actions of the store, over each adapter. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
-import { newJobId } from '#shared/store/job-id.ts'
-import type { OperatorJobs } from '#shared/store/operator.ts'
+import { newJobId, type OperatorJobs } from '#shared/store/jobs.ts'
 import type { NewJob, Store } from '#shared/store/store.ts'
 import {
   alive,

@@ -2,7 +2,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
 import { describe, expect, inject, it, vi } from 'vitest'
-import { childJobId, firstJobId, newJobId } from '#shared/store/job-id.ts'
+import { childJobId, firstJobId, newJobId } from '#shared/store/jobs.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
 import type { HeldAttempt, Store } from '#shared/store/store.ts'

@@ -8,8 +8,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'v
 import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
-import { childJobId, newJobId } from '#shared/store/job-id.ts'
-import { REAPER_LEASE } from '#shared/store/leases.ts'
+import { childJobId, newJobId, REAPER_LEASE } from '#shared/store/jobs.ts'
 import { ALL_TENANTS, type HeldAttempt, type IdempotencyKey, type NewJob, type Store } from '#shared/store/store.ts'
 import {
   alive,

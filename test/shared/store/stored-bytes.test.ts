@@ -1,7 +1,6 @@
 /** The conformance suite of the counts of stored bytes, on each adapter. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
-import { newConversationId } from '#shared/store/conversations.ts'
-import { newFileId } from '#shared/store/files.ts'
+import { newConversationId, newFileId } from '#shared/store/records.ts'
 import type { Store } from '#shared/store/store.ts'
 import {
   HOUR_MS,

@@ -1,10 +1,10 @@
-/** The ledger over each store: the promises of shared/store/usage.ts, and the entry of durable jobs. */
+/** The ledger over each store: the promises of shared/store/records.ts, and the entry of durable jobs. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
-import { newJobId } from '#shared/store/job-id.ts'
+import { newJobId } from '#shared/store/jobs.ts'
+import type { UsageEntry } from '#shared/store/records.ts'
 import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
-import type { UsageEntry } from '#shared/store/usage.ts'
 import { dayOf } from '#shared/usage/cost.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { NOTHING } from '#shared/usage/meter.ts'

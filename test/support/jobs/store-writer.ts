@@ -3,7 +3,7 @@
  * the store. Lines: `created <id>`, `appended <id> <seq>`, `completed <id> <seq>`.
  */
 import { writeSync } from 'node:fs'
-import { newJobId } from '#shared/store/job-id.ts'
+import { newJobId } from '#shared/store/jobs.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 
 const directory = process.argv[2] ?? ''

@@ -1,6 +1,5 @@
 import { newId } from '#shared/lib/id.ts'
-import { childJobId } from '#shared/store/job-id.ts'
-import { REAPER_LEASE } from '#shared/store/leases.ts'
+import { childJobId, REAPER_LEASE } from '#shared/store/jobs.ts'
 import { ALL_TENANTS, type HeldAttempt, type ListQuery, type Store } from '#shared/store/store.ts'
 import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
 import { alive, claimed, HOUR_MS, newJob } from './stores.ts'

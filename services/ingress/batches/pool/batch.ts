@@ -20,8 +20,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { type FileStore, fileIdOf } from '#shared/store/files.ts'
-import { childJobId } from '#shared/store/job-id.ts'
+import { childJobId } from '#shared/store/jobs.ts'
+import { type FileStore, fileIdOf } from '#shared/store/records.ts'
 import {
   NO_SUMS,
   type Outcome,

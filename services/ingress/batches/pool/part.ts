@@ -21,7 +21,7 @@ import { messagesErrorBody, openaiErrorBody, openaiStatus } from '#shared/kinds/
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { childJobId } from '#shared/store/job-id.ts'
+import { childJobId } from '#shared/store/jobs.ts'
 import { type BatchTools, callerOf } from './tools.ts'
 
 interface Submitted {

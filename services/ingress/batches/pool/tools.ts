@@ -1,7 +1,7 @@
 import type { BatchPartRequest, BatchRequest } from '#schemas/batches/batch.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import type { Caller } from '#services/ingress/calls/endpoint.ts'
-import type { FileStore } from '#shared/store/files.ts'
+import type { FileStore } from '#shared/store/records.ts'
 
 export interface BatchTools {
   readonly context: IngressContext

@@ -28,7 +28,7 @@ import {
   isConversationId,
   newConversationId,
   type StoredConversation,
-} from '#shared/store/conversations.ts'
+} from '#shared/store/records.ts'
 import type { ConversationContext } from './decode.ts'
 import { CONVERSATION_CHARS_MAX, conversationFull, storedItems } from './item-form.ts'
 import { ItemTurns } from './items.ts'

@@ -8,7 +8,7 @@ import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { readJobFields } from '#services/ingress/calls/job-options.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 
 /**
  * Maximum form fields: each field of docs/guides/transcription.md, Fields, the items of lists, and some fields that are

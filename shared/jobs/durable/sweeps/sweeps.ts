@@ -14,7 +14,7 @@ import type { Presence } from '#shared/jobs/presence.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
-import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/leases.ts'
+import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/jobs.ts'
 import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
 

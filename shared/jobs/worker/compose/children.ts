@@ -9,7 +9,7 @@ import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import { childJobId } from '#shared/store/job-id.ts'
+import { childJobId } from '#shared/store/jobs.ts'
 import { ALL_TENANTS, type QueuedOf, type Store } from '#shared/store/store.ts'
 import { lost, tooMuch } from './steps.ts'
 

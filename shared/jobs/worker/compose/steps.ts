@@ -8,8 +8,7 @@ import { writeJson } from '#shared/json/write.ts'
 import { type Cost, STEP_BYTES_MAX, type StepResult } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import type { NewStep, StepOutput } from '#shared/store/family.ts'
-import { newAttachmentKey } from '#shared/store/job-id.ts'
+import { type NewStep, newAttachmentKey, type StepOutput } from '#shared/store/jobs.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
 
 const STEPS_MAX = 1_000

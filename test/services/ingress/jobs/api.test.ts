@@ -1,6 +1,6 @@
 import OpenAI from 'openai'
 import { describe, expect, inject, it, test } from 'vitest'
-import { newJobId } from '#shared/store/job-id.ts'
+import { newJobId } from '#shared/store/jobs.ts'
 import type { HeldAttempt, Store } from '#shared/store/store.ts'
 import {
   CHAT,

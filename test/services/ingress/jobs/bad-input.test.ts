@@ -3,7 +3,7 @@ import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished, test } from 'vitest'
-import { newJobId } from '#shared/store/job-id.ts'
+import { newJobId } from '#shared/store/jobs.ts'
 import {
   CHAT,
   describeJobs,

@@ -1,15 +1,8 @@
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
-import type {
-  Cursor,
-  OperatorDeliveries,
-  OperatorJobs,
-  OperatorStore,
-  Pause,
-  PauseTarget,
-} from '#shared/store/operator.ts'
-import { deliveryOf, jobOf } from '#shared/store/sql/rows.ts'
-import type { Row, SqlDatabase } from '#shared/store/sql/sql.ts'
-import * as statements from './statements.ts'
+import type { Cursor, OperatorDeliveries, OperatorJobs, OperatorStore, Pause, PauseTarget } from '#shared/store/jobs.ts'
+import * as statements from './operator-statements.ts'
+import { deliveryOf, jobOf } from './rows.ts'
+import type { Row, SqlDatabase } from './sql.ts'
 
 /** Maximum number of rows that are read for one page. Most of the rows may not match, so the bound limits the cost. */
 const SCAN_MAX = 500

@@ -1,8 +1,7 @@
 import { DurableState } from '#schemas/durable-job.ts'
-import { firstJobId } from '#shared/store/job-id.ts'
-import { AHEAD_MAX, type OperatorDeliveries, type OperatorJobs } from '#shared/store/operator.ts'
-import type { Params } from '#shared/store/sql/sql.ts'
-import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
+import { AHEAD_MAX, firstJobId, type OperatorDeliveries, type OperatorJobs } from '#shared/store/jobs.ts'
+import type { Params } from './sql.ts'
+import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from './statements.ts'
 
 /** A text that sorts after every job id. */
 const BEYOND_ALL = 'job_~'

@@ -1,0 +1,245 @@
+import { createHash } from 'node:crypto'
+import type { DeliveryTry, DurableJob, DurableState, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { ErrorBody } from '#schemas/error.ts'
+import type { PoolName } from '#schemas/job.ts'
+import { newId } from '#shared/lib/id.ts'
+import type { Metered } from '#shared/usage/meter.ts'
+
+/**
+ * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).
+ *
+ * Ids sort by age, so an id serves as the cursor of lists and determines the daily partition of the job and its events. The time
+ * comes from the clock of the process, so deadlines and leases never use that time.
+ */
+const PREFIX = 'job_'
+const TIME_LENGTH = 10
+const RANDOM_LENGTH = 22
+const ATTACHMENT_LENGTH = 8
+/** Crockford's base 32, as in ULID: texts of equal length sort like the encoded numbers. */
+const DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
+
+export function newJobId(atMs: number = Date.now()): string {
+  return newId(firstJobId(atMs), RANDOM_LENGTH)
+}
+
+/**
+ * Id of a child job, derived from the parent and the step. A step repeated after a crash finds its child. The id has the time of the parent, so both
+ * are in the same partition.
+ */
+export function childJobId(parentId: string, step: string): string {
+  const hash = createHash('sha256').update(`${parentId}\n${step}`).digest('hex').slice(0, RANDOM_LENGTH)
+  return parentId.slice(0, PREFIX.length + TIME_LENGTH) + hash
+}
+
+/**
+ * Key of an additional blob of a job. The key begins with the job id, so that the sweep of blobs can check whether the job still
+ * exists. The blob may be written before the job.
+ */
+export function newAttachmentKey(jobId: string): string {
+  return newId(`${jobId}-`, ATTACHMENT_LENGTH)
+}
+
+/** The id of the durable job that a blob belongs to; undefined for any other blob, such as the body of an attached job. */
+export function ownerOfBlob(key: string): string | undefined {
+  return /^(job_[0-9A-HJKMNP-TV-Z]{10}\w{22})(-\w+)?$/.exec(key)?.[1]
+}
+
+/** A lower bound of the ids that are created at a time or later, for range queries. */
+export function firstJobId(atMs: number): string {
+  let time = ''
+  for (let rest = atMs, i = 0; i < TIME_LENGTH; i++, rest = Math.floor(rest / 32)) time = DIGITS[rest % 32] + time
+  return PREFIX + time
+}
+
+export function jobIdTime(id: string): number | undefined {
+  if (!/^job_[0-9A-HJKMNP-TV-Z]{10}/.test(id)) return undefined
+  let ms = 0
+  for (const digit of id.slice(PREFIX.length, PREFIX.length + TIME_LENGTH)) ms = ms * 32 + DIGITS.indexOf(digit)
+  return ms
+}
+
+export interface CompletedEnd {
+  readonly result: unknown
+  /** Usage of the job, in the form that the caller receives. */
+  readonly usage?: unknown
+  /** Usage of the job, in the form of the usage ledger. */
+  readonly metered?: Metered
+}
+
+export interface FailedEnd {
+  readonly error: ErrorBody
+  readonly metered?: Metered
+}
+
+/**
+ * Effect of a cancel on a job that may write a partial result. With `again`, the first cancel requests the partial result, and a second
+ * one ends the job. With `once`, a second cancel has no effect. With `final`, the job ends without a partial result.
+ */
+export type CancelHow = 'again' | 'once' | 'final'
+
+/** Records of composed jobs: their steps and children (docs/internals/design.md, Composed jobs). */
+
+export interface NewStep {
+  readonly key: string
+  readonly kind: string
+  /** JSON text of a {@link StepInput}; absent if the input is not recorded. */
+  readonly input?: string | undefined
+  readonly output: StepOutput
+  /** Size of the blob with the output, in bytes; absent if the output is not in a blob. */
+  readonly blobBytes?: number | undefined
+  readonly cost: Readonly<Record<string, number>>
+}
+
+export type StepOutput = { readonly value: unknown } | { readonly blob: string }
+
+/** Input of a step, complete or truncated: canonical JSON with its original length in characters. */
+export type StepInput = { readonly value: unknown } | { readonly cut: string; readonly length: number }
+
+export interface DoneStep extends Omit<NewStep, 'input' | 'output' | 'blobBytes'> {
+  readonly attempt: number
+  readonly at_ms: number
+  readonly blob: string | null
+}
+
+export interface RecordedStep extends DoneStep {
+  readonly input: StepInput | null
+  readonly output: StepOutput
+}
+
+/** A child job to submit. Tenant, priority and trace are those of the parent. */
+export interface NewChild {
+  readonly id: string
+  readonly pool: PoolName
+  readonly kind: string
+  readonly endpoint: string
+  readonly model: string
+  /** Input for the worker: the body, or the key of the blob that contains it. */
+  readonly request: unknown
+  readonly metadata?: Readonly<Record<string, string>> | undefined
+  /** Time from now until the deadline, in ms. Default and maximum: the remaining time of the parent. */
+  readonly deadlineInMs?: number | undefined
+  /** Estimated maximum cost, in billionths of a US dollar. */
+  readonly reservedNanos?: number | undefined
+  readonly blobBytes?: number | undefined
+}
+
+/** Lease for the purge. Only one process purges at a time, because two concurrent purges would wait for each other's rows. */
+export const PURGE_LEASE = 'purge'
+
+/** Lease that `Sweeps.reap` requires. The duration must be less than a process lease minus the renewal interval. */
+export const REAPER_LEASE = 'reaper'
+
+export interface Leases {
+  /**
+   * Renews the lease of a process for `leaseMs` and returns the jobs that it owns. A job that runs in the process but is not
+   * returned was taken away. If crashes were counted because the process seemed dead, then a renewal subtracts them again.
+   */
+  renew(process: ProcessLease): Promise<OwnedJob[]>
+  /** Ends the lease of a process, so that the reaper may take its jobs at once. */
+  deregister(boot: string): Promise<void>
+  /** Takes or renews a named lease, unless another process holds it. */
+  holdLease(name: string, boot: string, leaseMs: number): Promise<boolean>
+  releaseLease(name: string, boot: string): Promise<void>
+}
+
+export interface ProcessLease {
+  readonly boot: string
+  readonly role: string
+  readonly slots: number
+  readonly version: string
+  readonly draining: boolean
+  /** Milliseconds from now after which the process counts as dead, unless it renews. */
+  readonly leaseMs: number
+}
+
+export interface OwnedJob {
+  readonly id: string
+  readonly attempt: number
+  /** The job must stop: a cancel was requested, without a grace period for a partial result. */
+  readonly isCancelRequested: boolean
+  /** A cancel was requested, and the job should write its partial result. */
+  readonly isToWrapUp: boolean
+}
+
+/** Maximum result of {@link OperatorStore.countAhead}, because an exact higher count is of no use. */
+export const AHEAD_MAX = 10_000
+
+/**
+ * Reads and actions of operators over all projects: jobs, webhook messages, and pauses. For the admin API only, because nothing here checks the
+ * project.
+ */
+export interface OperatorStore {
+  /** A page of jobs, newest first, without erased ones. The number of rows read is bounded, so a page may be short or empty. */
+  listJobs(query: OperatorJobs): Promise<{ readonly jobs: DurableJob[]; readonly next: Cursor }>
+  /** Number of older queued jobs for the same work at the same priority; at most {@link AHEAD_MAX}. */
+  countAhead(job: Pick<DurableJob, 'id' | 'pool' | 'kind' | 'model' | 'priority'>): Promise<number>
+  /** A page of undelivered or delivered messages, newest first. As for {@link listJobs}, the page may be short or empty. */
+  listDeliveries(
+    query: OperatorDeliveries,
+  ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
+  /**
+   * Makes a message due at once; a given-up message gets all of its tries again. Returns undefined if the message is unknown or
+   * delivered, or if its address was erased.
+   */
+  retryDelivery(id: string): Promise<WebhookDelivery | undefined>
+  listPauses(): Promise<Pause[]>
+  pause(target: PauseTarget, by: string): Promise<void>
+  resume(target: PauseTarget): Promise<void>
+}
+
+/** Cursor of the next page: the id of the last row read; null if there is no further page. */
+export type Cursor = string | null
+
+export interface OperatorJobs {
+  readonly limit: number
+  readonly after?: string | undefined
+  readonly tenant?: string | undefined
+  readonly pool?: PoolName | undefined
+  readonly model?: string | undefined
+  readonly states?: readonly DurableState[] | undefined
+  /** Only jobs whose ids were created at or after this time, in Unix milliseconds. */
+  readonly sinceMs?: number | undefined
+}
+
+export interface OperatorDeliveries {
+  readonly limit: number
+  readonly after?: string | undefined
+  readonly tenant?: string | undefined
+  /** `failed` means that all attempts failed. Default: failed and pending. */
+  readonly state?: WebhookDelivery['state'] | undefined
+}
+
+export interface PauseTarget {
+  readonly target: 'model' | 'pool'
+  readonly id: string
+}
+
+export interface Pause extends PauseTarget {
+  /** Id of the key that set the pause. */
+  readonly by: string
+  readonly since_ms: number
+}
+
+/** Webhook messages. Terminal state transitions create them as `pending`. */
+export interface Webhooks {
+  /** Takes due messages, each under a lease that ends at its new `next_at_ms`. For each job, only the first pending message is taken. */
+  takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
+  /**
+   * Records the outcome of a taken message.
+   *
+   * @param history Recent tries including this one, at most `DELIVERY_TRIES_MAX`; undefined: nothing was sent, and tries, status and history are
+   * unchanged.
+   * @returns False if another process has taken the message since
+   */
+  recordDelivery(
+    taken: Pick<WebhookDelivery, 'id' | 'next_at_ms'>,
+    outcome: DeliveryOutcome,
+    history?: readonly DeliveryTry[],
+  ): Promise<boolean>
+  listDeliveries(jobId: string): Promise<WebhookDelivery[]>
+}
+
+export type DeliveryOutcome =
+  | { readonly state: 'delivered'; readonly status: number }
+  | { readonly state: 'pending'; readonly retryInMs: number; readonly status?: number; readonly error?: string }
+  | { readonly state: 'failed'; readonly status?: number; readonly error: string }

@@ -1,0 +1,282 @@
+import { createHash } from 'node:crypto'
+import type { DurableState, Priority } from '#schemas/durable-job.ts'
+import type { PoolName } from '#schemas/job.ts'
+import type { ConversationItem } from '#schemas/responses/conversation.ts'
+import { newId } from '#shared/lib/id.ts'
+import { firstJobId, jobIdTime } from './jobs.ts'
+
+/**
+ * Purpose of a file that a batch was created from. Such a file counts towards the quota and is never listed. The id of the file
+ * is an attachment key of the batch job (`newAttachmentKey`).
+ */
+export const BATCH_INPUT = 'batch_input'
+/** Purpose of a file that holds a segment of a response history (shared/jobs/durable/history.ts). Only jobs refer to such a file. */
+export const HISTORY = 'history'
+const RANDOM_LENGTH = 22
+
+/** Metadata of a project's file. The content is a blob under the same id. */
+export interface StoredFile {
+  readonly id: string
+  readonly tenant: string
+  readonly purpose: string
+  readonly filename: string
+  readonly bytes: number
+  readonly created_at_ms: number
+  readonly expires_at_ms: number
+}
+
+export interface NewFile extends Omit<StoredFile, 'created_at_ms' | 'expires_at_ms'> {
+  readonly keepMs: number
+}
+
+/** Limits for the files of one project. The total bytes of files are limited by the quota of stored bytes. */
+export interface FileBounds {
+  readonly filesMax: number
+}
+
+export interface FileQuery {
+  readonly limit: number
+  readonly after?: string | undefined
+  readonly order: 'asc' | 'desc'
+  readonly purpose?: string | undefined
+}
+
+/**
+ * Metadata of files. A caller writes the blob before it creates the file, and deletes the blob after the file. So a crash leaves orphaned blobs,
+ * which the sweep of blobs deletes, and never a file without content.
+ */
+export interface FileStore {
+  /**
+   * Stores a file if the project has fewer than `filesMax` files, and returns whether the file is stored. True if the id already exists.
+   */
+  create(file: NewFile, bounds: FileBounds): Promise<boolean>
+  find(tenant: string, id: string): Promise<StoredFile | undefined>
+  /** A page of files without batch inputs. One additional file is returned if there are further pages. */
+  list(tenant: string, query: FileQuery): Promise<StoredFile[]>
+  delete(tenant: string, id: string): Promise<boolean>
+  /** Adds one reference of a job to each file, and extends retention to at least `keepMs`. Returns the number of files found. */
+  refer(tenant: string, ids: readonly string[], keepMs: number): Promise<number>
+  /** Removes one reference of a job from each file. Deletes files without references, and returns their ids. */
+  release(tenant: string, ids: readonly string[]): Promise<string[]>
+  has(id: string): Promise<boolean>
+  purge(limit: number): Promise<string[]>
+}
+
+export interface HasFiles {
+  readonly files: FileStore
+}
+
+export function newFileId(atMs: number = Date.now()): string {
+  return newId(firstFileId(atMs), RANDOM_LENGTH)
+}
+
+/** The id of a file that a job creates, derived from job and name. Repeated attempts of the job create the same file. */
+export function fileIdOf(jobId: string, name: string): string {
+  const hash = createHash('sha256').update(`${jobId}\n${name}`).digest('hex').slice(0, RANDOM_LENGTH)
+  return firstFileId(jobIdTime(jobId) ?? 0) + hash
+}
+
+export function isFileId(text: string): boolean {
+  return /^file-[0-9A-Za-z]{8,64}$/.test(text)
+}
+
+function firstFileId(atMs: number): string {
+  return firstJobId(atMs).replace('job_', 'file-')
+}
+
+export interface StoredConversation {
+  readonly id: string
+  readonly tenant: string
+  readonly metadata: Readonly<Record<string, string>>
+  readonly items: readonly ConversationItem[]
+  readonly job_id: string | null
+  /** Input of the response in progress, appended together with its output. */
+  readonly pending: readonly ConversationItem[]
+  readonly version: number
+  readonly created_at_ms: number
+}
+
+export type ConversationChange = Partial<Pick<StoredConversation, 'metadata' | 'items' | 'job_id' | 'pending'>>
+
+/** Conversations, which responses continue. Each is one row, so every change is atomic. */
+export interface ConversationStore {
+  /** Stores a new conversation if the project has less than `most`. */
+  create(
+    conversation: Pick<StoredConversation, 'id' | 'tenant' | 'metadata' | 'items'>,
+    bounds: { readonly keepMs: number; readonly most: number },
+  ): Promise<boolean>
+  find(tenant: string, id: string): Promise<StoredConversation | undefined>
+  /**
+   * Replaces fields if the version is unchanged, and extends retention to `keepMs` from now. @returns False if another call has changed the
+   * conversation
+   */
+  change(read: StoredConversation, change: ConversationChange, keepMs: number): Promise<boolean>
+  delete(tenant: string, id: string): Promise<boolean>
+  purge(limit: number): Promise<number>
+}
+
+export interface HasConversations {
+  readonly conversations: ConversationStore
+}
+
+export function newConversationId(): string {
+  return newId('conv_', 32)
+}
+
+export function isConversationId(text: string): boolean {
+  return /^conv_[0-9A-Za-z]{8,64}$/.test(text)
+}
+
+/** Amounts of the ledger: whole numbers, so that sums are exact. */
+export interface UsageAmounts {
+  readonly calls: number
+  readonly failed: number
+  readonly inputTokens: number
+  /** Part of the input tokens that was read from a prompt cache. */
+  readonly cachedInputTokens: number
+  readonly outputTokens: number
+  readonly audioMs: number
+  readonly costNanos: number
+}
+
+export interface UsageEntry extends UsageAmounts {
+  readonly project: string
+  readonly keyId: string
+  readonly model: string
+  /** UTC day, such as 2030-01-31. */
+  readonly day: string
+}
+
+export interface EndedJob {
+  readonly jobId: string
+  readonly project: string
+  readonly keyId: string
+  readonly pool: PoolName
+  readonly model: string
+  readonly state: string
+  /** Usage reported by the owner; null if none was reported. */
+  readonly metered: unknown
+  readonly endedAtMs: number
+}
+
+export interface UsageQuery {
+  readonly project?: string | undefined
+  readonly keyId?: string | undefined
+  readonly from: string
+  readonly to: string
+  readonly groupBy: 'project' | 'key' | 'model' | 'day'
+  readonly limit: number
+}
+
+export interface Activity {
+  readonly lastDay: string | null
+  readonly calls: number
+  readonly costNanos: number
+}
+
+export interface Spender {
+  readonly owner: 'project' | 'key'
+  readonly id: string
+}
+
+/** Spent amount, and the reservations of unended durable jobs, in billionths of a US dollar. */
+interface Spent extends Spender {
+  readonly costNanos: number
+  readonly reservedNanos: number
+}
+
+/** The usage ledger, by project, key, model and day (docs/operate/usage.md). The transition that ends a durable job records it in the same commit, once. */
+export interface UsageLedger {
+  /**
+   * Adds a batch of counted usage.
+   *
+   * @param batch Number of the batch of `boot`, from 1. A repeated number adds nothing, so a batch whose answer was lost may be sent again.
+   */
+  add(boot: string, batch: number, entries: readonly UsageEntry[]): Promise<void>
+  listEnded(limit: number): Promise<EndedJob[]>
+  /** Adds ended jobs to the ledger, each exactly once, even with concurrent callers. */
+  enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void>
+  sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
+  /** Last active day since `since`, and usage since `from`, in the order of `of`; at most 500 spenders. */
+  activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
+  /** Spending between two days, and reservations whose cost is not entered yet. At most 500 spenders; those without spending may be omitted. */
+  spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
+}
+
+export interface HasUsage {
+  readonly usage: UsageLedger
+}
+
+/** Unended jobs by tenant: the basis of limits per tenant and of fair queues. */
+export interface TenantReads {
+  /** Number of queued and running jobs per tenant. The cost depends only on the number of these jobs. */
+  depth(): Promise<TenantDepth[]>
+  queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
+  /**
+   * Positions of a tenant's queued jobs among its own jobs: of each of the {@link EXACT_POSITIONS} oldest jobs, then of one job
+   * per {@link POSITIONS_STEP}.
+   */
+  positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
+  running(tenant: string): Promise<number>
+  waitingOfKey(keyId: string): Promise<Record<'queued' | 'scheduled', number>>
+  /** Whether any job is queued for these slots, including jobs of tenants at their limits. */
+  isWaiting(of: Lane): Promise<boolean>
+  /**
+   * Sets the limits that every later claim respects. A store shared by many processes ignores this. Claims then read the stored limits
+   * (shared/keys/postgres.ts) and the calls that all ingresses have reported (shared/capacity/fleet-counts.ts).
+   */
+  limitRunning(limits: RunningLimits): void
+}
+
+/** Maximum concurrent calls and durable jobs of each tenant, and the number of its running calls. Called during a claim. */
+export interface RunningLimits {
+  mostOf(tenant: string): number | undefined
+  callsOf(tenant: string): number
+}
+
+interface Lane {
+  readonly pool: PoolName
+  readonly kind: string
+  readonly model: string
+  readonly priority: Priority
+}
+
+export interface TenantDepth {
+  readonly tenant: string
+  readonly state: Extract<DurableState, 'queued' | 'scheduled' | 'in_progress' | 'waiting'>
+  readonly count: number
+}
+
+export interface QueuedPosition {
+  readonly id: string
+  readonly nth: number
+}
+
+/** Number of a tenant's oldest jobs whose positions are all returned. */
+export const EXACT_POSITIONS = 1_000
+/** Beyond {@link EXACT_POSITIONS}, only one position per this many jobs is returned. */
+export const POSITIONS_STEP = 100
+/** Maximum number of waiting jobs of a tenant that are read to determine positions in the queue. */
+export const POSITIONS_MAX = 10_000
+
+export interface HeldBytes {
+  readonly isGranted: boolean
+  /** Bytes that the project stores, plus the reservations of other processes. */
+  readonly used: number
+}
+
+/**
+ * Stored bytes per project: files, bodies and results of jobs with their blobs, and conversations. Each write or delete updates the count in the same
+ * commit.
+ */
+export interface StoredBytes {
+  /** Lifetime of a process's reservations without renewal, in ms. */
+  readonly keepMs: number
+  /** Sets the reservation of the process `boot` for a project. An increase is granted only if the project then stores at most `most` bytes. */
+  hold(tenant: string, boot: string, bytes: number, most: number): Promise<HeldBytes>
+  tidy(): Promise<void>
+}
+
+export interface HasStoredBytes {
+  readonly storedBytes: StoredBytes
+}
