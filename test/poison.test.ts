@@ -9,7 +9,7 @@ import {
   jobsTopic,
   REPLIES,
   REPLY_SHARDS,
-} from '#shared/jobs/topics.ts'
+} from '#shared/jobs/records.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { openPostgresKeys } from '#shared/keys/postgres.ts'
 import { newId } from '#shared/lib/id.ts'

@@ -2,8 +2,7 @@
 import type { Priority } from '#schemas/durable-job.ts'
 import { type JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker, HistoryRecord } from '#shared/broker/broker.ts'
-import { readJob, readUnsupported } from './records.ts'
-import { DEAD_LETTERS, jobsTopic } from './topics.ts'
+import { DEAD_LETTERS, jobsTopic, readJob, readUnsupported } from './records.ts'
 
 /** Records above this size are not parsed: a valid body has at most 64 KiB, and parsing blocks the event loop. */
 const READ_BYTES_MAX = 128 * 1024

@@ -3,11 +3,17 @@ import type { Broker, ChannelRecord, Receiver } from '#shared/broker/broker.ts'
 import type { Capacity } from '#shared/capacity/bulkheads.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
-import { HEARTBEAT_MS, heartbeatIntervalOf, IDLE_HEARTBEAT_MS, IDLE_UNITS, slackMs } from './heartbeat.ts'
-import { type Peer, Peers, type Role } from './peers.ts'
-import { controlOfPayload, readControl } from './records.ts'
-import { CONTROL } from './topics.ts'
-import { UnknownRecordLog } from './unknown-record-log.ts'
+import {
+  HEARTBEAT_MS,
+  heartbeatIntervalOf,
+  IDLE_HEARTBEAT_MS,
+  IDLE_UNITS,
+  type Peer,
+  Peers,
+  type Role,
+  slackMs,
+} from './peers.ts'
+import { CONTROL, controlOfPayload, readControl, UnknownRecordLog } from './records.ts'
 
 /** Number of heartbeats after which a worker publishes its capacity again. */
 const HEARTBEATS_PER_CAPACITY = 4
@@ -65,7 +71,7 @@ export interface PresenceListener {
  * 3. Dead: no heartbeat for `lostMs`, or a `leave` record. The peer is removed, and the jobs of a dead worker are retried or fail.
  *
  * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer
- * heartbeat interval (`heartbeat.ts`).
+ * heartbeat interval (`peers.ts`).
  *
  * Example: interval 500 ms, `suspectedMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and
  * declared dead after 10 s. If the channel fails for 30 s instead, then no peer is suspected.

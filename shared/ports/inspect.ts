@@ -1,7 +1,7 @@
 import { PoolName } from '#schemas/job.ts'
 import type { KafkaFacts } from '#shared/broker/kafka/inspect.ts'
 import type { Config, KafkaConfig } from '#shared/config/config.ts'
-import { topicsFor } from '#shared/jobs/topics.ts'
+import { topicsFor } from '#shared/jobs/records.ts'
 import type { PostgresFacts } from '#shared/store/postgres/inspect.ts'
 
 /* Inspects Kafka and Postgres for `sluice doctor`, without changing them and without opening an adapter. */

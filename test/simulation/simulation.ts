@@ -4,7 +4,7 @@
  * in `faults/outages.ts`. Equal seeds give equal runs.
  */
 import { openMemoryBroker } from '#shared/broker/memory.ts'
-import { topicsFor } from '#shared/jobs/topics.ts'
+import { topicsFor } from '#shared/jobs/records.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import { ALL_TENANTS } from '#shared/store/store.ts'
 import { openRandom, type Random } from '../chaos/load/random.ts'

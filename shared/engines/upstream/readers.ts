@@ -24,7 +24,7 @@ import {
  * The content type decides only if the first bytes match neither format.
  */
 
-/** Default maximum bytes of a whole answer. A worker can pass on a third of this size (`shared/jobs/worker/sink.ts`). */
+/** Default maximum bytes of a whole answer. A worker can pass on a third of this size (`shared/jobs/worker/attempt.ts`). */
 const WHOLE_BYTES_MAX = 24 * 1024 * 1024
 
 const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]

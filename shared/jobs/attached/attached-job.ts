@@ -1,13 +1,17 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import type { Pauses } from '#shared/capacity/pauses.ts'
 import type { DecodedBody, StoredBody } from '#shared/jobs/body.ts'
-import type { Outcome } from '#shared/jobs/decide.ts'
+import type { Outcome, RetryPolicy } from '#shared/jobs/decide.ts'
 import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { SkippedEvent } from '#shared/jobs/records.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
+import type { Log } from '#shared/log/log.ts'
 
 /** Bytes of unread output above which the worker is asked to pause, and below which the worker may resume. */
 const PAUSE_BYTES = 256 * 1024
@@ -15,7 +19,7 @@ const RESUME_BYTES = 64 * 1024
 /** Bytes of unread output at which the job fails. Reached only by one very large answer, or if the worker ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-export interface OutputOptions {
+interface OutputOptions {
   readonly merge: MergeEvents
   /** True for an event that is output for the caller. After such an event, another attempt would send the caller its output twice. */
   readonly isOutput: (event: unknown) => boolean
@@ -245,4 +249,35 @@ export class JobRegistry extends Map<string, AttachedJob> {
       !hasOutput && crashes === 0 && startedAtMs > lastSeenMs - workerLostMs
     return this.runBy(boot).filter(isCheap)
   }
+}
+
+/** Retries of attached jobs are few and quick, because a caller waits on an open connection. */
+export const POLICY: RetryPolicy = {
+  triesMax: 3,
+  crashesMax: 3,
+  backoff: { baseMs: 250, maxMs: 4_000 },
+  // 40 hand-backs take about a minute.
+  handBacksMax: 40,
+  delayMsMax: 5_000,
+}
+
+interface AttachedObserver {
+  onRetry(job: AttachedJob, reason: string): void
+  onEnd(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void
+}
+
+export interface AttachedOptions {
+  readonly broker: Broker
+  readonly blobs: Blobs
+  readonly log: Log
+  readonly observer: AttachedObserver
+  readonly version: string
+  /** Silence in ms after which a worker is suspected. Calls on this worker that have sent no output may then be retried on another one. */
+  readonly workerSuspectedMs: number
+  /** Silence in ms after which a worker is declared dead. Streams on this worker that have sent output then fail. */
+  readonly workerLostMs: number
+  /** Maximum estimated wait in ms. A job with a longer estimate is rejected. */
+  readonly startTimeoutMs: number
+  readonly jobsMax: number
+  readonly pauses?: Pauses | undefined
 }

@@ -6,14 +6,27 @@ import { AdmissionControl } from '#shared/capacity/admission-control.ts'
 import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { readReply, replyOfPayload, type SkippedEvent } from '#shared/jobs/records.ts'
-import { jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
-import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
+import {
+  jobsTopic,
+  REPLIES,
+  readReply,
+  replyOfPayload,
+  replyShard,
+  type SkippedEvent,
+  UnknownRecordLog,
+} from '#shared/jobs/records.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
-import { AttachedJob, envelopeOf, type JobOwner, JobRegistry, type NewAttachedJob } from './attached-job.ts'
-import { type AttachedOptions, POLICY } from './options.ts'
+import {
+  AttachedJob,
+  type AttachedOptions,
+  envelopeOf,
+  type JobOwner,
+  JobRegistry,
+  type NewAttachedJob,
+  POLICY,
+} from './attached-job.ts'
 import { Sender } from './sender.ts'
 
 const NO_WORKER_TIMEOUT_MS = 60_000

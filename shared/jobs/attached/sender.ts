@@ -8,7 +8,7 @@ import { SlotPartition, type WaitingCalls } from '#shared/capacity/slot-partitio
 import { TenantDispatcher } from '#shared/capacity/tenant-dispatcher.ts'
 import { recordOf, storeBody } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
-import { jobsTopic } from '#shared/jobs/topics.ts'
+import { jobsTopic } from '#shared/jobs/records.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob, NewAttachedJob } from './attached-job.ts'

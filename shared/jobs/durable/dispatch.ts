@@ -1,15 +1,14 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
-import type { DurableEnd, EventsRecord } from '#schemas/event.ts'
-import type { JobEnvelope, StoredRequest } from '#schemas/job.ts'
+import type { ControlRecord, DurableEnd, EventsRecord } from '#schemas/event.ts'
+import type { JobEnvelope, PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { readStored } from '#shared/jobs/records.ts'
-import { EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+import { EVENTS, eventPartition, jobsTopic, readStored } from '#shared/jobs/records.ts'
 import { isSmall } from '#shared/json/write.ts'
 import { sizeOf } from '#shared/lib/event-size.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { QueuedOf, TransitionResult } from '#shared/store/store.ts'
 import { TERMINAL } from './follow.ts'
-import { type NotifierPresence, QueueNotifier } from './queue-notifier.ts'
 
 /** Maximum size of an event record in bytes; Kafka rejects 1 MiB by default. Larger events are only announced. */
 const RECORD_BYTES_MAX = 768 * 1024
@@ -121,4 +120,123 @@ export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope
     ...(request.history !== undefined && { history: request.history }),
     ...(request.blob === undefined ? { body: request.body } : { blob: request.blob }),
   }
+}
+
+/** Maximum number of queue records that are published while a pool has no workers. The first worker that starts then finds jobs at once. */
+const WORKERLESS_MAX = 16
+/** Silence of the control channel, in ms, after which the reported free slots count as outdated. */
+const SILENCE_MS_MAX = 2_500
+/** Minimum interval between announcements: jobs queued in the meantime share one record. */
+const PUBLISH_INTERVAL_MS_MIN = 100
+const QUEUES_PER_RECORD_MAX = 200
+
+export type NotifierPresence = Pick<
+  Presence,
+  'heartbeatMs' | 'freeSlots' | 'ingresses' | 'workersWithModel' | 'send' | 'silenceMs' | 'workers'
+>
+
+type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['backlog'][number]
+
+interface PoolNotifications {
+  /** Number of published records, without those whose jobs have ended, and the ids of these jobs. */
+  published: number
+  readonly ids: Set<string>
+  sinceMs: number
+  readonly unannounced: Map<string, Waiting>
+}
+
+/**
+ * Notifies workers of durable jobs that wait in the store, by records in the queue or by announcements on the control channel.
+ *
+ * The problem: one record per waiting job would fill the queue with a backlog, and attached calls would wait behind it.
+ *
+ * How it works: a record goes to one worker, which must have a free slot for it. So there are at most as many records as free
+ * slots. All further jobs are announced on the control channel, many per record, and workers claim them from the store as slots
+ * become free.
+ *
+ * Example: 10 free slots and 1,000 new jobs give 10 records and one announcement.
+ *
+ * Correctness does not depend on it: the scheduler finds jobs whose announcements were lost.
+ */
+export class QueueNotifier {
+  readonly #presence: () => NotifierPresence
+  readonly #pools = new Map<PoolName, PoolNotifications>()
+  #publishedAtMs = Number.NEGATIVE_INFINITY
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(presence: () => NotifierPresence) {
+    this.#presence = presence
+  }
+
+  /** True if the job should have a record, which then counts as published. Otherwise the caller should {@link notify}. */
+  mayPublish(job: QueuedOf & { readonly id?: string }): boolean {
+    const presence = this.#presence()
+    const hints = this.#of(job.pool)
+    const hasWorkers = presence.workers(job.pool).length > 0
+    const now = performance.now()
+    // The free slots of workers are those of their last heartbeats, so records published since then are counted here. The count restarts
+    // after each heartbeat interval.
+    if (hasWorkers && now - hints.sinceMs >= presence.heartbeatMs) {
+      Object.assign(hints, { sinceMs: now, published: 0 })
+      hints.ids.clear()
+    }
+    // False if no worker with the model would react to an announcement: a worker without published capacity may run a version
+    // that ignores announcements.
+    const isAnnounceable = presence.workersWithModel(job.pool, job.model).some(({ capacity }) => capacity)
+    const needsRecord = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !isAnnounceable)
+    // The free slots are divided equally among the ingresses, because each of them publishes records.
+    const free = hasWorkers
+      ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses()))
+      : WORKERLESS_MAX
+    if (!needsRecord && (free <= hints.published || isClaimed(presence, job))) return false
+    hints.published++
+    if (job.id !== undefined) hints.ids.add(job.id)
+    return true
+  }
+
+  /** Call when a job has ended: its slot is free for another record before the next heartbeat of its worker reports that. */
+  ended({ pool, id }: { readonly pool: PoolName; readonly id: string }): void {
+    const hints = this.#pools.get(pool)
+    if (hints?.ids.delete(id)) hints.published--
+  }
+
+  /** Announces within 100 ms that jobs of this pool, kind, model and priority wait. */
+  notify({ pool, kind, model, priority }: QueuedOf): void {
+    const { unannounced } = this.#of(pool)
+    unannounced.set(`${priority} ${kind} ${model}`, { kind, model, priority })
+    if (unannounced.size >= QUEUES_PER_RECORD_MAX) return this.#send()
+    const waitMs = Math.max(0, this.#publishedAtMs + PUBLISH_INTERVAL_MS_MIN - performance.now())
+    this.#timer ??= setTimeout(() => this.#send(), waitMs).unref()
+  }
+
+  #send(): void {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    this.#publishedAtMs = performance.now()
+    for (const [pool, { unannounced }] of this.#pools) {
+      if (unannounced.size > 0)
+        this.#presence().send({ type: 'jobs_waiting', pool, backlog: [...unannounced.values()] })
+      unannounced.clear()
+    }
+  }
+
+  #of(pool: PoolName): PoolNotifications {
+    const known = this.#pools.get(pool)
+    if (known) return known
+    const [ids, unannounced] = [new Set<string>(), new Map<string, Waiting>()]
+    const hints = { published: 0, ids, sinceMs: performance.now(), unannounced }
+    this.#pools.set(pool, hints)
+    return hints
+  }
+}
+
+/**
+ * True if some worker has received an announcement of such jobs, and claims them as soon as it has a free slot. Records of such
+ * jobs would only be dropped.
+ */
+export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, model, priority }: QueuedOf): boolean {
+  return presence.workers(pool).some(({ draining, isSuspected, capacity }) => {
+    if (draining || isSuspected || capacity?.models?.has(model) === false) return false
+    return capacity?.backlog.some((one) => one.kind === kind && one.model === model && one.priority === priority)
+  })
 }

@@ -14,16 +14,11 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { type CancelHow, type DoneStep, newJobId, ownerOfBlob } from '#shared/store/jobs.ts'
 import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreView } from '#shared/store/store.ts'
-import { dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
-import { eraseJob } from './erase.ts'
-import { cancelsIn, Family } from './family.ts'
-import { follow, LiveEvents, pastOf, TERMINAL } from './follow.ts'
-import { releaseHistory, type SharedBody, shareHistory } from './history.ts'
+import { cancelsIn, Family, listSteps, type StepView } from './family.ts'
+import { follow, LiveEvents, pastOf, TERMINAL, type WaitOptions, waitForEnd } from './follow.ts'
+import { dropBlobs, eraseJob, releaseHistory, type SharedBody, shareHistory } from './history.ts'
 import { Positions } from './positions.ts'
-import { repeatOf } from './repeat.ts'
-import { listSteps, type StepView } from './steps.ts'
-import { type WaitOptions, waitForEnd } from './wait.ts'
 
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs' | 'blobBytes'> {
   readonly body: unknown
@@ -42,7 +37,7 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
 }
 
-export interface DurableJobsOptions {
+interface DurableJobsOptions {
   readonly store: StoreView
   readonly broker: Broker
   readonly blobs: Blobs
@@ -359,4 +354,12 @@ export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
   // `overloaded` is also the store's error for a lost response. Any other error proves that the store has answered.
   return isUndone || code !== 'overloaded'
+}
+
+function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext) {
+  const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms, partial_ms } = job
+  const webhook = url === null ? undefined : { url, events }
+  const deadlineInMs = deadline_ms - created_at_ms
+  const more = { webhook, traceparent: traceparent ?? undefined, partialMs: partial_ms ?? undefined }
+  return { ...job, body, encode, deadlineInMs, parentId: job.id, ...more }
 }

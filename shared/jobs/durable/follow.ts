@@ -1,9 +1,7 @@
-import type { DurableEvent, DurableState } from '#schemas/durable-job.ts'
+import type { DurableEvent, DurableJob, DurableState } from '#schemas/durable-job.ts'
 import type { DurableEnd } from '#schemas/event.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
-import { readEnd, readEvents } from '#shared/jobs/records.ts'
-import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
-import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
+import { EVENT_PARTITIONS, EVENTS, readEnd, readEvents, UnknownRecordLog } from '#shared/jobs/records.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { sizeOf } from '#shared/lib/event-size.ts'
 import { yieldToEventLoop } from '#shared/lib/yielding.ts'
@@ -14,7 +12,7 @@ const PAGE = 200
 /** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */
 const BUFFERED_MAX = 500
 /** Interval without live events after which the store is read. The interval grows while nothing happens. */
-export const POLL_MS = { min: 500, max: 5_000 }
+const POLL_MS = { min: 500, max: 5_000 }
 
 export const TERMINAL: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
@@ -68,7 +66,7 @@ export class LiveEvents {
   }
 }
 
-export class Subscription {
+class Subscription {
   readonly #onClose: () => void
   #events: DurableEvent[] = []
   #isNews = false
@@ -130,7 +128,7 @@ export class Subscription {
   }
 }
 
-export interface FollowOptions {
+interface FollowOptions {
   readonly live: LiveEvents
   readonly store: JobReads
   readonly scope: Scope
@@ -213,7 +211,7 @@ async function isGone(store: JobReads, scope: Scope, id: string): Promise<boolea
 }
 
 /** Returns an error handler that replaces the result of a read during an outage of the store, and rethrows other errors. */
-export function ignoreOutage<T>(instead: T): (error: unknown) => T {
+function ignoreOutage<T>(instead: T): (error: unknown) => T {
   return (error) => {
     if (ServiceError.from(error).code !== 'overloaded') throw error
     return instead
@@ -222,4 +220,53 @@ export function ignoreOutage<T>(instead: T): (error: unknown) => T {
 
 export function pastOf(state: DurableState): string {
   return state === 'completed' || state === 'failed' || state === 'expired' ? state : 'ended'
+}
+
+export interface AwaitedJob {
+  readonly job: DurableJob
+  /** Result of a completed job, if the end event carried it; undefined: the store has it. */
+  readonly result?: DurableEnd['result']
+}
+
+export interface WaitOptions {
+  readonly live: LiveEvents
+  readonly id: string
+  readonly find: () => Promise<DurableJob>
+  readonly signal: AbortSignal
+  /** Called once if the job has not ended yet. An error that it throws ends the wait. */
+  readonly onWait?: (() => void) | undefined
+  /** Maximum interval without events after which the store is read; default: 5,000 ms. */
+  readonly pollMsMax?: number | undefined
+}
+
+/**
+ * Waits until a job has ended or `signal` aborts.
+ *
+ * Subscribes first, then reads the job once. The end event usually carries the job and its result, so no further read is needed.
+ * The store is read if an end event lacks them, or after a long silence, because live events may be lost.
+ *
+ * @throws ServiceError `job_not_found`, also if the job is erased during the wait
+ */
+export async function waitForEnd(options: WaitOptions): Promise<AwaitedJob> {
+  const { live, id, find, signal, onWait, pollMsMax = POLL_MS.max } = options
+  const subscription = live.subscribe(id)
+  try {
+    const job = await find()
+    if (TERMINAL.has(job.state)) return { job }
+    onWait?.()
+    for (let idleMs = POLL_MS.min; !signal.aborted; ) {
+      await subscription.wait(idleMs, signal)
+      const { end } = subscription
+      if (end) return end.job.state === 'completed' ? end : { job: end.job }
+      const events = subscription.takeAll()
+      idleMs = events.length > 0 ? POLL_MS.min : Math.min(idleMs * 2, pollMsMax)
+      if (signal.aborted || (events.length > 0 && !events.some(isLast))) continue
+      // If the store is unreachable, then live events continue.
+      const now = await find().catch(ignoreOutage(undefined))
+      if (now && TERMINAL.has(now.state)) return { job: now }
+    }
+    return { job: await find() }
+  } finally {
+    subscription.close()
+  }
 }

@@ -1,9 +1,16 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
-import type { SharedHistory } from '#schemas/job.ts'
-import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { SharedHistory, StoredRequest } from '#schemas/job.ts'
+import type { Blobs, OldBlob } from '#shared/blobs/blobs.ts'
 import type { Holding } from '#shared/capacity/byte-budgets.ts'
 import { storeBody } from '#shared/jobs/body.ts'
-import { type FileStore, HISTORY, newFileId } from '#shared/store/records.ts'
+import { batch } from '#shared/kinds/batch.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import { ownerOfBlob } from '#shared/store/jobs.ts'
+import { type FileStore, type HasFiles, HISTORY, isFileId, newFileId } from '#shared/store/records.ts'
+import { ALL_TENANTS, type JobReads, type Scope, type Store } from '#shared/store/store.ts'
+import { TERMINAL } from './follow.ts'
 
 /*
  * The history of chained responses, shared rather than copied.
@@ -88,4 +95,97 @@ export async function releaseHistory(
     history.segments.map(({ blob }) => blob),
   )
   for (const id of unused) await blobs.delete(id)
+}
+
+interface EraseContext {
+  readonly store: Store
+  readonly blobs: Blobs
+  readonly log: Log
+}
+
+export async function eraseJob(context: EraseContext, scope: Scope, job: DurableJob): Promise<void> {
+  const { store } = context
+  const { id, tenant, depth, parent_id, state } = job
+  const parent = depth > 0 && parent_id !== null ? await store.find(scope, parent_id) : undefined
+  if (parent && !TERMINAL.has(parent.state)) {
+    throw new ServiceError('job_not_finished', 'The parent of this job has not ended. Cancel the parent first.')
+  }
+  if (TERMINAL.has(state) && job.children > 0) await eraseChildren(context, scope, job)
+  const content = await store.findContent(scope, id)
+  const steps = job.steps === 0 ? [] : await store.listSteps(tenant, id)
+  if (!(await store.erase(scope, id))) {
+    throw new ServiceError('job_not_finished', `The job is ${state}. Cancel it first.`)
+  }
+  const own = blobsOf(content?.request)
+  const { history } = (content?.request ?? {}) as Partial<StoredRequest>
+  // The input of a batch is also stored as a file of its project, whose row is deleted here.
+  if (job.kind === batch.name) for (const key of own) await store.files.delete(tenant, key)
+  await releaseHistory({ files: store.files, blobs: context.blobs }, tenant, history)
+  await dropBlobs(context, [...own, ...steps.flatMap(({ blob }) => blob ?? [])])
+}
+
+/** Children that have children of their own may have very many descendants, so they are only marked here. The next purges remove them. */
+async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
+  const children = await context.store.listChildren(tenant, id)
+  const unended = children.find(({ state }) => !TERMINAL.has(state))
+  if (unended)
+    throw new ServiceError('job_not_finished', `A child of the job is ${unended.state}. Cancel the child first.`)
+  if (children.some((child) => child.children > 0)) await context.store.forgetChildren(id)
+  else for (const child of children) await eraseJob(context, scope, child)
+}
+
+/**
+ * Lifetime of blobs. A durable job keeps its blobs until it is erased or purged, a call until it is answered. The code that ends a
+ * job deletes them. If that fails, then the sweep in this file finds the leftovers. Each key contains the id of its job or file,
+ * which the sweep looks up in the store.
+ */
+const MINUTE_MS = 60_000
+/** A younger blob without a job row is not deleted, because the row of its job may not be inserted yet. Longer than any statement and any clock difference. */
+const ACCEPTED_MS = 10 * MINUTE_MS
+/**
+ * Age at which a blob is deleted if this process cannot look up its job. The age exceeds the 21 days for which a durable job can exist:
+ * it may wait, run and be retained for seven days each.
+ */
+const UNKNOWN_MS = 22 * 24 * 60 * MINUTE_MS
+
+export function blobsOf(request: unknown): string[] {
+  const { blob, attachments = [] } = (request ?? {}) as Partial<StoredRequest>
+  return [...(blob === undefined ? [] : [blob]), ...attachments]
+}
+
+export async function dropBlobs(
+  { blobs, log }: { readonly blobs: Blobs; readonly log: Log },
+  keys: readonly string[],
+): Promise<void> {
+  for (const key of keys) {
+    await blobs.delete(key).catch((error: unknown) => log.warn({ err: error, blob: key }, 'blob could not be deleted'))
+  }
+}
+
+/**
+ * Deletes blobs whose job no longer exists: those of refused or crashed calls, and those that earlier deletions left behind.
+ *
+ * @param store Undefined if this process has no store: then only blobs older than any job are deleted
+ * @param callMsMax Maximum duration of a call in ms; calls may have blobs and are not in the store
+ * @returns Number of deleted blobs
+ */
+export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, callMsMax: number): Promise<number> {
+  return await blobs.sweep(ACCEPTED_MS, async (old) => {
+    const orphans = await Promise.all(old.map((blob) => isOrphan(blob, store, callMsMax + ACCEPTED_MS)))
+    return old.filter((_, i) => orphans[i]).map(({ key }) => key)
+  })
+}
+
+type BlobOwners = JobReads & Partial<HasFiles>
+
+async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, callMs: number): Promise<boolean> {
+  // The row of a file is written right after the last byte of its upload. A blob of the minimum age without a row is therefore an orphan.
+  if (store?.files && isFileId(key)) return !(await store.files.has(key))
+  const id = ownerOfBlob(key)
+  // The blob may be an attachment of a running call, or the body of an attached job. Neither is recorded in the store.
+  if (id !== key && ageMs < callMs) return false
+  if (id === undefined && key.startsWith('job_')) return true
+  if (id === undefined || !store) return ageMs > UNKNOWN_MS
+  const job = await store.find(ALL_TENANTS, id)
+  return !job || job.erased_at_ms !== null
 }

@@ -6,7 +6,7 @@ import type { Semaphore } from '#shared/capacity/semaphore.ts'
 import type { ParkedCalls } from '#shared/capacity/slots.ts'
 import type { Attempt, AttemptEnd } from './attempt.ts'
 import type { Lane, Poller } from './poller.ts'
-import type { Reporter } from './reporter/reporter.ts'
+import type { Reporter } from './reporter.ts'
 
 const CANCELS_MAX = 10_000
 

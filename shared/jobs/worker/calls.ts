@@ -4,13 +4,13 @@ import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
 import type { ParkedCalls } from '#shared/capacity/slots.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
-import { jobsTopic } from '#shared/jobs/topics.ts'
+import { jobsTopic } from '#shared/jobs/records.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
 import type { Lane, Poller } from './poller.ts'
-import type { Reporter } from './reporter/reporter.ts'
+import type { Reporter } from './reporter.ts'
 
 /** Delay in ms before a call that returns after a requeue is requeued again. The delay grows by `step` per requeue, up to `most`. */
 const REQUEUE_DELAY_MS = { step: 5, most: 50 }

@@ -14,10 +14,10 @@ import { sizeOf } from '#shared/lib/event-size.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
 import { type Metered, meteredOf, NOTHING } from '#shared/usage/meter.ts'
+import { ANSWER_BYTES_MAX, type AttemptSink } from './attempt.ts'
 import { Composing, wrapUpMsOf } from './compose/compose.ts'
 import { Replaying } from './compose/replay.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
-import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
 /** Interval at which output is committed (docs/internals/design.md, Commit before publish). */
 const FLUSH_MS = 50

@@ -1,15 +1,19 @@
+import type { PoolName } from '#schemas/job.ts'
+import type { EngineConfig } from '#schemas/models.ts'
+import type { ConcurrencyLimit } from '#shared/capacity/bulkheads.ts'
 import { missingKeyOf } from '#shared/engines/upstream/key.ts'
+import { addressesOf, CALLS_PER_SERVER_MAX } from '#shared/engines/upstream/servers.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
+import type { Models } from '#shared/models/models.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Starvation } from '#shared/process/starvation.ts'
-import type { OwnModels } from './models.ts'
 import { Worker, type WorkerDefinition } from './worker.ts'
 
 /** Time without an iteration of the consume loop after which the worker counts as stuck. */
 const IDLE_MS_MAX = 10_000
 
-export interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
+interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
   readonly own?: () => OwnModels
   /** Closes the engines of removed models. @param untilOver Resolves when all attempts that run now have ended */
   readonly retire?: (untilOver: Promise<void>) => Promise<void>
@@ -78,5 +82,51 @@ function warnOfKeys({ models, config, log }: Ports, pool: string): void {
   for (const model of models.served.models) {
     const variable = model.pool === pool ? missingKeyOf(model, config.env) : undefined
     if (variable) log.warn({ model: model.id, variable }, 'api_key_env is not set; calls to this model fail')
+  }
+}
+
+type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'concurrencyLimits' | 'modelCount'>>
+
+interface OwnModelsOptions {
+  readonly pool: PoolName
+  readonly kinds: readonly string[]
+  readonly slots: number
+  /** True if several jobs are combined into one call (batching), so that the concurrency limit of an engine does not apply to jobs. */
+  readonly isBatched?: boolean
+  readonly placesOf?: (model: string) => number | undefined
+}
+
+/**
+ * Models that a worker of a pool can run, with the concurrency limit of each: that of its engine, at most the number of slots. A
+ * limit is published only if it is below the slots, is adaptive, or several models share the slots.
+ */
+export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
+  const { pool, kinds, slots, isBatched = false, placesOf } = options
+  const own = models.filter((model) => model.pool === pool)
+  const concurrencyLimits = own.flatMap(({ id, engine }) => {
+    const capacity = isBatched ? slots : Math.min(slots, callsAtOnce(engine))
+    const currentLimit = placesOf && (() => placesOf(id))
+    return kinds.map((kind): ConcurrencyLimit => ({ kind, model: id, capacity, ...(currentLimit && { currentLimit }) }))
+  })
+  return {
+    models: own.flatMap(({ id, aliases }) => [id, ...aliases]),
+    concurrencyLimits: concurrencyLimits.filter(({ capacity }) => capacity < slots || placesOf || own.length > 1),
+    modelCount: own.length,
+  }
+}
+
+/** Maximum concurrent calls of one engine in one worker; further calls wait in the engine's queue. */
+function callsAtOnce(engine: EngineConfig): number {
+  switch (engine.type) {
+    case 'llama':
+      return engine.parallel
+    case 'openai':
+    case 'anthropic':
+      return (engine.concurrency ?? CALLS_PER_SERVER_MAX) * addressesOf(engine).length
+    case 'local':
+      return engine.concurrency
+    case 'echo':
+    case 'research':
+      return Number.POSITIVE_INFINITY
   }
 }

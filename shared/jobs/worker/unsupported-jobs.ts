@@ -3,14 +3,12 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
-import { readUnsupported, type UnsupportedJob } from '#shared/jobs/records.ts'
-import { jobsTopic } from '#shared/jobs/topics.ts'
-import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
+import { jobsTopic, readUnsupported, UnknownRecordLog, type UnsupportedJob } from '#shared/jobs/records.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Attempts } from './attempts.ts'
 import type { Lane, Poller } from './poller.ts'
-import type { Reporter } from './reporter/reporter.ts'
+import type { Reporter } from './reporter.ts'
 
 const REQUEUE_TIMEOUT_MS = 5_000
 /** Delay before a requeue, in ms. Without a delay, a fleet of old workers would pass the record around in a tight loop. */

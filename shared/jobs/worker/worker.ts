@@ -12,8 +12,7 @@ import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { jobOfPayload, readJob } from '#shared/jobs/records.ts'
-import { jobsTopic } from '#shared/jobs/topics.ts'
+import { jobOfPayload, jobsTopic, readJob } from '#shared/jobs/records.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -23,7 +22,7 @@ import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
 import { DurableRuns } from './durable-runs.ts'
 import { type Lane, Poller } from './poller.ts'
-import { Reporter } from './reporter/reporter.ts'
+import { Reporter } from './reporter.ts'
 import { UnsupportedJobs } from './unsupported-jobs.ts'
 
 /** Silence after which an ingress is declared dead: its attached jobs have lost their owner. */
@@ -67,7 +66,7 @@ export interface WorkerOptions {
  * 1. Takes at most as many records as there are free slots (`poller.ts`).
  * 2. Claims the job: sends `started` to the ingress, or updates the job's row in the store (`claims.ts`).
  * 3. Acknowledges the record at once. Records are thus in flight for milliseconds, even if the job runs for an hour.
- * 4. Runs the attempt (`attempts.ts`) and reports its events (`reporter/reporter.ts`).
+ * 4. Runs the attempt (`attempts.ts`) and reports its events (`reporter.ts`).
  *
  * Jobs of low priority have their own lane (`shared/capacity/slots.ts`). Rejected alternative: acknowledging at the end of the job. The broker
  * would then redeliver long jobs, and Kafka drops a record after five deliveries.

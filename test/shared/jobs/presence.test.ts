@@ -4,7 +4,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence, type PresenceListener, type Self } from '#shared/jobs/presence.ts'
-import { CONTROL } from '#shared/jobs/topics.ts'
+import { CONTROL } from '#shared/jobs/records.ts'
 import type { Log } from '#shared/log/log.ts'
 import { openBroker, silentLog } from '../../support/jobs/jobs.ts'
 

@@ -15,9 +15,21 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { LiveEvents } from '#shared/jobs/durable/follow.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { readControl, readEvents, readJob, readReply, readStored } from '#shared/jobs/records.ts'
-import { CONTROL, DEAD_LETTERS, EVENTS, eventPartition, jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
-import { UnknownRecordLog } from '#shared/jobs/unknown-record-log.ts'
+import {
+  CONTROL,
+  DEAD_LETTERS,
+  EVENTS,
+  eventPartition,
+  jobsTopic,
+  REPLIES,
+  readControl,
+  readEvents,
+  readJob,
+  readReply,
+  readStored,
+  replyShard,
+  UnknownRecordLog,
+} from '#shared/jobs/records.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { newKey } from '#shared/keys/keys.ts'

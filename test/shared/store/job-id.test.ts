@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { REPLY_SHARDS, replyShard } from '#shared/jobs/topics.ts'
+import { REPLY_SHARDS, replyShard } from '#shared/jobs/records.ts'
 import { newId } from '#shared/lib/id.ts'
 
 it('a new id has its prefix, its length, and only letters and digits', () => {

@@ -1,6 +1,6 @@
 import { Priority } from '#schemas/durable-job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { jobsTopic } from '#shared/jobs/topics.ts'
+import { jobsTopic } from '#shared/jobs/records.ts'
 import type { Random } from '../../chaos/load/random.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { Fleet } from '../fleet.ts'

@@ -2,7 +2,7 @@ import { DurableState, Priority } from '#schemas/durable-job.ts'
 import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { jobsTopic } from '#shared/jobs/topics.ts'
+import { jobsTopic } from '#shared/jobs/records.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
-import { type NotifierPresence, QueueNotifier } from '#shared/jobs/durable/queue-notifier.ts'
+import { type NotifierPresence, QueueNotifier } from '#shared/jobs/durable/dispatch.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { until } from '../../../support/stack.ts'
 

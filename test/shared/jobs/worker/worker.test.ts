@@ -3,7 +3,7 @@ import { type ControlRecord, type JobEvent, ReplyRecord } from '#schemas/event.t
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { recordOf as packRecord } from '#shared/jobs/body.ts'
-import { CONTROL, DEAD_LETTERS, REPLIES } from '#shared/jobs/topics.ts'
+import { CONTROL, DEAD_LETTERS, REPLIES } from '#shared/jobs/records.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import type { JobEvent } from '#schemas/event.ts'
 import type { ChannelRecord } from '#shared/broker/broker.ts'
-import { REPLIES } from '#shared/jobs/topics.ts'
-import { Reporter } from '#shared/jobs/worker/reporter/reporter.ts'
+import { REPLIES } from '#shared/jobs/records.ts'
+import { Reporter } from '#shared/jobs/worker/reporter.ts'
 import { envelopeOf, mergeSaid, openBroker, silentLog, textOfEvents } from '../../../../support/jobs/jobs.ts'
 
 /** A reporter and its ingress in one process, and the messages that the ingress receives. */
