@@ -9,8 +9,7 @@ import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
 import type { HistoryRecord, Receiver } from '#shared/broker/broker.ts'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './errors.ts'
-import { fetchGapMs, type KafkaOptions } from './options.ts'
-import { deliver, pause, Supervisor } from './supervision.ts'
+import { deliver, fetchGapMs, type KafkaOptions, pause, Supervisor } from './options.ts'
 
 /**
  * Maximum wait of a poll without records. The wait is long, because each empty poll wakes the process. A broker that no longer leads a

@@ -18,8 +18,7 @@ import { isIP } from 'node:net'
 import { apiVersionsV3, Connection, type ConnectionOptions, findCoordinatorV6, metadataV12 } from '@platformatic/kafka'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { CODE, NodeUnknown, responseOf } from './errors.ts'
-import { type KafkaOptions, partitionsNeeded } from './options.ts'
-import { pause } from './supervision.ts'
+import { type KafkaOptions, partitionsNeeded, pause } from './options.ts'
 
 const CONNECT_TIMEOUT_MS = 1_000
 const METADATA_TIMEOUT_MS = 1_000

@@ -1,7 +1,8 @@
+import { ServiceError } from '#shared/lib/error.ts'
 import type { KafkaCluster } from './cluster.ts'
 import type { KafkaOptions } from './options.ts'
+import { overloaded } from './sender.ts'
 import { type BootProblem, lateFailover, readable } from './topics.ts'
-import { orUnavailable } from './unavailable.ts'
 
 /** The first version of ShareFetch that returns no more records than requested (Kafka 4.2, KIP-1206). */
 const SHARE_FETCH = { key: 78, version: 2 }
@@ -46,4 +47,125 @@ export async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
   const isKnown = apiKeys.some(({ apiKey, maxVersion }) => apiKey === key && maxVersion >= version)
   const feature = finalizedFeatures?.find(({ name }) => name === SHARE_FEATURE)
   return isKnown && (feature?.maxVersionLevel ?? 0) > 0
+}
+
+interface FailureClass {
+  readonly isPermanent?: boolean
+  /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both wrap the cause in a connection error. */
+  readonly signs: RegExp
+  readonly problem: string
+  readonly remediation: string
+}
+
+/** Reasons why a cluster cannot be used at the start. The first match is reported. */
+const CLASSES: readonly FailureClass[] = [
+  {
+    isPermanent: true,
+    signs: /UNSUPPORTED_SASL_MECHANISM|not support the requested SASL mechanism/,
+    problem: 'Kafka does not offer the SASL mechanism of KAFKA_SASL_MECHANISM',
+    remediation: 'Set KAFKA_SASL_MECHANISM to one of the sasl.enabled.mechanisms of the brokers.',
+  },
+  {
+    isPermanent: true,
+    signs: /ILLEGAL_SASL_STATE|given the current SASL state/,
+    problem: 'This Kafka listener does not support SASL',
+    remediation: 'Unset KAFKA_SASL_MECHANISM, or set the port of the SASL listener in KAFKA_BROKERS.',
+  },
+  {
+    isPermanent: true,
+    signs: /SASL.*authentication failed|SASLAuthenticationError|Invalid username or password/i,
+    problem: 'Kafka rejects the user or the password (SASL)',
+    remediation:
+      'Correct KAFKA_USERNAME and KAFKA_PASSWORD. Kafka keeps SCRAM users by mechanism, so check KAFKA_SASL_MECHANISM as well.',
+  },
+  {
+    isPermanent: true,
+    signs:
+      /SELF_SIGNED_CERT|UNABLE_TO_(GET|VERIFY)|CERT_(HAS_EXPIRED|NOT_YET_VALID|UNTRUSTED|REJECTED)|ALTNAME_INVALID/,
+    problem: 'The TLS certificate of Kafka is not trusted',
+    remediation:
+      'Set NODE_EXTRA_CA_CERTS to the file of its CA. The certificate must be valid now and contain the hosts of KAFKA_BROKERS.',
+  },
+  {
+    isPermanent: true,
+    signs: /Broker requires TLS/,
+    problem: 'This Kafka listener requires TLS',
+    remediation: 'Set KAFKA_TLS=true, or set the port of a listener without TLS in KAFKA_BROKERS.',
+  },
+  {
+    signs: /before secure TLS|TLS handshake failed|wrong version number|ERR_SSL/i,
+    problem: 'The TLS connection to Kafka failed',
+    remediation:
+      'Set KAFKA_TLS=false if this listener has no TLS, or set the port of the TLS listener in KAFKA_BROKERS.',
+  },
+  {
+    signs: /ENOTFOUND|EAI_AGAIN/,
+    problem: 'The host name of Kafka has no address (DNS)',
+    remediation: 'Correct the host in KAFKA_BROKERS, or the DNS of this machine.',
+  },
+  {
+    signs: /ECONNREFUSED/,
+    problem: 'No server listens at the address of Kafka',
+    remediation: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
+  },
+  {
+    signs: /Connection closed|Closed connection|ECONNRESET/,
+    problem: 'Kafka closes the connection; its listener probably requires TLS or SASL',
+    remediation:
+      'Set KAFKA_TLS, or KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD, as this listener requires.',
+  },
+  {
+    signs: /timed out|timeout/i,
+    problem: 'Kafka does not answer',
+    remediation:
+      'Check the address in KAFKA_BROKERS, firewalls, and that advertised.listeners names addresses that this machine reaches.',
+  },
+]
+
+class KafkaUnavailableError extends Error {
+  readonly remediation: string
+  readonly isPermanent: boolean
+
+  constructor({ problem, remediation, isPermanent = false }: FailureClass, cause: unknown) {
+    super(`${problem}: ${deepestOf(cause).message}`)
+    this.remediation = remediation
+    this.isPermanent = isPermanent
+  }
+}
+
+/** Converts a connection failure to `overloaded`, with the reason as its cause; undefined for any other error. */
+export function unavailable(error: unknown, isTransient: boolean): ServiceError | undefined {
+  if (error instanceof ServiceError) return error
+  const signs = signsOf(error)
+  const found = CLASSES.find((each) => each.signs.test(signs))
+  if (!found?.isPermanent && !isTransient) return undefined
+  const message = error instanceof Error ? error.message : String(error)
+  return overloaded(message, found ? new KafkaUnavailableError(found, error) : error)
+}
+
+async function orUnavailable<T>(asked: Promise<T>, isTransient: (error: unknown) => boolean): Promise<T> {
+  return await asked.catch((error: unknown) => {
+    throw unavailable(error, isTransient(error)) ?? error
+  })
+}
+
+interface Parts {
+  readonly code?: unknown
+  readonly type?: unknown
+  readonly name?: string
+  readonly message?: string
+  readonly cause?: unknown
+  readonly errors?: readonly unknown[]
+}
+
+function signsOf(error: unknown, depth = 0): string {
+  if (!error || depth > 8) return ''
+  const { code, type, name, message, cause, errors = [] } = error as Parts
+  return [code, type, name, message, ...[cause, ...errors].map((below) => signsOf(below, depth + 1))].join(' ')
+}
+
+function deepestOf(error: unknown, depth = 0): Error {
+  const { cause, errors = [] } = error as Parts
+  const below = cause ?? errors[0]
+  return below instanceof Error && depth < 8 ? deepestOf(below, depth + 1) : (error as Error)
 }

@@ -5,10 +5,9 @@
  */
 
 import type { Broker } from '#shared/broker/broker.ts'
-import { hasShareGroups } from './inspect.ts'
+import { hasShareGroups, unavailable } from './inspect.ts'
 import type { KafkaOptions } from './options.ts'
 import { KafkaUnsuitableError } from './topics.ts'
-import { unavailable } from './unavailable.ts'
 
 export type { KafkaOptions } from './options.ts'
 

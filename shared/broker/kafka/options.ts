@@ -1,4 +1,6 @@
-import type { Topic } from '#shared/broker/broker.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { HistoryRecord, Topic } from '#shared/broker/broker.ts'
+import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 
 /** Reports a problem from which the adapter recovers: a constant event name, and the facts in snake_case. The caller logs it. */
 export type OnProblem = (message: string, fields: Record<string, unknown>) => void
@@ -59,3 +61,132 @@ export const KAFKA_DEFAULTS = {
   sendBufferBytesMax: 32 * 1024 * 1024,
   closeTimeoutMs: 5_000,
 } as const
+
+const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'
+const FAILURES_MAX = 5
+/** Duration of an outage after which the failure is reported again. A broker that restarts or moves its partitions is back earlier. */
+const PERSISTENT_MS = 60_000
+const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
+
+/**
+ * Restart policy of one consumer: computes the delay after a failure and decides when to give up.
+ *
+ * Temporary errors, such as an unreachable broker or a moved leader, are retried forever. Other errors count; the fifth in a row without progress
+ * calls `onFatal`.
+ */
+export class Supervisor {
+  readonly #what: string
+  readonly #options: Pick<KafkaOptions, 'onProblem' | 'onFatal'>
+  readonly #isTransient: (error: unknown) => boolean
+  #tries = 0
+  #failures = 0
+  #failingSinceMs: number | undefined
+  #isPersistenceReported = false
+  #reportedAtMs = Number.NEGATIVE_INFINITY
+
+  constructor(
+    what: string,
+    options: Pick<KafkaOptions, 'onProblem' | 'onFatal'>,
+    isTransient: (error: unknown) => boolean,
+  ) {
+    this.#what = what
+    this.#options = options
+    this.#isTransient = isTransient
+  }
+
+  progress(): void {
+    this.#tries = 0
+    this.#failures = 0
+    this.#failingSinceMs = undefined
+    this.#isPersistenceReported = false
+  }
+
+  failed(error: unknown): number {
+    const isTransient = this.#isTransient(error)
+    const fields = { what: this.#what, error: String(error) }
+    if (isTransient) this.#reportTransient(fields)
+    else this.#options.onProblem('Kafka consumer failed; restarting', fields)
+    if (!isTransient && ++this.#failures === FAILURES_MAX) this.#options.onFatal?.(error)
+    return backoffMs(++this.#tries, RESTART, Math.random())
+  }
+
+  /**
+   * Reports a temporary failure at most once per minute, because starting groups and partitions may fail several times. Reports it once more if it
+   * persists.
+   */
+  #reportTransient(fields: { readonly what: string; readonly error: string }): void {
+    const nowMs = performance.now()
+    this.#failingSinceMs ??= nowMs
+    const failingMs = nowMs - this.#failingSinceMs
+    if (failingMs >= PERSISTENT_MS && !this.#isPersistenceReported) {
+      this.#isPersistenceReported = true
+      const lasting = { ...fields, failing_ms: Math.round(failingMs) }
+      this.#options.onProblem('Kafka consumer has reached no broker for a minute; retrying', lasting)
+    } else if (this.#tries === 0 && nowMs - this.#reportedAtMs >= PERSISTENT_MS) {
+      this.#reportedAtMs = nowMs
+      this.#options.onProblem(EXPECTED, { ...fields, is_transient: true })
+    }
+  }
+
+  /**
+   * Repeats a step until it returns true or `signal` aborts.
+   *
+   * @param onFailure Called after each failure, before the delay.
+   */
+  async until(step: () => Promise<boolean>, signal: AbortSignal, onFailure = () => {}): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        if (await step()) return
+        this.progress()
+      } catch (error) {
+        if (signal.aborted) return
+        const delayMs = this.failed(error)
+        onFailure()
+        await pause(delayMs, signal)
+      }
+    }
+  }
+}
+
+/**
+ * Delivers a record to a receiver. An error that the receiver throws ends the process, as the port requires. Otherwise the error would
+ * look like a failed fetch, which is retried.
+ */
+export function deliver(onRecord: (record: HistoryRecord) => void, record: HistoryRecord): void {
+  try {
+    onRecord(record)
+  } catch (error) {
+    setImmediate(() => {
+      throw error
+    })
+  }
+}
+
+/** Waits until `wake` is called, `ms` have passed, or `signal` aborts. `begin` receives `wake`. */
+export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: () => void) => void): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const wake = () => resolve()
+  const timer = setTimeout(wake, ms)
+  signal.addEventListener('abort', wake, { once: true })
+  begin(wake)
+  await promise
+  clearTimeout(timer)
+  signal.removeEventListener('abort', wake)
+}
+
+export async function pause(ms: number, signal: AbortSignal): Promise<void> {
+  await sleep(ms, undefined, { signal }).catch(() => {
+    // Only the abort can reject, and the caller checks the signal.
+  })
+}
+
+/** Resolves with true if the promise resolves within `ms`, otherwise with false. */
+export async function within(ms: number, promise: Promise<unknown>): Promise<boolean> {
+  const timeout = new AbortController()
+  const late = sleep(ms, false, { signal: timeout.signal }).catch(() => false)
+  try {
+    return await Promise.race([promise.then(() => true), late])
+  } finally {
+    timeout.abort()
+  }
+}

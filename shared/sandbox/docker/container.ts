@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import type { Duplex } from 'node:stream'
 import type Docker from 'dockerode'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -8,8 +9,6 @@ import { MEMORY_BYTES_MAX, PROCESSES_MAX, SCRATCH_BYTES_MAX } from '#shared/sand
 import { INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 import type { PoolMember } from './pool.ts'
-import { SECCOMP_PROFILE } from './seccomp.ts'
-import { AttachedStreams } from './streams.ts'
 
 /*
  * One container, which contains one interpreter and serves one run.
@@ -56,7 +55,7 @@ const MASKED_IN_PROC = [
 ]
 const READ_ONLY = ['bus', 'fs', 'irq', 'sys', 'sysrq-trigger']
 
-export interface ContainerOptions {
+interface ContainerOptions {
   readonly image: string
   readonly runtime?: string | undefined
   readonly onProblem: (error: unknown) => void
@@ -253,4 +252,100 @@ function hostConfig(runtime: string | undefined): Docker.HostConfig & { Cgroupns
     OomScoreAdj: 500,
     LogConfig: { Type: 'none', Config: {} },
   }
+}
+
+const PART_BYTES_MAX = 16 * 1024 * 1024
+const HEADER_BYTES = 8
+const STDERR = 2
+
+/**
+ * Splits the attached stream of a container without a terminal into stdout and stderr.
+ *
+ * Grammar (Docker Engine API, ContainerAttach): one byte of stream type, three zeros, four bytes of big-endian length, data.
+ *
+ * This replaces docker-modem's `demuxStream`, which recurses for each part. A program that writes byte by byte would overflow the stack of
+ * the worker.
+ *
+ * @param onPart Called with each piece; one part may arrive in several pieces
+ */
+export class AttachedStreams {
+  readonly #onPart: (stream: 'stdout' | 'stderr', bytes: Buffer) => void
+  #header = Buffer.alloc(0)
+  #left = 0
+  #stream: 'stdout' | 'stderr' = 'stdout'
+
+  constructor(onPart: (stream: 'stdout' | 'stderr', bytes: Buffer) => void) {
+    this.#onPart = onPart
+  }
+
+  take(chunk: Buffer): void {
+    for (let rest = chunk; rest.length > 0; ) {
+      if (this.#left === 0) {
+        rest = this.#takeHeader(rest)
+        continue
+      }
+      const part = rest.subarray(0, this.#left)
+      this.#left -= part.length
+      rest = rest.subarray(part.length)
+      this.#onPart(this.#stream, part)
+    }
+  }
+
+  #takeHeader(bytes: Buffer): Buffer {
+    const missing = HEADER_BYTES - this.#header.length
+    const header = Buffer.concat([this.#header, bytes.subarray(0, missing)])
+    this.#header = header
+    if (header.length === HEADER_BYTES) {
+      const type = header.readUInt8(0)
+      this.#left = header.readUInt32BE(4)
+      if (type > STDERR || this.#left > PART_BYTES_MAX) throw new Error("The container's output has no stream headers.")
+      this.#stream = type === STDERR ? 'stderr' : 'stdout'
+      this.#header = Buffer.alloc(0)
+    }
+    return bytes.subarray(missing)
+  }
+}
+
+/*
+ * System calls that a sandbox container may make: an allow-list in the format of Docker's `--security-opt seccomp=`. The list applies to
+ * the whole container. The process of the program drops further rights before the program starts (fork, exec, sockets).
+ *
+ * Excluded on purpose are namespaces, mounts, keys, tracing, other processes' memory, BPF, io_uring, performance counters and userfaultfd.
+ * Also excluded are kernel modules, clocks, host names, SysV IPC, file locks and all sockets, whose buffers are kernel memory. Asyncio
+ * therefore wakes up without a socket (asyncio_wakeup.py).
+ */
+
+const CALLS = new URL('../python/seccomp/calls.txt', import.meta.url)
+/** Additional calls for the first process of the container, which starts, limits and ends the program. */
+const SUPERVISING = `
+  capget capset execve fork kill pidfd_open pipe pipe2 seccomp setpgid setrlimit setsid sync_file_range tkill vfork`
+/** Flags of clone(2) that create a namespace. */
+const CLONE_NEW = 0x7e020080
+/** ioctl(2) that injects input into a terminal. */
+const TIOCSTI = 0x5412
+const ENOSYS = 38
+const EPERM = 1
+
+const ALLOW = 'SCMP_ACT_ALLOW'
+const REFUSE = 'SCMP_ACT_ERRNO'
+
+const SECCOMP_PROFILE = JSON.stringify({
+  defaultAction: REFUSE,
+  defaultErrnoRet: EPERM,
+  archMap: [
+    { architecture: 'SCMP_ARCH_X86_64', subArchitectures: [] },
+    { architecture: 'SCMP_ARCH_AARCH64', subArchitectures: [] },
+  ],
+  syscalls: [
+    { names: [...programCalls(), ...SUPERVISING.trim().split(/\s+/)], action: ALLOW },
+    { names: ['clone'], action: ALLOW, args: [{ index: 0, value: CLONE_NEW, valueTwo: 0, op: 'SCMP_CMP_MASKED_EQ' }] },
+    { names: ['ioctl'], action: ALLOW, args: [{ index: 1, value: TIOCSTI, op: 'SCMP_CMP_NE' }] },
+    // With ENOSYS ("not implemented"), glibc falls back to older calls. A filter can inspect the arguments of the older calls.
+    { names: ['clone3', 'openat2'], action: REFUSE, errnoRet: ENOSYS },
+  ],
+})
+
+function programCalls(): string[] {
+  const [, allowed = ''] = readFileSync(CALLS, 'utf8').split(/^\[\w+\]$/m)
+  return [...allowed.matchAll(/(\w+)=/g)].map(([, name]) => String(name)).filter((name) => name !== 'ioctl')
 }

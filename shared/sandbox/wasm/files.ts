@@ -1,13 +1,16 @@
-import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { type FileHandle, mkdir, open, readdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
+import type { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { type BuildDirectory, placeFor, prepareDirectory } from '#shared/prepare/directory.ts'
 import { downloadWheel, extractMember } from '#shared/prepare/pip.ts'
 import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
 import { orUnavailable } from '#shared/sandbox/sandbox.ts'
-import { buildImage } from './image.ts'
-import { LIBRARY_FILES } from './inside/prepared-files.ts'
+import { FrameReader } from './inside/frames.ts'
+import { IMAGE_MEMORY, LIBRARY_FILES } from './inside/prepared-files.ts'
 import type { ImageFacts } from './inside/warm-up.ts'
 
 /*
@@ -115,4 +118,85 @@ async function fetchLibrary(
   await extractMember(python.executable, archive, PLOT_DATA_MEMBER, join(built, LIBRARY_FILES.plotData), signal)
   await extractMember(python.executable, font, FONT_MEMBER, join(built, LIBRARY_FILES.font), signal)
   return { package: WHEEL.package, version: WHEEL.version }
+}
+
+const SOURCES = fileURLToPath(new URL('../python/', import.meta.url))
+const FRAME_BYTES_MAX = 1 << 20
+/** Timeout of loading the libraries, which takes 6 seconds of CPU time. */
+const WARM_MS_MAX = 5 * 60_000
+
+/**
+ * Loads the libraries into an interpreter in a confined process, and writes its memory into `built`.
+ *
+ * @returns Facts about the image
+ * @throws Error with the output of the process, or the abort reason
+ */
+async function buildImage(built: string, libraryDir: string, signal: AbortSignal | undefined): Promise<ImageFacts> {
+  await mkdir(built, { recursive: true })
+  await using file = await open(join(built, IMAGE_MEMORY), 'w')
+  const child = spawnConfined(['warm-up', libraryDir, SOURCES], [libraryDir, SOURCES])
+  const errors = collectErrors(child)
+  const closed = once(child, 'close')
+  const limit = AbortSignal.any([AbortSignal.timeout(WARM_MS_MAX), ...(signal ? [signal] : [])])
+  const kill = () => child.kill('SIGKILL')
+  limit.addEventListener('abort', kill, { once: true })
+  try {
+    const facts = await writeImage(child, file)
+    const [code, killedBy] = await closed
+    if (facts) return facts
+    signal?.throwIfAborted()
+    throw new Error(`the interpreter was not warmed (${code ?? killedBy}): ${errors()}`)
+  } finally {
+    limit.removeEventListener('abort', kill)
+    child.kill('SIGKILL')
+    await closed
+  }
+}
+
+async function writeImage(child: ConfinedChild, file: FileHandle): Promise<ImageFacts | undefined> {
+  const reader = new FrameReader(FRAME_BYTES_MAX)
+  for await (const chunk of child.stdout) {
+    for (const { type, payload } of reader.push(chunk)) {
+      if (type === 'L') return JSON.parse(payload.toString()) as ImageFacts
+      await file.write(payload)
+    }
+  }
+  return undefined
+}
+
+const MAIN = fileURLToPath(new URL('./inside/main.ts', import.meta.url))
+const CODE = ['./inside/', '../limits.ts', '../../../package.json'].map((path) =>
+  fileURLToPath(new URL(path, import.meta.url)),
+)
+
+export type ConfinedChild = ChildProcessByStdio<Writable, Readable, Readable>
+
+/**
+ * Starts the confined process, in which the interpreters run. Code that escapes from WebAssembly finds no variable of the service and can
+ * read only the files named here. The process cannot write files, start processes or call `eval`.
+ *
+ * The process ends when its standard input closes, so it does not outlive the service.
+ *
+ * @param readable Files and directories that the process may read.
+ */
+export function spawnConfined(args: readonly string[], readable: readonly string[]): ConfinedChild {
+  return spawn(process.execPath, [...confine([...CODE, ...readable]), MAIN, ...args], {
+    stdio: ['pipe', 'pipe', 'pipe'],
+    env: {},
+    windowsHide: true,
+  })
+}
+
+export function confine(readable: readonly string[]): string[] {
+  const files = readable.map((path) => `--allow-fs-read=${path}`)
+  const language = ['--disallow-code-generation-from-strings', '--disable-proto=delete']
+  return ['--permission', '--allow-worker', ...files, ...language, '--no-warnings']
+}
+
+export function collectErrors(child: ConfinedChild): () => string {
+  let text = ''
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => {
+    text = (text + chunk).slice(-4_096)
+  })
+  return () => text.trim()
 }

@@ -5,8 +5,7 @@ import type { Log } from '#shared/log/log.ts'
 import { Channel, withFiles } from '#shared/sandbox/channel.ts'
 import { PLOT_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
-import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
-import type { WasmFiles } from './files.ts'
+import { type ConfinedChild, collectErrors, spawnConfined, type WasmFiles } from './files.ts'
 import { encodeRunFrame, type Frame, FrameReader, splitRun } from './inside/frames.ts'
 
 /** Timeout from the start of the process to the first interpreter. On a busy machine this takes seconds. */

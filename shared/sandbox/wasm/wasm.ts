@@ -5,14 +5,14 @@ import { abortable } from '#shared/lib/abortable.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import { probed } from '#shared/sandbox/probe.ts'
-import type {
-  Sandbox,
-  SandboxAdapter,
-  SandboxEnd,
-  SandboxEvent,
-  SandboxJob,
-  SandboxStats,
+import {
+  probed,
+  type Sandbox,
+  type SandboxAdapter,
+  type SandboxEnd,
+  type SandboxEvent,
+  type SandboxJob,
+  type SandboxStats,
 } from '#shared/sandbox/sandbox.ts'
 import { prepareWasmFiles, type WasmFiles } from './files.ts'
 import { WasmProcess } from './process.ts'

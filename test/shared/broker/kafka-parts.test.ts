@@ -1,9 +1,9 @@
 /** Parts of the Kafka adapters that need no broker. */
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { ClassicPartition } from '#shared/broker/kafka/classic/partition.ts'
+import { Supervisor } from '#shared/broker/kafka/options.ts'
 import { type BatchFailure, CoalescingSender, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
-import { checkShareGroups, type ShareGroupAdmin } from '#shared/broker/kafka/share/groups.ts'
-import { Supervisor } from '#shared/broker/kafka/supervision.ts'
+import { checkShareGroups, type ShareGroupAdmin } from '#shared/broker/kafka/share/admin.ts'
 import { checkTopics } from '#shared/broker/kafka/topics.ts'
 import { until } from '../../support/stack.ts'
 

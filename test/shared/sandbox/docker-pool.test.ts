@@ -1,7 +1,7 @@
 import { describe, expect, it, vi } from 'vitest'
 import { ServiceError } from '#shared/lib/error.ts'
+import { AttachedStreams } from '#shared/sandbox/docker/container.ts'
 import { type PoolMember, WarmPool } from '#shared/sandbox/docker/pool.ts'
-import { AttachedStreams } from '#shared/sandbox/docker/streams.ts'
 import { until } from '../../support/stack.ts'
 
 const never = new AbortController().signal

@@ -1,21 +1,25 @@
 import kafkajs, { type Admin, type ConfigResourceTypes, type Kafka, type Producer } from 'kafkajs'
 import type { Broker, HistoryRecord, Topic } from '#shared/broker/broker.ts'
-import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
-import type { StoredOffsets } from '#shared/broker/kafka/history.ts'
-import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions, partitionsNeeded } from '#shared/broker/kafka/options.ts'
+import { KafkaBroker, type KafkaClient, type StoredOffsets } from '#shared/broker/kafka/broker.ts'
+import {
+  classicGroup,
+  KAFKA_DEFAULTS,
+  type KafkaOptions,
+  partitionsNeeded,
+  pause,
+  within,
+} from '#shared/broker/kafka/options.ts'
 import { type BatchFailure, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
-import { pause, within } from '#shared/broker/kafka/supervision.ts'
-import { TopicKeeper } from '#shared/broker/kafka/topic-keeper.ts'
 import {
   type BootProblem,
   checkTopics,
   type KafkaAdmin,
   KafkaUnsuitableError,
   type NewTopic,
+  TopicKeeper,
   warnOfLateFailover,
 } from '#shared/broker/kafka/topics.ts'
-import { ClassicReceiver } from './channel.ts'
-import { createKafkaJs, isTransientInKafkaJs } from './client.ts'
+import { ClassicReceiver, createKafkaJs, isTransientInKafkaJs } from './client.ts'
 import { ClassicConsumer } from './queue.ts'
 
 const ANY_BROKER = '1'

@@ -10,8 +10,15 @@
  */
 import { type Admin, type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
-import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { pause, Supervisor, untilWoken, within } from '#shared/broker/kafka/supervision.ts'
+import {
+  classicGroup,
+  KAFKA_DEFAULTS,
+  type KafkaOptions,
+  pause,
+  Supervisor,
+  untilWoken,
+  within,
+} from '#shared/broker/kafka/options.ts'
 import { isTransientInKafkaJs } from './client.ts'
 import { ClassicPartition, type ClassicRecord } from './partition.ts'
 

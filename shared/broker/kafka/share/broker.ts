@@ -1,20 +1,22 @@
 import { listOffsetsV7 } from '@platformatic/kafka'
 import type { Broker, HistoryRecord } from '#shared/broker/broker.ts'
-import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
+import { KafkaBroker, type KafkaClient, type StoredOffsets } from '#shared/broker/kafka/broker.ts'
 import { ChannelReceiver } from '#shared/broker/kafka/channel.ts'
 import { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { CODE, isTransient, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
-import type { StoredOffsets } from '#shared/broker/kafka/history.ts'
-import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
+import { type KafkaOptions, pause } from '#shared/broker/kafka/options.ts'
 import { KafkaProducer } from '#shared/broker/kafka/producer.ts'
 import type { OutgoingBatch } from '#shared/broker/kafka/sender.ts'
-import { pause } from '#shared/broker/kafka/supervision.ts'
-import { TopicKeeper } from '#shared/broker/kafka/topic-keeper.ts'
-import { type BootProblem, checkTopics, KafkaUnsuitableError, warnOfLateFailover } from '#shared/broker/kafka/topics.ts'
-import { PlatformaticAdmin } from './admin.ts'
+import {
+  type BootProblem,
+  checkTopics,
+  KafkaUnsuitableError,
+  TopicKeeper,
+  warnOfLateFailover,
+} from '#shared/broker/kafka/topics.ts'
+import { checkShareGroups, PlatformaticAdmin } from './admin.ts'
 import { ShareConsumer } from './consumer.ts'
-import { checkShareGroups } from './groups.ts'
-import { describeShareGroupOffsets } from './wire/group.ts'
+import { describeShareGroupOffsets } from './wire.ts'
 
 const REQUEST_TIMEOUT_MS = 5_000
 const LANE = 'lag'

@@ -11,14 +11,11 @@ import { randomUUID } from 'node:crypto'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { type KafkaCluster, NO_LEADER } from '#shared/broker/kafka/cluster.ts'
 import { KafkaRefusal } from '#shared/broker/kafka/errors.ts'
-import { KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { untilWoken, within } from '#shared/broker/kafka/supervision.ts'
+import { KAFKA_DEFAULTS, type KafkaOptions, untilWoken, within } from '#shared/broker/kafka/options.ts'
 import { untilAligned } from '#shared/lib/aligned-interval.ts'
 import { Membership } from './membership.ts'
-import { keyOf } from './partitions.ts'
-import { type AcquiredRecord, ShareSession } from './session.ts'
-import type { AssignedTopic } from './wire/parts.ts'
-import { ACK } from './wire/records.ts'
+import { type AcquiredRecord, keyOf, ShareSession } from './session.ts'
+import { ACK, type AssignedTopic } from './wire.ts'
 
 /** Maximum wait of `take` for a first record, aligned to the tick at which the process wakes anyway. */
 const TAKE_WAIT_MS = 1_000

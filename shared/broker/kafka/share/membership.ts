@@ -1,10 +1,8 @@
 import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { CODE, isTransient, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
-import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { pause, Supervisor } from '#shared/broker/kafka/supervision.ts'
+import { type KafkaOptions, pause, Supervisor } from '#shared/broker/kafka/options.ts'
 import type { ShareMember } from './session.ts'
-import { type HeartbeatResponse, shareGroupHeartbeat } from './wire/group.ts'
-import { type AssignedTopic, EPOCH } from './wire/parts.ts'
+import { type AssignedTopic, EPOCH, type HeartbeatResponse, shareGroupHeartbeat } from './wire.ts'
 
 /** Heartbeat interval of a new member until its first assignment; then the coordinator sets it. */
 const JOIN_INTERVAL_MS = 100

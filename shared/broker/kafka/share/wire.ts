@@ -1,8 +1,158 @@
-/** Wire form of record requests: fetching and acknowledging (KIP-932, KIP-1206). */
+/**
+ * The wire grammar of share groups: four requests that no JavaScript client supports, built on the protocol primitives of `@platformatic/kafka`.
+ * All functions are stateless. The versions are those of Kafka 4.2, the first
+ * with share groups enabled.
+ *
+ * Notation of the Kafka protocol guide: `[x]` is an array, `?` may be null. All versions here are flexible: strings and arrays are compact, and every
+ * structure ends in tagged fields, none of which is used. Sources: KIP-932 (share groups), KIP-1206 (acquire mode), KIP-1226 (lag), and the message
+ * classes of Kafka 4.3.1.
+ */
 import { createAPI, type KafkaRecord, Reader, readRecordsBatches, Writer } from '@platformatic/kafka'
-import { type AssignedTopic, readStatus, type Status } from './parts.ts'
 
-const API_KEYS = { fetch: 78, acknowledge: 79 } as const
+/** Special values of an epoch, both for members (heartbeat) and for sessions (fetch, acknowledge). */
+export const EPOCH = { first: 0, leaving: -1 } as const
+
+interface Status {
+  readonly errorCode: number
+  readonly errorMessage: string | null
+}
+
+/** Partitions of one topic that a member may fetch from, possibly together with other members. */
+export interface AssignedTopic {
+  readonly topicId: string
+  readonly partitions: readonly number[]
+}
+
+function readStatus(r: Reader): Status {
+  r.readInt32() // throttle_time_ms: the broker has already waited
+  return { errorCode: r.readInt16(), errorMessage: r.readNullableString() }
+}
+
+function readInt32Array(r: Reader): number[] {
+  return r.readArray(() => r.readInt32(), true, false)
+}
+
+/** Wire form of share group requests: membership (KIP-932) and lag (KIP-1226). */
+
+const GROUP_API_KEYS = { heartbeat: 76, describeOffsets: 90 } as const
+
+interface HeartbeatRequest {
+  readonly group: string
+  readonly member: string
+  readonly memberEpoch: number
+  /** Null if unchanged since the last heartbeat. */
+  readonly topics: readonly string[] | null
+}
+
+export interface HeartbeatResponse extends Status {
+  readonly memberEpoch: number
+  readonly intervalMs: number
+  /** Null if unchanged since the last heartbeat. */
+  readonly assignment: readonly AssignedTopic[] | null
+}
+
+/*
+  ```
+  ShareGroupHeartbeat Request (Version: 1) => group_id member_id member_epoch rack_id? [subscribed_topic_names]?
+    group_id => STRING            member_id => STRING, chosen by the client       member_epoch => INT32, 0 joins, -1 leaves
+    rack_id => STRING             subscribed_topic_names => STRING
+  ShareGroupHeartbeat Response (Version: 1) => throttle_time_ms error_code error_message? member_id? member_epoch
+                                               heartbeat_interval_ms assignment?
+    throttle_time_ms => INT32     error_code => INT16     error_message => STRING    member_id => STRING
+    member_epoch => INT32         heartbeat_interval_ms => INT32
+    assignment => [topic_partitions]
+      topic_partitions => topic_id [partitions]      topic_id => UUID      partitions => INT32
+  ```
+*/
+export const shareGroupHeartbeat = createAPI<[HeartbeatRequest], HeartbeatResponse>(
+  GROUP_API_KEYS.heartbeat,
+  1,
+  (request: HeartbeatRequest) =>
+    Writer.create()
+      .appendString(request.group)
+      .appendString(request.member)
+      .appendInt32(request.memberEpoch)
+      .appendString(null)
+      .appendArray(request.topics as string[] | null, (w, topic) => w.appendString(topic), true, false)
+      .appendTaggedFields(),
+  (_correlationId, _apiKey, _apiVersion, r) => {
+    const status = readStatus(r)
+    r.readNullableString()
+    return { ...status, memberEpoch: r.readInt32(), intervalMs: r.readInt32(), assignment: readAssignment(r) }
+  },
+)
+
+function readAssignment(r: Reader): AssignedTopic[] | null {
+  return r.readNullableStruct(() => {
+    const topics = r.readArray(() => ({ topicId: r.readUUID(), partitions: readInt32Array(r) }))
+    r.readTaggedFields()
+    return topics
+  })
+}
+
+interface DescribeOffsetsRequest {
+  readonly group: string
+  readonly topic: string
+  readonly partitions: readonly number[]
+}
+
+/** Unacknowledged records by partition; -1 before the first acknowledgement. */
+interface DescribeOffsetsResponse extends Status {
+  readonly lags: ReadonlyMap<number, number>
+}
+
+/*
+  ```
+  DescribeShareGroupOffsets Request (Version: 1) => [groups]
+    groups => group_id [topics]?       topics => topic_name [partitions]       partitions => INT32
+  DescribeShareGroupOffsets Response (Version: 1) => throttle_time_ms [groups]
+    groups => group_id [topics] error_code error_message?
+      topics => topic_name topic_id [partitions]
+        partitions => partition_index start_offset leader_epoch lag error_code error_message?
+          partition_index => INT32   start_offset => INT64   leader_epoch => INT32   lag => INT64 (since version 1)
+  ```
+*/
+export const describeShareGroupOffsets = createAPI<[DescribeOffsetsRequest], DescribeOffsetsResponse>(
+  GROUP_API_KEYS.describeOffsets,
+  1,
+  (request: DescribeOffsetsRequest) =>
+    Writer.create()
+      .appendArray([request], (w, { group, topic, partitions }) => {
+        w.appendString(group).appendArray([topic], (w, name) => {
+          w.appendString(name).appendArray(partitions as number[], (w, p) => w.appendInt32(p), true, false)
+        })
+      })
+      .appendTaggedFields(),
+  (_correlationId, _apiKey, _apiVersion, r) => {
+    r.readInt32()
+    const [group] = r.readArray(readGroupLags)
+    return group ?? { errorCode: 0, errorMessage: null, lags: new Map() }
+  },
+)
+
+function readGroupLags(r: Reader): DescribeOffsetsResponse {
+  r.readString()
+  const lags = r.readArray(() => {
+    r.readString()
+    r.readUUID()
+    return r.readArray(readPartitionLag)
+  })
+  return { lags: new Map(lags.flat()), errorCode: r.readInt16(), errorMessage: r.readNullableString() }
+}
+
+function readPartitionLag(r: Reader): [partition: number, lag: number] {
+  const partition = r.readInt32()
+  r.readInt64()
+  r.readInt32()
+  const lag = Number(r.readInt64())
+  r.readInt16()
+  r.readNullableString()
+  return [partition, lag]
+}
+
+/** Wire form of record requests: fetching and acknowledging (KIP-932, KIP-1206). */
+
+const RECORD_API_KEYS = { fetch: 78, acknowledge: 79 } as const
 
 /** Values of `acknowledge_types`. 0 is a gap: the offset holds no record. */
 export const ACK = { gap: 0, accept: 1, release: 2 } as const
@@ -16,7 +166,7 @@ export interface AckBatch {
   readonly type: number
 }
 
-export interface SharePartition {
+interface SharePartition {
   readonly partition: number
   readonly acks: readonly AckBatch[]
 }
@@ -26,7 +176,7 @@ export interface ShareTopic {
   readonly partitions: readonly SharePartition[]
 }
 
-export interface ShareFetchRequest {
+interface ShareFetchRequest {
   readonly group: string
   readonly member: string
   readonly sessionEpoch: number
@@ -37,7 +187,7 @@ export interface ShareFetchRequest {
   readonly forgotten: readonly AssignedTopic[]
 }
 
-export interface ShareFetchResponse extends Status {
+interface ShareFetchResponse extends Status {
   readonly lockMs: number
   readonly partitions: readonly FetchedPartition[]
 }
@@ -51,7 +201,7 @@ export interface FetchedPartition extends Status {
   readonly acquired: readonly AcquiredRange[]
 }
 
-export interface AcquiredRange {
+interface AcquiredRange {
   readonly first: number
   readonly last: number
   readonly deliveryCount: number
@@ -83,7 +233,7 @@ export interface AcquiredRange {
   ```
 */
 export const shareFetch = createAPI<[ShareFetchRequest], ShareFetchResponse>(
-  API_KEYS.fetch,
+  RECORD_API_KEYS.fetch,
   2,
   (request: ShareFetchRequest) => {
     const w = Writer.create()
@@ -136,14 +286,14 @@ function readRecords(r: Reader): Map<number, KafkaRecord> {
   return records
 }
 
-export interface ShareAcknowledgeRequest {
+interface ShareAcknowledgeRequest {
   readonly group: string
   readonly member: string
   readonly sessionEpoch: number
   readonly topics: readonly ShareTopic[]
 }
 
-export interface ShareAcknowledgeResponse extends Status {
+interface ShareAcknowledgeResponse extends Status {
   readonly partitions: readonly {
     readonly topicId: string
     readonly partition: number
@@ -162,7 +312,7 @@ export interface ShareAcknowledgeResponse extends Status {
   ```
 */
 export const shareAcknowledge = createAPI<[ShareAcknowledgeRequest], ShareAcknowledgeResponse>(
-  API_KEYS.acknowledge,
+  RECORD_API_KEYS.acknowledge,
   2,
   (request: ShareAcknowledgeRequest) => {
     const w = Writer.create()
