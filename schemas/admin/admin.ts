@@ -1,6 +1,14 @@
 import { z } from 'zod'
 import { PoolName } from '#schemas/job.ts'
-import { Text } from './text.ts'
+
+const TEXT_MAX = 256
+
+/** A name, id or path. Control characters are rejected, because Postgres cannot store NUL. */
+const Text = z
+  .string()
+  .min(1)
+  .max(TEXT_MAX)
+  .regex(/^\P{Cc}*$/u)
 
 const JobFilters = {
   project: Text.optional().describe('Project id'),
@@ -64,4 +72,103 @@ export const RedriveDeadLetters = z.object({
     .optional()
     .describe('Cursor: last_id of the previous response, for older dead letters'),
   dry_run: z.boolean().default(false).describe('List the matching dead letters without requeuing them'),
+})
+
+const COUNT_MAX = 1_000_000_000_000
+const USD_MAX = 1_000_000_000
+const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
+const SECONDS_MAX = 99_999_999_999
+/** Maximum time that a rotated key stays valid, in seconds: 90 days. */
+const GRACE_PERIOD_SECONDS_MAX = 7_776_000
+/** Maximum number of endpoints, and of models, to which one key may be restricted. */
+const NAMES_MAX = 1_000
+
+/** Limits to change. Limits that are left out stay as they are. */
+export const ChangeLimits = z
+  .object({
+    requests_per_minute: Count.describe('Requests per minute'),
+    tokens_per_minute: Count.describe('Input and output tokens per minute'),
+    running: Count.describe('Maximum concurrent calls and durable jobs'),
+    queued: Count.describe('Maximum queued durable jobs'),
+    scheduled: Count.describe('Maximum scheduled durable jobs'),
+    budget_usd_per_month: z
+      .number()
+      .min(0)
+      .max(USD_MAX)
+      .nullable()
+      .optional()
+      .describe('US dollars per calendar month'),
+  })
+  .describe('null: remove the limit, so that the service-wide setting applies. 0: reject all')
+
+const Permissions = {
+  name: Text.nullable().optional().describe('Owner or purpose, such as ci-server'),
+  scopes: z
+    .array(z.enum(['calls', 'admin']))
+    .min(1)
+    .max(2)
+    .nullable()
+    .optional()
+    .describe('calls: inference and jobs. admin: the admin API. Default: calls'),
+  endpoints: z
+    .array(Text)
+    .min(1)
+    .max(NAMES_MAX)
+    .nullable()
+    .optional()
+    .describe('Allowed endpoint paths, including all paths below each. null: all'),
+  models: z
+    .array(Text)
+    .min(1)
+    .max(NAMES_MAX)
+    .nullable()
+    .optional()
+    .describe('Allowed models, by id or alias. null: all'),
+  expires_at: z.int().min(0).max(SECONDS_MAX).nullable().optional().describe('Expiry, in Unix seconds. null: never'),
+  limits: ChangeLimits.nullable()
+    .optional()
+    .describe('Limits of this key, in addition to the limits of its project. null: none'),
+}
+
+export const CreateKey = z.object({
+  ...Permissions,
+  project: Text.nullable().optional().describe('Project id or name. null: standalone key without a project'),
+})
+
+/** Body of `POST /v1/admin/keys/{id}`. Fields that are left out stay as they are. */
+export const UpdateKey = z.object(Permissions)
+export type UpdateKey = z.infer<typeof UpdateKey>
+
+export const RotateKey = z.object({
+  grace_period_seconds: z
+    .int()
+    .min(0)
+    .max(GRACE_PERIOD_SECONDS_MAX)
+    .optional()
+    .describe('Time that the old key stays valid, in seconds. Default: 86,400 (one day)'),
+  expires_at: Permissions.expires_at.describe(
+    'Expiry of the new key, in Unix seconds. Required if the old key has an expiry. null: never',
+  ),
+})
+
+const page = {
+  limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
+  after: Text.optional().describe('Cursor: last_id of the previous page'),
+}
+
+export const ListKeys = z.object({
+  project: Text.optional().describe('Project id or name'),
+  state: z.enum(['valid', 'revoked', 'expired']).optional().describe('Default: all states'),
+  ...page,
+})
+
+export const ListProjects = z.object(page)
+
+export const ChangeProject = z.object({
+  name: Text.nullable().optional(),
+  limits: ChangeLimits.optional().describe('Limits for all keys of the project together'),
+})
+
+export const ListAudit = z.object({
+  limit: z.coerce.number().int().min(1).max(1_000).default(50).describe('Maximum audit events'),
 })

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { PoolName } from '#schemas/job.ts'
-import { listOf, Seconds } from './shapes.ts'
+import { listOf, Seconds } from './models.ts'
 
 const Count = z.int().min(0)
 const CountByPriority = z.object({ normal: Count, low: Count })

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { listOf, Seconds } from './shapes.ts'
+import { listOf, Seconds } from './models.ts'
 
 const Count = z.int().min(0)
 

@@ -1,8 +1,7 @@
 import { z } from 'zod'
 import { Priority } from '#schemas/durable-job.ts'
 import { PoolName } from '#schemas/job.ts'
-import { ErrorAnswer } from './errors.ts'
-import { listOf, Seconds } from './shapes.ts'
+import { ErrorAnswer, listOf, Seconds } from './models.ts'
 
 const JobStatus = z.enum(['queued', 'in_progress', 'cancelling', 'completed', 'failed', 'cancelled', 'expired'])
 

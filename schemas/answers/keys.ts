@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { BudgetState } from '#schemas/usage.ts'
-import { listOf, Seconds } from './shapes.ts'
+import { listOf, Seconds } from './models.ts'
 
 const Count = z.int().min(0)
 

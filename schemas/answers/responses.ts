@@ -1,4 +1,6 @@
 import { z } from 'zod'
+import { ConversationItem } from '#schemas/responses/request.ts'
+import { listOf, Seconds } from './models.ts'
 
 /** A response (docs/guides/responses.md, Answers). Fields copied from the request are not listed. */
 export const ResponseAnswer = z.looseObject({
@@ -48,3 +50,20 @@ export const InputTokensAnswer = z.object({
   object: z.literal('response.input_tokens'),
   input_tokens: z.int().min(0),
 })
+
+export const ConversationAnswer = z.object({
+  id: z.string(),
+  object: z.literal('conversation'),
+  created_at: Seconds,
+  metadata: z.record(z.string(), z.string()),
+})
+
+export const ConversationDeletedAnswer = z.object({
+  id: z.string(),
+  object: z.literal('conversation.deleted'),
+  deleted: z.literal(true),
+})
+
+export const ConversationItemAnswer = ConversationItem
+
+export const ConversationItemListAnswer = listOf(ConversationItem)

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { DurableState, Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
-import type { ConversationItem } from '#schemas/responses/conversation.ts'
+import type { ConversationItem } from '#schemas/responses/request.ts'
 import { newId } from '#shared/lib/id.ts'
 import { firstJobId, jobIdTime } from './jobs.ts'
 

@@ -4,7 +4,7 @@
  */
 
 import type { z } from 'zod'
-import { ChangeLimits, CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
+import { ChangeLimits, CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/admin.ts'
 import type { KeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'

@@ -1,4 +1,4 @@
-import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'
+import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/admin.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'

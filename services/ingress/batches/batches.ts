@@ -1,5 +1,4 @@
-import { type BatchDialect, BatchRequest, BatchResult } from '#schemas/batches/batch.ts'
-import { CreateBatch, ListBatches } from '#schemas/batches/body.ts'
+import { type BatchDialect, BatchRequest, BatchResult, CreateBatch, ListBatches } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'

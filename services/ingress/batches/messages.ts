@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
-import { ListMessageBatches } from '#schemas/batches/body.ts'
+import { ListMessageBatches } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { ByteBlocks } from '#services/ingress/body/body.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'

@@ -1,9 +1,10 @@
-import { ResearchBody, type ResearchMessage } from '#schemas/research/body.ts'
 import {
   CONTEXT_CHARS_MAX,
   CONTEXT_TURNS_MAX,
   QUESTION_CHARS_MAX,
+  ResearchBody,
   type ResearchEffort,
+  type ResearchMessage,
   type ResearchRequest,
 } from '#schemas/research/research.ts'
 import { refuse } from '#services/ingress/body/decode.ts'

@@ -1,5 +1,12 @@
-import { ListAdminJobs, ListDeadLetters, ListDeliveries, ListFindings } from '#schemas/admin/admin.ts'
-import { ListAudit, ListKeys, ListProjects } from '#schemas/admin/keys.ts'
+import {
+  ListAdminJobs,
+  ListAudit,
+  ListDeadLetters,
+  ListDeliveries,
+  ListFindings,
+  ListKeys,
+  ListProjects,
+} from '#schemas/admin/admin.ts'
 import { type Operation, type Operations, ok } from './operation.ts'
 
 const DRY_RUN = 'With `dry_run: true`, the response lists the affected objects and nothing changes.'

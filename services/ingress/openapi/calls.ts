@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ListItems } from '#schemas/responses/conversation.ts'
+import { ListItems } from '#schemas/responses/request.ts'
 import { ListCompletions, ListParams } from '#services/ingress/endpoints/chat/stored.ts'
 import { AFTER_EVENT, type Answer, CALL_HEADERS, type Operation, type Operations, ok } from './operation.ts'
 

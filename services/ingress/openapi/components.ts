@@ -1,17 +1,15 @@
 import { z } from 'zod'
-import { BulkJobs, RedriveDeadLetters } from '#schemas/admin/admin.ts'
-import { ChangeProject, CreateKey, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
+import { BulkJobs, ChangeProject, CreateKey, RedriveDeadLetters, RotateKey, UpdateKey } from '#schemas/admin/admin.ts'
 import * as admin from '#schemas/answers/admin.ts'
 import * as batches from '#schemas/answers/batches.ts'
 import * as chat from '#schemas/answers/chat.ts'
-import { CompletionAnswer } from '#schemas/answers/completions.ts'
-import * as conversations from '#schemas/answers/conversations.ts'
-import { ErrorAnswer, MessagesErrorAnswer } from '#schemas/answers/errors.ts'
-import { HealthAnswer, ReadyAnswer } from '#schemas/answers/health.ts'
+import { CompletionAnswer } from '#schemas/answers/chat.ts'
 import * as jobs from '#schemas/answers/jobs.ts'
 import * as keys from '#schemas/answers/keys.ts'
 import { MessageAnswer, TokenCountAnswer } from '#schemas/answers/messages.ts'
 import * as models from '#schemas/answers/models.ts'
+import { ErrorAnswer, HealthAnswer, MessagesErrorAnswer, ReadyAnswer } from '#schemas/answers/models.ts'
+import * as conversations from '#schemas/answers/responses.ts'
 import * as responses from '#schemas/answers/responses.ts'
 import {
   EmbeddingsAnswer,
@@ -20,7 +18,7 @@ import {
   SpeechAnswer,
   TranscriptAnswer,
 } from '#schemas/answers/tools.ts'
-import { CreateBatch } from '#schemas/batches/body.ts'
+import { CreateBatch } from '#schemas/batches/batch.ts'
 import { ChatRequest } from '#schemas/chat.ts'
 import { CodeBody, CodeResult } from '#schemas/code.ts'
 import { CompletionsRequest } from '#schemas/completions.ts'
@@ -30,11 +28,16 @@ import { SubmitJob } from '#schemas/jobs.ts'
 import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
 import { ModerationPart, ModerationsBody } from '#schemas/moderations.ts'
 import { RerankBody } from '#schemas/rerank.ts'
-import { ResearchBody } from '#schemas/research/body.ts'
-import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/conversation.ts'
-import { InputTokensRequest, ResponsesRequest } from '#schemas/responses/request.ts'
+import { ResearchBody } from '#schemas/research/research.ts'
+import {
+  CreateConversation,
+  CreateItems,
+  InputTokensRequest,
+  ResponsesRequest,
+  UpdateConversation,
+} from '#schemas/responses/request.ts'
 import { SpeechBody } from '#schemas/speech.ts'
-import { TranscriptionBody, TranslationBody } from '#schemas/transcription/body.ts'
+import { TranscriptionBody, TranslationBody } from '#schemas/transcription/transcription.ts'
 import { UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 

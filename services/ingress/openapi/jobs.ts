@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ListBatches, ListMessageBatches } from '#schemas/batches/body.ts'
+import { ListBatches, ListMessageBatches } from '#schemas/batches/batch.ts'
 import { ListFiles } from '#schemas/files.ts'
 import { ListJobs } from '#schemas/jobs.ts'
 import { ListModels } from '#schemas/models.ts'

@@ -3,13 +3,14 @@ import type { Turn } from '#schemas/generate.ts'
 import type { SharedHistory } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import {
+  type AnyItem,
   type ConversationItem,
   CreateConversation,
   CreateItems,
   ListItems,
+  type ResponsesRequest,
   UpdateConversation,
-} from '#schemas/responses/conversation.ts'
-import type { AnyItem, ResponsesRequest } from '#schemas/responses/request.ts'
+} from '#schemas/responses/request.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { refuse } from '#services/ingress/body/decode.ts'
 import { beginningOf, excerpt } from '#services/ingress/body/problem.ts'

@@ -1,5 +1,4 @@
-import type { ConversationItem } from '#schemas/responses/conversation.ts'
-import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
+import { AnyItem, type ConversationItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { refuse } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { type Pieces, parseAt } from '#services/ingress/body/validate.ts'

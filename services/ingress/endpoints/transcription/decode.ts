@@ -1,10 +1,11 @@
 import { createHash } from 'node:crypto'
 import type { ModelConfig } from '#schemas/models.ts'
-import { JsonAudioBody, TranscriptionBody } from '#schemas/transcription/body.ts'
 import {
+  JsonAudioBody,
   type TranscribeRequest,
   type TranscriptForm,
   type TranscriptFormat,
+  TranscriptionBody,
   VoiceActivity,
 } from '#schemas/transcription/transcription.ts'
 import { refuse, requireBase64 } from '#services/ingress/body/decode.ts'

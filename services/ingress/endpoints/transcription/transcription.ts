@@ -1,6 +1,5 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import { TranslationBody } from '#schemas/transcription/body.ts'
-import type { TranscribeRequest, TranscriptForm } from '#schemas/transcription/transcription.ts'
+import { type TranscribeRequest, type TranscriptForm, TranslationBody } from '#schemas/transcription/transcription.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import {
