@@ -52,8 +52,8 @@ const FAILED_MS = 60_000
  * If a connection fails, then the database counts as unreachable, and every call is refused at once. One probe retries forever with bounded delay,
  * until the database accepts writes. Waiting for a free connection or a lock is not an outage: the wait is bounded, and only that call fails.
  *
- * A pooler in transaction mode assigns each transaction to any server, so no session state survives: see `session.ts`. Direct connections use named
- * statements and session settings.
+ * A pooler in transaction mode assigns each transaction to any server, so no session state survives: see {@link beginSession}.
+ * Direct connections use named statements and session settings.
  */
 export class PostgresConnection {
   readonly #pool: Pool

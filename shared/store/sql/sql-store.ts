@@ -69,7 +69,7 @@ const TIMED_OUT: ErrorBody = {
 }
 const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
 
-/** The store on any database that supports the SQL of `transitions.ts`, `create/inserts.ts` and `statements.ts`. */
+/** The store on any database that supports the SQL of `transitions.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
   readonly usage: SqlUsage
