@@ -69,7 +69,6 @@ export interface Command {
   runWithoutSettings?(problems: readonly string[], values: Values, out: Output): Promise<ExitCode>
 }
 
-/** The argument of a command that takes exactly one. @throws CommandError for none or several */
 export function onlyArgument(args: readonly string[], name: string): string {
   const [first, second] = args
   if (first === undefined) throw usageError(`Missing argument: ${name}.`)

@@ -13,7 +13,6 @@ import type { Sandbox, SandboxEnd, SandboxEvent, SandboxFile } from '#shared/san
  */
 const PLOT_PIECE_BYTES = 192 * 1024
 
-/** Outcome of a run, for metrics and the log. */
 export type RunEnd = 'ok' | 'error' | 'violations' | 'timeout' | 'killed' | 'cancelled' | 'failed'
 
 /** Facts of a finished run for metrics and logs. The code and its output are never logged. */
@@ -98,7 +97,6 @@ class CodeRun {
     yield* endOf(this.#end, this.#request.timeout_seconds, this.#seconds, this.#isLineOpen)
   }
 
-  /** Kills the run if it is still running, and waits for its end. */
   async close(): Promise<void> {
     this.#context.signal.removeEventListener('abort', this.#leave)
     this.#left.abort()
@@ -157,7 +155,6 @@ async function readFile(blobs: Blobs, id: string, name: string): Promise<Buffer>
   }
 }
 
-/** Splits an event of a sandbox into pieces that fit into records of the queue. */
 function* piecesOf(event: SandboxEvent): Generator<CodeEvent> {
   if (event.type === 'plot') yield* plotPieces(event.png)
   else yield* textPieces(event.stream, event.text)
@@ -166,7 +163,6 @@ function* piecesOf(event: SandboxEvent): Generator<CodeEvent> {
 function* textPieces(stream: 'stdout' | 'stderr', text: string): Generator<CodeEvent> {
   for (let start = 0; start < text.length; ) {
     let end = Math.min(text.length, start + TEXT_PIECE_CHARS)
-    // Never split a surrogate pair.
     if (end < text.length && isHighSurrogate(text.charCodeAt(end - 1))) end--
     yield { type: 'output', stream, piece: text.slice(start, end) }
     start = end

@@ -88,7 +88,6 @@ function unitOf(text: string): Float64Array {
   return length > 0 ? numbers.map((number) => number / length) : numbers
 }
 
-/** Dot product, clamped to [-1, 1] against rounding errors. */
 function dot(a: Float64Array, b: Float64Array): number {
   if (a.length !== b.length) throw incomplete()
   let sum = 0

@@ -22,7 +22,7 @@ export function generateWithFallback(
 ): AsyncGenerator<GenerateEvent> {
   const ask = async (model: ModelConfig): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
-    // The requested model keeps the name that the caller used, because the caller may have used an alias. A fallback is called by its id.
+    // The requested model keeps the name that the caller used, because the caller may have used an alias. A fallback has only its id.
     const named = model === chain[0] ? request : { ...request, model: model.id }
     requireCompletable(model, named)
     const engine = engines.of(model)

@@ -43,7 +43,6 @@ const PIECE_PARTS = 1_000
 const Request = tolerant(GenerateRequest)
 const Parts = tolerant(z.array(Part))
 
-/** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
   const openers = await ports.loadEngines()
   const engines = new EngineRegistry(ports.models.served, (model) => openers.openChatEngine(model))
@@ -190,7 +189,6 @@ class Moderators {
     this.#wordList = openers.openWordList()
   }
 
-  /** Yields the results in the order of the inputs. @throws ServiceError, or the signal's reason */
   async *run({ model, inputs }: ModerateRequest, { signal }: AttemptContext): AsyncGenerator<ModerateEvent> {
     const isWordList = model === WORD_LIST && !this.#models.find(model)
     if (!isWordList) await requirePublic(imagesOf(inputs), 'input', signal)

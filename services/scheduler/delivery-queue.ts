@@ -41,7 +41,7 @@ interface Host {
   waiting: number
   /** Moving average of the response time. */
   answerMs: number
-  /** Expected send time of the message that was last returned to the store. */
+  /** Time at which the message that was last returned to the store is expected to be sent, by `performance.now()`. */
   lastTurnAt: number
 }
 

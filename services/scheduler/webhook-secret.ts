@@ -3,7 +3,6 @@ import { join } from 'node:path'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { SecretText, type WebhookSecretSource, webhookKeyOf, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 
-/** A secret that signs the webhooks of every project, with its origin. */
 export interface SharedKey {
   /** The setting, or the path of a file. */
   readonly from: string

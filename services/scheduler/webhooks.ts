@@ -60,7 +60,6 @@ export interface WebhookOptions {
   readonly version: string
   readonly keysOf: SigningKeys
   readonly policy: OutboundPolicy
-  /** Delays between attempts; default: those of docs/guides/webhooks.md. */
   readonly retriesMs?: readonly number[]
   readonly resolve?: Resolve
 }

@@ -37,7 +37,7 @@ export async function* withSpeakers(
   try {
     if (isTogether) speakers.start()
     for await (const event of transcribe(either)) {
-      // If both run on this machine, then diarization starts after the first text, because the caller watches the text.
+      // If both run on this machine, then diarization starts after the first text, so that the caller sees text as early as possible.
       if (event.type === 'text') speakers.start()
       if (event.type === 'segment') speakers.hold(event.segment)
       if (event.type === 'usage' && speakers.isBehind) {

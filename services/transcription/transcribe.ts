@@ -61,7 +61,7 @@ export async function* runTranscription(
   try {
     const duration = await inspect(bench, request, audio, place, context.signal)
     if (duration !== undefined) place.take(duration)
-    // If only upstreams run the call, then the audio no longer occupies this worker and its quota is released.
+    // If only upstreams run the call, then the audio no longer uses this worker, so its quota is released.
     if (!chain.some((model) => model.engine.type === 'local')) place.leave()
     yield* transcribeInspected(bench, request, audio, { duration, translates }, chain, context)
   } finally {

@@ -8,7 +8,6 @@ import type { Service } from '#shared/process/lifecycle.ts'
 import { AudioQuota } from './audio-quota.ts'
 import { runTranscription, type Workbench } from './transcribe.ts'
 
-/** Starts one worker of the transcription pool: speech to text on the engines of the model catalogue. */
 export async function startTranscription(ports: Ports): Promise<Service> {
   const bench = await openWorkbench(ports)
   const kinds = {

@@ -9,8 +9,8 @@ import { jobPath } from './jobs-api.ts'
 /** Maximum consecutive connections without a new event. With the delays between them, about a minute passes before the client gives up. */
 const TRIES_MAX = 12
 /**
- * Maximum connection attempts before the first response, about 8 s in total. Several attempts give the service time to start. A low bound
- * reports a wrong URL soon.
+ * Maximum connection attempts before the first response, about 8 s in total. Several attempts give the service time to start. With more
+ * attempts, the user would wait longer for the report of a wrong URL.
  */
 const FIRST_TRIES_MAX = 6
 const RECONNECT: Backoff = { baseMs: 250, maxMs: 10_000 }
@@ -52,7 +52,7 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
       options.signal.throwIfAborted()
       lost = connectionLostFrom(error)
     }
-    // The cause is thrown instead of `lost`, because the message of the cause ("cannot reach …") contains the remedy.
+    // The cause is thrown instead of `lost`, because its message ("cannot reach …") contains the remedy.
     if (!position.isReached && tries >= FIRST_TRIES_MAX) throw lost.cause
     if (tries >= TRIES_MAX) throw gaveUp(jobId, position.last, lost)
     const delayMs = lost.delayMs ?? delayOf(tries, position)

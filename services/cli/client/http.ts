@@ -197,7 +197,6 @@ export class BatchesApi {
     this.#http = http
   }
 
-  /** Streams a file of requests to the service. @returns The id of the uploaded file */
   async upload(path: string): Promise<string> {
     const blob = await openAsBlob(path).catch((error: Error) => {
       throw usageError(`${path}: ${error.message}`)

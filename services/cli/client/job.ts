@@ -94,7 +94,6 @@ const EXIT_BY_STATUS: Readonly<Record<string, ExitCode>> = {
   cancelled: EXIT.cancelled,
 }
 
-/** The exit code of a finished job; undefined for a job that has not finished. */
 export function exitCodeOf(job: JobView): ExitCode | undefined {
   return Object.hasOwn(EXIT_BY_STATUS, job.status) ? EXIT_BY_STATUS[job.status] : undefined
 }

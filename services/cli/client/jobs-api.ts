@@ -21,7 +21,7 @@ export interface JobFilter {
 }
 
 /**
- * Client of the jobs API (docs/guides/jobs.md). If the key's own project does not have a job, or the key lacks the `calls` scope, the
+ * Client of the jobs API (docs/guides/jobs.md). If a job does not belong to the key's project, or the key lacks the `calls` scope, the
  * client falls back to the admin API. The fallback needs the `admin` scope.
  *
  * @throws CommandError for every error response

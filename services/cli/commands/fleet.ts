@@ -184,7 +184,6 @@ async function find(api: Invocation['api'], id: string): Promise<WorkerView | un
   return (await api.admin.workers()).find((worker) => worker.id === id)
 }
 
-/** Number of jobs in slots plus calls that wait in the worker without a slot. */
 function inFlight({ running, parked_calls: parkedCalls }: WorkerView): number {
   return running + (parkedCalls ?? 0)
 }

@@ -47,11 +47,6 @@ type ViewEvent = Parameters<FollowView['event']>[0]
 const POLL_INTERVAL_MS = 1_000
 const PIPED_POLL_INTERVAL_MS = 10_000
 
-/**
- * Follows a job and displays the events after sequence number `after`.
- *
- * @returns The exit code for the job's final status
- */
 export async function follow(
   { api, out }: Invocation,
   id: string,
@@ -288,7 +283,6 @@ class TerminalView implements FollowView {
   }
 }
 
-/** Labels for events that contain no job. */
 const LABELS: Readonly<Record<string, string>> = {
   'job.queued': 'queued',
   'job.started': 'running',

@@ -59,7 +59,7 @@ export function author(): string {
   try {
     return `cli:${userInfo().username}`
   } catch {
-    // In a container the user id may have no name.
+    // In a container, the user id may have no entry in the user database.
     return `cli:uid ${process.getuid?.() ?? 'unknown'}`
   }
 }
@@ -238,7 +238,6 @@ export function nothingToChange(): CommandError {
 
 const SECOND_MS = 1_000
 
-/** A time in UTC, to the minute. */
 export function timeText(seconds: number): string {
   const ms = seconds * SECOND_MS
   return Math.abs(ms) < 8.64e15 ? `${new Date(ms).toISOString().slice(0, 16).replace('T', ' ')}Z` : String(seconds)

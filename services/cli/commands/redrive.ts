@@ -93,7 +93,6 @@ async function getAll(api: JobsApi, ids: readonly string[], max: number): Promis
   return { found, isCut: false }
 }
 
-/** Jobs that match a filter, newest first, except those that were redriven before. */
 async function select(api: JobsApi, filter: JobFilter, max: number): Promise<Found> {
   const found: JobView[] = []
   for await (const job of api.list(filter, SCANNED_MAX)) {

@@ -42,7 +42,7 @@ Examples:
     const { values, args, api, out } = invocation
     const question = onlyArgument(args, 'QUESTION')
     const body = bodyOf(values, question)
-    // A Ctrl-C during the submission must not leave a running job whose id was never printed.
+    // Without this handler, a Ctrl-C during the submission would leave a running job whose id was never printed.
     let wasInterrupted = false
     const onInterrupt = () => {
       wasInterrupted = true

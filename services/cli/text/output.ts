@@ -54,7 +54,6 @@ export class Output {
     return this.#streams.out.rows || ROWS_DEFAULT
   }
 
-  /** Calls `listener` when the terminal size changes. @returns A function that removes the listener */
   onResize(listener: () => void): () => void {
     this.#streams.out.on('resize', listener)
     return () => void this.#streams.out.off('resize', listener)
@@ -65,7 +64,6 @@ export class Output {
     await this.write(`${JSON.stringify(value)}\n`)
   }
 
-  /** Writes part of a result unchanged. Resolves when stdout accepts more. */
   async write(chunk: string | Uint8Array): Promise<void> {
     if (!this.#streams.out.write(chunk)) await once(this.#streams.out, 'drain')
   }
@@ -149,7 +147,7 @@ export function coloured(colour: 'dim' | 'green' | 'red' | 'yellow', text: strin
 
 const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3_600, d: 86_400 }
 
-/** A duration such as `90`, `90s`, `15m`, `2h` or `1d`, in seconds. @throws CommandError that names the option */
+/** A duration in seconds, from a text such as `90`, `90s`, `15m`, `2h` or `1d`. @throws CommandError that names the option */
 export function secondsOf(option: string, text: string): number {
   const [, digits, unit = 's'] = /^(\d{1,9})([smhd])?$/.exec(text) ?? []
   if (digits === undefined) {

@@ -33,7 +33,6 @@ export interface Snapshot {
   readonly created_at: number
   /** `all`: the snapshot covers all projects, because the key has the scope `admin`. `own`: only the project of the key. */
   readonly sees: 'all' | 'own'
-  /** null without the admin scope. */
   readonly pools: readonly PoolView[] | null
   /** null without the admin scope. */
   readonly workers: readonly WorkerView[] | null

@@ -156,7 +156,6 @@ class Live {
 }
 
 interface ScreenHandlers {
-  /** @param name The key's name in `node:readline`. */
   onKey(name: string): void
   onResize(): void
   /** Called for Ctrl-C, SIGTERM and SIGHUP. */
@@ -194,7 +193,6 @@ class Screen implements Disposable {
     if (this.#isDisposed) return
     this.#isDisposed = true
     for (const undo of this.#undo) undo()
-    // Writes to a terminal are synchronous, so this write also completes in an exit handler.
     void this.#out.write(LEAVE)
   }
 

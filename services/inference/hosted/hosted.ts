@@ -36,8 +36,7 @@ const searching: HostedRunner = {
     const search = hosted?.search
     const limits = { limit: search?.results_max ?? RESULTS_USUAL, domains: search?.domains ?? { allow: [], deny: [] } }
     const body: SearchRequest = { query, in: tool === 'web_search' ? 'web' : 'documents', ...limits }
-    // No endpoint offers a search alone. The job names the endpoint of deep research, because the pool and the models of that endpoint run
-    // searches.
+    // No endpoint offers a search alone. The pool and the models of deep research run searches, so the job names that endpoint.
     const endpoint = '/v1/deep-research'
     const model = search?.model ?? ''
     return { endpoint, kind: 'search', pool: 'research', model, body, deadlineInMs: SEARCH_MS_MAX }
@@ -311,7 +310,6 @@ function readRound(events: readonly GenerateEvent[], tools: readonly HostedTool[
   return { text: said, hosted: [...hosted.values()], functions, finish, usage, parts: partsOf(said) }
 }
 
-/** The request of a round in which the model must call no hosted tool. */
 function withoutHosted(request: GenerateRequest): GenerateRequest {
   const hosted: readonly string[] = request.hosted?.tools ?? []
   const functions = request.tools.map(({ name }) => name).filter((name) => !hosted.includes(name))
@@ -320,7 +318,7 @@ function withoutHosted(request: GenerateRequest): GenerateRequest {
   return { ...request, tool_choice: { type: 'auto' }, allowed_tools: functions }
 }
 
-/** Usage of an answer as the sum of its rounds. The input of each round includes the output of the rounds before. */
+/** Adds the usage of two rounds. The input of each round includes the output of the rounds before it. */
 function sumOf(a: Usage, b: Usage): Usage {
   const sum = (name: 'cached_tokens' | 'cache_write_tokens' | 'reasoning_tokens') =>
     a[name] === undefined && b[name] === undefined ? {} : { [name]: (a[name] ?? 0) + (b[name] ?? 0) }
