@@ -22,7 +22,6 @@ export type JobInput = z.infer<typeof JobInputAnswer>
 export type StepPage = z.infer<typeof StepListAnswer>
 export type Step = StepPage['data'][number]
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
-/** A process of the fleet that sends heartbeats. */
 export type Worker = z.infer<typeof WorkerAnswer>
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
@@ -45,7 +44,6 @@ const KEY = 'sluice-key'
 
 /** The API key of this tab, or an empty string before sign-in. Session storage keeps it until the tab is closed. */
 const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
-/** Whether the key has the `admin` scope; undefined until loaded. */
 export const isOperator = signal<boolean | undefined>(undefined)
 export const ownKey = signal<OwnKey | undefined>(undefined)
 export const canCall = computed(() => ownKey.value?.scopes.includes('calls'))
@@ -125,7 +123,6 @@ export async function fetchApi(
   throw failure
 }
 
-/** Sends a request and parses the JSON response. @throws DOMException `TimeoutError` if a GET gets no response within 15 s */
 export async function fetchJson<T>(path: string, options: RequestOptions = {}): Promise<T> {
   const { method = 'GET', signal } = options
   if (method !== 'GET') return (await (await fetchApi(path, options)).json()) as T

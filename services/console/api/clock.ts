@@ -53,7 +53,6 @@ export function minuteText(seconds: number): string {
 const DAY = { year: 'numeric', month: 'short', day: 'numeric' } as const
 const TIME = { hour: 'numeric', minute: '2-digit', timeZoneName: 'short' } as const
 
-/** An offset in its two largest units, such as `+42 s` or `+2 h 5 min`. */
 export function offsetText(seconds: number): string {
   if (seconds < 60) return `+${Math.max(0, Math.floor(seconds))} s`
   const nth = UNITS.findIndex(([, length]) => seconds >= length)

@@ -41,7 +41,6 @@ export function Icon({ name }: { readonly name: IconName }) {
   )
 }
 
-/** An error text that screen readers announce at once; nothing if empty. */
 export function ErrorText({ text }: { readonly text: string }) {
   if (!text) return null
   return (
@@ -248,7 +247,6 @@ interface TableProps {
   readonly children: ComponentChildren
 }
 
-/** A table that becomes a list of cards on a narrow screen. */
 export function Table({ label, columns, children }: TableProps) {
   return (
     <table class="sheet" aria-label={label}>
@@ -275,7 +273,10 @@ export function Cell({ column = '', children }: { readonly column?: string; read
   )
 }
 
-/** Playground form by capability of the model. If a model has several of these capabilities, then the first one in this list decides. */
+/**
+ * Playground form for each capability of a model, in order of precedence. If a model has several of these capabilities, then the first one
+ * in this list decides.
+ */
 const FORM_OF = [
   ['chat', 'chat'],
   ['transcription', 'audio'],

@@ -153,10 +153,6 @@ async function refresh(abort?: AbortSignal): Promise<void> {
   }
 }
 
-/**
- * Drains or undrains a worker. @throws ApiFailure for an error status, which is also the response if the worker does not confirm the new
- * state
- */
 async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
   await fetchJson(`/v1/admin/workers/${encodeURIComponent(id)}/${isDrained ? 'drain' : 'undrain'}`, { method: 'POST' })
   await refresh()

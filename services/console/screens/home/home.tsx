@@ -324,7 +324,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
     <article class="card pool">
       <div class="title">
         <h3>{id}</h3>
-        {/* Without queued work a missing worker can be intended, so the card shows no error. Home lists actual problems above. */}
+        { }
         <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
           {state}
         </span>

@@ -308,7 +308,6 @@ function labelOf(name: string): string {
 }
 
 const CHILDREN_REFRESH_MS = 3_000
-/** Maximum depth of the tree; deeper jobs are shown on their own page. */
 const DEPTH_MAX = 4
 
 interface ChildrenProps {

@@ -138,7 +138,6 @@ export function progressText({ child_counts }: AnyJob): string {
   return `${(completed + failed).toLocaleString()} of ${total.toLocaleString()} done`
 }
 
-/** The subset of `GET /openapi.json` that names the endpoints of jobs. */
 interface Document {
   readonly paths: Readonly<Record<string, { readonly post?: { readonly parameters?: readonly { name: string }[] } }>>
 }

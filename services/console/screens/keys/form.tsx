@@ -220,7 +220,6 @@ const UNITS = {
   scheduled: 'scheduled',
 } as const
 
-/** A field per limit. An empty field uses the default from the settings. */
 export function LimitFields({ draft }: { readonly draft: Draft }) {
   return (
     <div class="pair">

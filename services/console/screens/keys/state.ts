@@ -12,9 +12,7 @@ export const isLoaded = signal(false)
 export const problem = signal('')
 
 interface KeyFilter {
-  /** Id of a project. Empty: all projects. */
   readonly project: string
-  /** State of keys, such as `revoked`. Empty: all states. */
   readonly state: string
 }
 

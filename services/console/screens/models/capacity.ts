@@ -1,7 +1,6 @@
 import type { Worker } from '#services/console/api/client.ts'
 
 export interface ModelCapacity {
-  /** Workers that are alive and not drained. */
   readonly workers: number
   readonly concurrency: number
   readonly slots: number

@@ -29,7 +29,6 @@ export interface Field {
   readonly kind: 'number' | 'choice' | 'switch' | 'text'
   readonly min: number | undefined
   readonly max: number | undefined
-  /** Step of a number field; 1 for integers. */
   readonly step: number | 'any'
   readonly choices: readonly string[]
   readonly hint: string
@@ -49,7 +48,6 @@ function fieldsOf(reference: Reference, path: string, names: readonly string[]):
   })
 }
 
-/** The non-empty field values with their JSON types. */
 export function filledFields(
   fields: readonly Field[],
   values: Readonly<Record<string, string>>,

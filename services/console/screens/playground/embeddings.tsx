@@ -78,7 +78,6 @@ interface HeatMapProps {
   readonly vectors: readonly (readonly number[])[]
 }
 
-/** Cosine similarity of all pairs; a stronger colour means more similar. */
 function HeatMap({ lines, vectors }: HeatMapProps) {
   const rows = vectors.map((a) => vectors.map((b) => cosine(a, b)))
   const nearest = nearestPair(rows)

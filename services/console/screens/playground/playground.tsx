@@ -17,7 +17,6 @@ import { ResearchForm } from './research.tsx'
 
 interface Piece {
   readonly text?: string | undefined
-  /** Total tokens of the answer, if the event has them. */
   readonly tokens?: number | undefined
 }
 
@@ -191,7 +190,6 @@ const MessagesForm = textForm<MessagesEvent>({
 const RETRY_DELAY_MS = 2_000
 
 interface Form {
-  /** Value of the query parameter `form`. */
   readonly id: string
   readonly name: string
   readonly path: string

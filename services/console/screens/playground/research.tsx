@@ -8,7 +8,6 @@ import { optionsOf } from './catalog.ts'
 
 const PATH = '/v1/deep-research'
 
-/** A cited sentence with its source and its position in the report. */
 type Citation = z.infer<typeof ResearchAnnotation>['url_citation']
 type Progress = Omit<Extract<ResearchEvent, { type: 'progress' }>, 'type'>
 type Source = z.infer<typeof ResearchSource>
@@ -134,7 +133,6 @@ function Steps({ progress, isWhole }: { readonly progress: readonly Progress[]; 
  */
 const [OPEN, CLOSE] = ['\uE000', '\uE001']
 
-/** A delimited citation marker, or a Markdown link. */
 const PARTS = new RegExp(`${OPEN}(\\d+) ([^${CLOSE}]*)${CLOSE}|\\[((?:\\\\.|[^\\]\\\\])*)\\]\\(<([^>]*)>\\)`, 'g')
 
 interface ReportProps {

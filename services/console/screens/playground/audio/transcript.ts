@@ -31,12 +31,10 @@ export interface Verbose {
   readonly words?: readonly Word[]
 }
 
-/** A response with `response_format=diarized_json`. */
 export interface Diarized {
   readonly segments: readonly Segment[]
 }
 
-/** Combines the words and times of one response with the speakers of a second response, if speakers were requested. */
 export function transcriptOf(verbose: Verbose, diarized: Diarized | undefined): Transcript {
   const { text, duration, segments: cues = [], words = [] } = verbose
   const segments = diarized?.segments ?? []

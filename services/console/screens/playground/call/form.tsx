@@ -13,7 +13,6 @@ interface CallFormProps {
   readonly model?: { readonly capability: string; readonly chosen: Signal<string> }
   readonly fields: readonly Field[]
   readonly values: Signal<Readonly<Record<string, string>>>
-  /** Number of options outside the "More options" section. */
   readonly shown?: number
   readonly verb: string
   /** Whether the inputs other than the model are complete. */
@@ -63,7 +62,6 @@ export function CallForm(props: CallFormProps) {
 interface TextFieldProps {
   readonly label: string
   readonly text: Signal<string>
-  /** Visible lines; absent: a single-line field. */
   readonly rows?: number
   readonly isSource?: boolean
 }

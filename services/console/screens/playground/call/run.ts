@@ -26,7 +26,6 @@ const REMEDIES: Readonly<Record<number, string>> = {
 export class Run {
   readonly isBusy = signal(false)
   readonly problem = signal<Problem | undefined>(undefined)
-  /** The last requests, from which the page generates code. */
   readonly calls = signal<readonly Call[]>([])
   #abort = new AbortController()
 

@@ -75,7 +75,6 @@ export class RateMeter {
   #firstAt: number | undefined
   #tokens = 0
 
-  /** @param added New text @param tokens Total tokens of the reply, if the event has them */
   record(added: string, tokens: number | undefined): void {
     if (added) this.#firstAt ??= performance.now()
     this.#tokens = tokens ?? this.#tokens
