@@ -161,8 +161,8 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
 }
 
 /**
- * Reads the body, which may take minutes. If the key is revoked in that time, then the caller receives the error at
- * once. The rest of the body is cut off by http/server.ts.
+ * Reads the body, which may take minutes. If the key is revoked meanwhile, then the caller receives the error at once. If the rest of the
+ * body arrives too slowly, then http/server.ts closes the connection.
  */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined

@@ -199,8 +199,7 @@ export function capacityOf(
   const bounds = new Map<string, number>()
   for (const [work, places] of capacity.concurrencyLimits) {
     const model = work.slice(work.indexOf(' ') + 1)
-    // All kinds of a model share one engine, and each reports the same bulkhead. The maximum is therefore used, not the
-    // sum.
+    // All kinds of work of a model share one engine, and each kind reports the same bulkhead. The maximum is therefore used, not the sum.
     bounds.set(model, Math.max(bounds.get(model) ?? 0, places))
   }
   let sum = 0

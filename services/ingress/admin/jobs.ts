@@ -34,7 +34,7 @@ interface JobFilter {
 }
 
 /**
- * Store with access to all projects.
+ * The store for operators, with access to all projects.
  *
  * @throws ServiceError `jobs_unavailable` without a store
  */

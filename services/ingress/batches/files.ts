@@ -71,11 +71,6 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   throw new ServiceError('missing_required_parameter', "Missing required parameter: 'file'.", { param: 'file' })
 }
 
-/**
- * POST /v1/files: stores the file that {@link readUpload} has read.
- *
- * @throws ServiceError `invalid_value` with the number of the first invalid line
- */
 export async function createFile(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const files = requireFiles(context)
   const { fields, file } = body as Upload

@@ -103,8 +103,8 @@ export async function* linesOf(
 const REQUESTS_MAX = 50_000
 const CUSTOM_ID_CHARS_MAX = 512
 /**
- * Base64 characters of the hash of a custom_id, by which duplicates are found. With 96 bits, an accidental collision
- * among 50,000 ids is negligible.
+ * Base64 characters of the hash of a custom_id that are stored to find duplicates. With 96 bits, an accidental collision among 50,000 ids
+ * is negligible.
  */
 const HASH_CHARS = 16
 

@@ -96,11 +96,6 @@ export async function messageBatchResults(context: IngressContext, call: Call): 
   await call.reply.bytes(await context.blobs.open(id), { type: 'application/x-jsonl', length: bytes })
 }
 
-/**
- * DELETE /v1/messages/batches/{id}: deletes a batch that has ended, with its results.
- *
- * @throws ServiceError `job_not_finished`
- */
 export async function deleteMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const job = await find(context, call)
   const { result } = await batchDetails(context, job)
@@ -276,7 +271,7 @@ function refuseOtherTypes({ headers }: IncomingMessage): void {
 
 const AROUND_BYTES_MAX = 1_024
 /**
- * Matches the text before the list. Each character stands for one byte, so a byte order mark appears as three
+ * Text that precedes the list of requests in the body. Each character stands for one byte, so a byte order mark appears as three
  * characters.
  */
 const BEFORE = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/

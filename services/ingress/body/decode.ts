@@ -8,11 +8,6 @@ import { mayBePublic } from '#shared/outbound/guard.ts'
 import { excerpt } from './problem.ts'
 
 export interface DecodeContext {
-  /**
-   * Finds a model by id or alias.
-   *
-   * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
-   */
   readonly getModel: (id: string) => ModelConfig
   /**
    * If true, then turns that do not alternate between user and assistant are refused (docs/reference/compatibility.md,

@@ -34,7 +34,6 @@ export interface FormFile {
 }
 
 export interface FileTaker {
-  /** Whether a part is a file. Other parts are fields, which are held in memory. */
   isFile(name: string, filename: string | undefined): boolean
   /**
    * Consumes one file while it arrives. Files arrive one after the other.
@@ -45,7 +44,6 @@ export interface FileTaker {
 }
 
 const PART_HEADERS = { headerPairs: 32, headerSize: 16 * 1024 }
-/** Byte order mark, which some clients write before the JSON of a field. */
 const BYTE_ORDER_MARK = /^\uFEFF/
 const NAMELESS_PARTS_MAX = 8
 

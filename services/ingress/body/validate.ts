@@ -6,7 +6,7 @@ import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 /*
  * Validation of a parsed JSON body. Returns the checked body, or throws its first problem in the style of the API.
  *
- * Two steps precede every schema:
+ * Two steps precede the check against the schema:
  *
  * 1. Nesting is limited, so that later recursion (zod, JSON.stringify) cannot exhaust the stack.
  *

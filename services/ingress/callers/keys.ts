@@ -215,7 +215,7 @@ export class ApiKeys {
         this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
       this.#isStale = true
     }
-    // Keys also expire while the store is unreachable.
+    // Keys also expire while the store is unreachable, so their ends are reported after a failed read, too.
     this.#reportEnds()
     this.#refreshLater()
   }
@@ -244,8 +244,8 @@ export function authenticate(
   }
   const key = keys.get(secret)
   if (scope !== 'any') requireScope(key, scope)
-  // Not checked here: /v1/key, which every key may call, and jobs, files, batches and WebSockets. The endpoint of each
-  // call inside these is checked when the call is submitted.
+  // /v1/key is not checked, because every key may call it. For jobs, files, batches and WebSockets, the endpoint of each contained call is
+  // checked when that call is submitted.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
   return key
 }

@@ -6,8 +6,8 @@ interface HeaderTarget {
 }
 
 /**
- * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of one kind apply, then the
- * headers show the one with the least remaining.
+ * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of one kind apply, then the headers show the limit
+ * with the fewest requests or tokens left.
  */
 export function setLimitHeaders(res: HeaderTarget, format: WireFormat, all: readonly RemainingLimit[]): void {
   for (const kind of ['tokens', 'requests'] as const) {

@@ -46,7 +46,6 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   readonly budget: ByteBudget
   readonly storage: StoredQuota
-  /** Fair queue of durable submissions and batch lines, by project. */
   readonly submitQueue: SubmitQueue
 }
 
@@ -92,7 +91,7 @@ export interface Call {
 export interface CallFacts {
   /** Status of a failure after the head of the answer was sent. Metrics count this status instead of the sent one. */
   status?: number
-  /** Status that was sent in the head, if it differs from {@link status}. */
+  /** Status in the head of the answer, if it differs from {@link status}. */
   sent_status?: number
   key_id?: string
   project_id?: string
@@ -161,13 +160,6 @@ export interface Reply {
    * @throws ServiceError `slow_reader`, through the promise
    */
   frames(frames: readonly Frame[], isOutput?: boolean): Promise<void> | undefined
-  /**
-   * Sends a whole answer.
-   *
-   * @param value A string is sent as text, any other value as JSON
-   * @param status Default: 200
-   * @throws ServiceError `slow_reader`
-   */
   whole(value: unknown, status?: number): Promise<void>
   /**
    * Sends bytes while they are read. If no length is given, then the answer ends with the source. The source is always
@@ -299,7 +291,6 @@ export class CallLog {
     this.#context = context
   }
 
-  /** Converts a thrown value to the error that the caller receives. Internal errors are logged with their cause. */
   classify(thrown: unknown): ServiceError {
     // Express decodes path parameters with decodeURIComponent, and passes on its URIError.
     const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)

@@ -207,8 +207,8 @@ export async function createJob(
 }
 
 /**
- * Creates the job and transfers the uploads of the call to it. If the connection to the store is lost, then it is
- * unknown whether the job was created. The uploads are then not deleted, because a job may need them.
+ * Creates the job and transfers the uploads of the call to it. If the connection to the store is lost, then it is unknown whether the job
+ * was created. The uploads are then preserved, because the job may need them.
  */
 async function createWithUploads(
   { uploads, storage }: Call,
@@ -252,11 +252,6 @@ function hasFreedKey({ state, error }: DurableJob): boolean {
   return status === 429 || status >= 500
 }
 
-/**
- * Result of an ended job.
- *
- * @throws ServiceError the failure of the job; `job_cancelled`, `job_expired`, `job_not_finished`
- */
 export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJob): Promise<unknown> {
   switch (job.state) {
     case 'completed':

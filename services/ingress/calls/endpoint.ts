@@ -18,7 +18,6 @@ export type Caller = Pick<Call, 'key' | 'headers'>
 
 export interface PreparedCall {
   readonly model: string
-  /** Name that the caller used for the model, which may be an alias. The answer repeats it. */
   readonly named?: string | undefined
   /**
    * Body in the internal form of the kind. After a job was created from it, {@link takeBody} removes it, so that the
@@ -69,11 +68,6 @@ export interface PreparedCall {
 export interface StoredAnswers {
   accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
   formatted(result: unknown, encode: Partial<EncodeContext>): unknown
-  /**
-   * Streams the output of the job.
-   *
-   * @param isBackground True if the job continues when its caller disconnects
-   */
   stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
 }
 
@@ -99,11 +93,6 @@ export interface JobEndpoint {
   /** Whether the answer to this body can be streamed. If so, streaming is the default over a WebSocket. */
   canStream?(body: Record<string, unknown>): boolean
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
-  /**
-   * Validates a body without running it.
-   *
-   * @throws ServiceError with the path of the first problem
-   */
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
 }
 

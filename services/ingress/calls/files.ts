@@ -12,11 +12,6 @@ export function requireFiles(context: IngressContext): FileStore {
   return (context.store as NonNullable<IngressContext['store']>).files
 }
 
-/**
- * A file of a project.
- *
- * @throws ServiceError `not_found`, also for files of other projects
- */
 export async function getFile(
   files: FileStore,
   tenant: string,

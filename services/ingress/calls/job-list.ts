@@ -85,11 +85,6 @@ interface Page {
   readonly hasMore: boolean
 }
 
-/**
- * Reads a page of matching jobs of a project. The number of jobs that are read is limited.
- *
- * @throws ServiceError `invalid_request` if no job is found within the limit; the message contains a cursor to continue
- */
 export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: JobScan): Promise<Page> {
   const { matches, group, needsScan } = look
   const startedAt = performance.now()
@@ -114,11 +109,6 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
   }
 }
 
-/**
- * Reads pages until one has an entry or is the last page.
- *
- * @throws ServiceError as {@link pageOf}
- */
 export async function firstPage<Item>(
   after: string | undefined,
   read: (after: string | undefined) => Promise<{ readonly page: readonly Item[]; readonly next: string | null }>,
@@ -179,8 +169,8 @@ function idOf(text: string, param: string): string {
 }
 
 /**
- * All calls of a batch, or all child jobs of a research. Their ids begin with the timestamp in the id of the root job,
- * so these jobs are adjacent in the list of the project.
+ * All calls of a batch, or all child jobs of a deep-research job. Their ids begin with the timestamp in the id of the root job, so these
+ * jobs are adjacent in the list of the project.
  */
 class Group {
   readonly #parents: ReadonlySet<string>

@@ -82,9 +82,7 @@ function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {
   return { kind, cost, attempt, done_at: seconds(at_ms) }
 }
 
-/**
- * Time at which the job is deleted with its result. While the job has not ended, this is the earliest possible time.
- */
+/** Time at which the job is deleted with its result. Until the job has ended, this is the earliest possible time. */
 function retainedUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
@@ -189,7 +187,7 @@ export interface ChildCounts {
   readonly failed: number
 }
 
-/** Progress of the child jobs. Undefined if there are none, or if their number is not known yet. */
+/** Progress of the child jobs. Undefined if there are none, or if the batch was not validated yet. */
 export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
   const counts = reportedCountsOf(job) ?? (await plannedOf(context, job))

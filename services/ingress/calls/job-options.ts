@@ -131,11 +131,6 @@ export class JobOptions {
     if (field !== undefined) throw this.#error('invalid_request', field, `is for durable jobs only. ${how}`)
   }
 
-  /**
-   * Refuses `run_at` on a call that waits for the result.
-   *
-   * @throws ServiceError `invalid_request`
-   */
   refuseWaiting(how: string): void {
     if (this.fields.run_at != null)
       throw this.#error('invalid_request', 'run_at', `cannot be combined with waiting for the result. ${how}`)
@@ -253,7 +248,6 @@ function readMetadata(text: string, header: string): unknown {
   try {
     if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
   } catch {
-    // The value is not JSON, so the error after this block is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
 }
@@ -354,7 +348,6 @@ function readObject(field: string, value: string): unknown {
   try {
     if (value.length <= OBJECT_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // The value is not JSON, so the error after this block is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${field}': expected a JSON object.`, { param: field })
 }

@@ -130,7 +130,7 @@ class BatchRun {
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
     if (this.#isOver) return undefined
     const ids: string[] = []
-    // Parts after this group are submitted, too. Otherwise one slow part would delay all later parts.
+    // Parts after this group are submitted now, too. Otherwise one slow part of the group would delay all later parts.
     for (let nth = first; nth < Math.min(first + PARTS_IN_FLIGHT_MAX, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
@@ -219,7 +219,7 @@ class BatchRun {
   }
 }
 
-/** Thrown inside a step that has no record yet. The step then ends without a record, so that it can run later. */
+/** Thrown inside a step that an earlier attempt has not recorded. The step then ends without a record, so that it can run later. */
 const UNKNOWN = new Error('The step was not done before.')
 
 function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {
@@ -315,10 +315,6 @@ function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): voi
   else parts.push({ start, end, line, requests: 1 })
 }
 
-/**
- * Error for the model of a batch. All requests of a batch must have the same model, so it is checked only at the first
- * line.
- */
 function modelProblem(
   { context }: BatchTools,
   caller: Caller,

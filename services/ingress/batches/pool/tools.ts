@@ -9,7 +9,7 @@ export interface BatchTools {
   readonly lineBytesMax: number
 }
 
-/** Caller for which the lines are validated: the project of the batch, with the rights of its key at submission. */
+/** Caller as whom the lines are validated: the project of the batch, with the rights that its key had at submission. */
 export function callerOf(
   { rights, headers }: Pick<BatchRequest | BatchPartRequest, 'rights' | 'headers'>,
   project: string,
