@@ -72,7 +72,7 @@ interface Ended {
 }
 
 describe('a burst of more calls than slots', () => {
-  it.skipIf(!hasWeights)('completes each job and call for a local model in one attempt', options, async () => {
+  it.skipIf(!hasWeights)('completes each job, and each call of a local model, in one attempt', options, async () => {
     await using stack = await startStack({ models: [LLAMA] })
     const submitting = submit(stack, WEIGHTS, JOBS, 'low')
     const call = async (_: unknown, i: number) =>

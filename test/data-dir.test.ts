@@ -104,7 +104,7 @@ describe('files in the data directory', () => {
     expect((await stat(above)).mode & 0o777).toBe(0o700)
   })
 
-  test('have a lock file that becomes private at its next write', async () => {
+  test('include a lock file, whose mode becomes 0600 at its next write', async () => {
     const directory = join(place, 'old')
     await mkdir(directory)
     await writeFile(join(directory, 'keys.lock'), '')

@@ -16,7 +16,7 @@ const say = (content: string, more: object = {}) => ({
 
 for (const { mode, options } of MODES) {
   describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`the complete service, ${mode}`, () => {
-    it('responds to a chat completion with the text and headers', async () => {
+    it('the service responds to a chat completion with the text and headers', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('hello over there'))
       expect(response.status).toBe(200)
@@ -30,7 +30,7 @@ for (const { mode, options } of MODES) {
       })
     })
 
-    it('streams a chat completion and ends it with [DONE]', async () => {
+    it('the service streams a chat completion and ends it with [DONE]', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('one two three', { stream: true }))
       const text = await response.text()
@@ -39,7 +39,7 @@ for (const { mode, options } of MODES) {
       expect(text.endsWith('data: [DONE]\n\n')).toBe(true)
     })
 
-    it('responds to a message, with and without streaming', async () => {
+    it('the service responds to a message, with and without streaming', async () => {
       await using stack = await startStack(options())
       const body = say('hello', { max_tokens: 100 })
       const whole = await stack.post('/v1/messages', body)
@@ -48,7 +48,7 @@ for (const { mode, options } of MODES) {
       expect(stream).toContain('event: message_stop')
     })
 
-    it('returns the log probabilities of each token of a long text', async () => {
+    it('the service returns the log probabilities of each token of a long text', async () => {
       await using stack = await startStack(options())
       const body = say('!echo tokens=600', { logprobs: true, top_logprobs: 20 })
       const response = await stack.post('/v1/chat/completions', body)
@@ -56,27 +56,27 @@ for (const { mode, options } of MODES) {
       expect(choices[0]?.logprobs.content).toHaveLength(600)
     })
 
-    it('counts the tokens of a message', async () => {
+    it('the service counts the tokens of a message', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/messages/count_tokens', say('one two three'))
       expect(await response.json()).toEqual({ input_tokens: expect.any(Number) })
     })
 
-    it('retries a call whose engine failed before any output', async () => {
+    it('the service retries a call whose engine failed before any output', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo fail=upstream_error failures=1\nback again'))
       expect(response.status).toBe(200)
       expect(await response.json()).toMatchObject({ choices: [{ message: { content: 'back again' } }] })
     })
 
-    it('returns an HTTP error for a stream that fails before its first token', async () => {
+    it('the service returns an HTTP error for a stream that fails before its first token', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo fail=upstream_refused', { stream: true }))
       expect(response.status).toBe(502)
       expect(await response.json()).toMatchObject({ error: { type: 'server_error', code: 'upstream_refused' } })
     })
 
-    it('ends a stream that fails after its first token with an error frame and without [DONE]', async () => {
+    it('a stream that fails after its first token ends with an error frame and without [DONE]', async () => {
       await using stack = await startStack(options())
       const script = '!echo fail=upstream_error after=2\none two three four'
       const text = await (await stack.post('/v1/chat/completions', say(script, { stream: true }))).text()
@@ -84,7 +84,7 @@ for (const { mode, options } of MODES) {
       expect(text).not.toContain('[DONE]')
     })
 
-    it('accepts a request body of 3 MB, which exceeds the size of a Kafka record', async () => {
+    it('the service accepts a request body of 3 MB, which exceeds the size of a Kafka record', async () => {
       await using stack = await startStack(options())
       const words = 'word '.repeat(600_000)
       const response = await stack.post('/v1/chat/completions', say(words, { max_tokens: 5 }))
@@ -92,7 +92,7 @@ for (const { mode, options } of MODES) {
       expect(await response.json()).toMatchObject({ choices: [{ finish_reason: 'length' }] })
     })
 
-    it('sends every word to a client that reads slowly', async () => {
+    it('the service sends every word to a client that reads slowly', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/chat/completions', say('!echo tokens=60000', { stream: true }))
       let text = ''
@@ -106,7 +106,7 @@ for (const { mode, options } of MODES) {
     })
 
     for (const stream of [false, true]) {
-      it(`closes the upstream request when the client disconnects, ${stream ? 'streamed' : 'whole'}`, async () => {
+      it(`the service closes the upstream request when the client disconnects, ${stream ? 'streamed' : 'whole'}`, async () => {
         await using upstream = await startUpstream((_call, answer) => {
           if (!stream) return
           answer.open()
@@ -126,7 +126,7 @@ for (const { mode, options } of MODES) {
       })
     }
 
-    it('does not run a queued call whose client disconnected', async () => {
+    it('the service does not run a queued call whose client has disconnected', async () => {
       await using upstream = await startUpstream(() => {})
       await using stack = await startUpstreamStack(options(), upstream, { INFERENCE_SLOTS: '1' })
       const [first, second] = [new AbortController(), new AbortController()]

@@ -106,7 +106,7 @@ describe('error headers', () => {
     expect(errorHeaders(new ServiceError('overloaded', 'x', options))['retry-after']).toBe(seconds)
   })
 
-  test('include Retry-After only for 429 and 503 that a retry may fix, and WWW-Authenticate only for 401', () => {
+  test('include Retry-After only for a retryable 429 or 503, and WWW-Authenticate only for 401', () => {
     for (const code of codes) {
       const headers = errorHeaders(new ServiceError(code, 'x'))
       const status = ERRORS[code].status as number
@@ -130,13 +130,13 @@ describe('error headers', () => {
     ...{ insufficient_quota: 'false' },
   }
 
-  test.each(codes)('of %s include x-should-retry for the SDKs', (code) => {
+  test.each(codes)('of %s include the expected value of x-should-retry for the SDKs', (code) => {
     expect(errorHeaders(new ServiceError(code, 'x'))['x-should-retry']).toBe(SHOULD_RETRY[code])
     // An error stored with a job has constant headers.
     expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
   })
 
-  test('include x-should-retry for every 409, 502 and 504, and allow a retry if a job has not finished', () => {
+  test('include x-should-retry for every 409, 502 and 504; only a job that has not finished may be retried', () => {
     const conflicts = codes.filter((code) => [409, 502, 504].includes(ERRORS[code].status))
     for (const code of conflicts) expect(errorHeaders(new ServiceError(code, 'x'))).toHaveProperty('x-should-retry')
     const early = errorHeaders(new ServiceError('job_not_finished', 'x', { retryAfterMs: 2_000 }))
@@ -297,13 +297,13 @@ describe('the first problem of a request body', () => {
     expect(message?.length).toBeLessThan(200)
   })
 
-  test('is nesting beyond the limit, even if it is deep enough to exhaust the stack', () => {
+  test('is reported as invalid for nesting beyond the limit, even at a depth that could exhaust the stack', () => {
     expect(problem(z.unknown(), nested(DEPTH_MAX))).toBeUndefined()
     expect(problem(z.unknown(), nested(DEPTH_MAX + 1))?.[0]).toBe('invalid_value')
     expect(problem(z.unknown(), nested(200_000))?.[0]).toBe('invalid_value')
   })
 
-  test('does not include lone surrogates, which a copy of the body replaces by U+FFFD', () => {
+  test('is absent for lone surrogates, because the parsed copy of the body contains U+FFFD instead', () => {
     const body = { a: ['\ud800x', { '\udc00': '😀' }], b: { c: 1 } }
     const sound = parseBody(z.unknown(), body, 'openai') as typeof body
     expect(sound).toEqual({ a: ['\ufffdx', { '\ufffd': '😀' }], b: { c: 1 } })

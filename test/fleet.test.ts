@@ -24,7 +24,7 @@ interface Ending {
 
 // Each test starts about three processes, which takes up to a minute on a busy machine.
 describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, () => {
-  it('retries the calls of a killed worker that have no output, and ends others with an error frame', async () => {
+  it('retries calls without output after a worker is killed, and ends streams with output by an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     // Fewer slots than calls, so that both workers run calls of both sorts.

@@ -106,7 +106,7 @@ describe('an input token that is not a safe integer', () => {
 })
 
 describe('a short text in a queue of many long texts', () => {
-  it('shares an upstream call with few long texts, because the duration grows with the tokens', async () => {
+  it('is sent with only a few long texts, because the duration of a call grows with its tokens', async () => {
     open = new AsyncDisposableStack()
     const embedder = open.use(await startEmbedder())
     const catalogue = loadModels(pathOf('../models.yaml'))
@@ -136,7 +136,7 @@ describe('the prompt tokens of a transcription', () => {
     },
   ]
 
-  it.each(['json', 'stream'])('are not counted as audio tokens in the format %s', async (form) => {
+  it.each(['json', 'stream'])('are not counted as audio tokens in the response format %s', async (form) => {
     open = new AsyncDisposableStack()
     const server = open.use(
       await startSpeechServer({

@@ -74,7 +74,7 @@ describe('references in documents', () => {
     expect(lost).toEqual([])
   })
 
-  test('name only files of the folder that the row of the code map describes', () => {
+  test('in a row of the code map name only files of the folder in that row', () => {
     const rows = rowsOf('ARCHITECTURE.md', 'Code map').flatMap(([folders = '', holds = '']) =>
       ticked(holds)
         .filter(isPart)
@@ -94,7 +94,7 @@ describe('references in documents', () => {
     expect(rows.length).toBeGreaterThan(10)
   })
 
-  test('define each glossary term once, in alphabetical order', () => {
+  test('include a glossary that defines each term once, in alphabetical order', () => {
     const terms = [...textOf('docs/reference/glossary.md').matchAll(/^- \*\*(.+?)\*\*/gm)].map(([, term]) => term)
     expect(terms).toEqual([...new Set(terms)].toSorted())
     expect(terms.length).toBeGreaterThan(40)

@@ -2,8 +2,9 @@ import type { LookupAddress } from 'node:dns'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { request as requestHttps } from 'node:https'
 import type { LookupFunction } from 'node:net'
-import { promisify } from 'node:util'
-import { brotliDecompress, gunzip, inflate } from 'node:zlib'
+import type { Transform } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { constants, createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import { ServiceError } from '#shared/lib/error.ts'
 import { request as requestHttp } from '#shared/process/node-http.ts'
 import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } from './guard.ts'
@@ -26,6 +27,11 @@ export interface OutboundRequest extends OutboundCall {
 export interface OutboundMethod {
   readonly method: 'GET' | 'POST' | 'DELETE'
   readonly body?: string | undefined
+}
+
+export interface PageCall extends OutboundCall {
+  /** Number of bytes that the caller uses of this answer's body. Reading ends when more have arrived. Default: all. */
+  readonly usedBytesOf?: (answer: OutboundAnswer) => number
 }
 
 export interface OutboundPage extends OutboundAnswer {
@@ -63,11 +69,13 @@ export async function postOutbound(text: string, options: OutboundRequest): Prom
  *
  * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`; the abort reason
  */
-export async function getOutbound(text: string, options: OutboundCall): Promise<OutboundPage> {
-  const headers = { ...options.headers, 'accept-encoding': 'gzip, deflate, br' }
-  return await callOutbound(text, { ...options, headers, method: 'GET' }, async (answer) => {
-    const body = await readBody(answer, answer.headers['content-encoding'], options.bytesMax)
-    return { status: answer.statusCode ?? 0, headers: answer.headers, body }
+export async function getOutbound(text: string, options: PageCall): Promise<OutboundPage> {
+  const requestHeaders = { ...options.headers, 'accept-encoding': 'gzip, deflate, br' }
+  return await callOutbound(text, { ...options, headers: requestHeaders, method: 'GET' }, async (message) => {
+    const { statusCode: status = 0, headers } = message
+    const usedBytes = options.usedBytesOf?.({ status, headers }) ?? Number.POSITIVE_INFINITY
+    const body = usedBytes > 0 ? await readBody(message, options.bytesMax, usedBytes) : Buffer.alloc(0)
+    return { status, headers, body }
   })
 }
 
@@ -171,35 +179,43 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
 }
 
 /** Reads and decompresses a body. @throws ServiceError `request_too_large`; `upstream_error` if decompression fails */
-async function readBody(
-  body: AsyncIterable<Buffer>,
-  encoding: string | string[] | undefined,
-  bytesMax: number,
-): Promise<Buffer> {
+async function readBody(answer: IncomingMessage, bytesMax: number, usedBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = []
   let bytes = 0
-  for await (const chunk of body) {
-    bytes += chunk.length
-    if (bytes > bytesMax) throw tooLarge(bytesMax)
+  for await (const chunk of decompressed(answer, bytesMax)) {
     chunks.push(chunk)
+    bytes += chunk.length
+    if (bytes > usedBytes) break
   }
-  const packed = Buffer.concat(chunks)
-  const name = typeof encoding === 'string' ? encoding.trim().toLowerCase() : (encoding?.join(',') ?? '')
-  if (packed.length === 0 || name === '' || name === 'identity') return packed
-  const unpack = UNPACK[name]
-  if (!unpack) throw new ServiceError('upstream_error', 'Unsupported Content-Encoding from the host.')
-  return await unpack(packed, { maxOutputLength: bytesMax }).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ERR_BUFFER_TOO_LARGE') throw tooLarge(bytesMax)
-    throw new ServiceError('upstream_error', `Could not decompress the body as ${name}.`, { cause: error })
-  })
+  return Buffer.concat(chunks)
 }
 
+async function* decompressed(answer: IncomingMessage, bytesMax: number): AsyncGenerator<Buffer> {
+  const name = (answer.headers['content-encoding'] ?? '').trim().toLowerCase()
+  const received = upTo(bytesMax, answer)
+  if (name === '' || name === 'identity') return yield* received
+  const decoder = DECODERS[name]?.()
+  if (!decoder) throw new ServiceError('upstream_error', 'Unsupported Content-Encoding from the host.')
+  try {
+    // Reading the decoder throws the errors of the pipeline.
+    pipeline(received, decoder).catch(() => {})
+    yield* upTo(bytesMax, decoder)
+  } catch (error) {
+    if (error instanceof ServiceError || answer.errored) throw error
+    throw new ServiceError('upstream_error', `Could not decompress the body as ${name}.`, { cause: error })
+  }
+}
+
+/** Incomplete and empty input is accepted, as in browsers. The length of the body was checked before. */
+const ZLIB = { finishFlush: constants.Z_SYNC_FLUSH }
+const BROTLI = { finishFlush: constants.BROTLI_OPERATION_FLUSH }
+
 /** Decoders by content coding (RFC 9110 §8.4.1), which run in the thread pool. */
-const UNPACK: Readonly<Record<string, (packed: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
-  gzip: promisify<Buffer, object, Buffer>(gunzip),
-  'x-gzip': promisify<Buffer, object, Buffer>(gunzip),
-  deflate: promisify<Buffer, object, Buffer>(inflate),
-  br: promisify<Buffer, object, Buffer>(brotliDecompress),
+const DECODERS: Readonly<Record<string, () => Transform>> = {
+  gzip: () => createGunzip(ZLIB),
+  'x-gzip': () => createGunzip(ZLIB),
+  deflate: () => createInflate(ZLIB),
+  br: () => createBrotliDecompress(BROTLI),
 }
 
 function tooLarge(bytesMax: number): ServiceError {

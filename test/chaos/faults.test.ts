@@ -14,7 +14,7 @@ describe('the plan of a chaos run', () => {
     expect(planJob(1, 17)).not.toEqual(planJob(2, 17))
   })
 
-  it.each([6, 20, 100])('kills each role at least once, in order of time, with %i kills', (kills) => {
+  it.each([6, 20, 100])('with %i kills contains at least one kill of each role, sorted by time', (kills) => {
     const plan = planFaults(3, kills, 60_000, FLEET)
     const killed = plan.filter(({ kind }) => kind === 'kill').map(({ target }) => sortOf(target))
     expect(killed).toHaveLength(kills)
@@ -23,7 +23,7 @@ describe('the plan of a chaos run', () => {
     for (const { atMs } of plan) expect(atMs).toBeLessThan(60_000)
   })
 
-  it('contains deep research jobs that each expect the output of a run without faults', () => {
+  it('contains deep research jobs whose expected output is that of a run without faults', () => {
     const quiet = { tag: 'Tarn10000', text: 'Of Tarn10000.', report: 'aaaa', children: 3, steps: ['admit'] }
     const researches = Array.from({ length: 200 }, (_, i) => planResearch(5, i + 1, quiet))
     expect(planResearch(5, 1, quiet)).toEqual(researches[0])

@@ -35,13 +35,13 @@ describe('code blocks of the documentation', () => {
     expect(marked.length).toBeLessThan(20)
   })
 
-  it('are equal to the program in examples/ that they show', async () => {
+  it('are equal to the programs of examples/ that they show', async () => {
     const shown = BLOCKS.filter(({ file }) => file !== undefined && existsSync(join('examples', file)))
     expect(shown.map(({ file }) => file).sort()).toEqual(['job.py', 'job.ts'])
     for (const { file = '', code } of shown) expect(`${code}\n`).toBe(await readFile(join('examples', file), 'utf8'))
   })
 
-  it('have a client name in docs/get-started/clients.md only, which test/clients runs', () => {
+  it('name an API client only in docs/get-started/clients.md, whose blocks test/clients runs', () => {
     expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/get-started/clients.md')).toBe(
       true,
     )

@@ -119,7 +119,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the documented event streams', (
   }
 
   it.each(STREAMS)(
-    'send and end as documented: %s, event names: %s, ids: %s',
+    'contain the documented events and end: %s, event names: %s, ids: %s',
     async (stream = '', event, id, order = '', last = '') => {
       const path = ticked(stream)[0] ?? ''
       const frames = await framesOf(await open(path))

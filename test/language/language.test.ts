@@ -62,7 +62,7 @@ const EXAMPLES: Record<string, { readonly broken: readonly string[]; readonly ke
   },
 }
 
-describe('each language rule', () => {
+describe('$name: reports every bad example and no good example', () => {
   it.each(RULES)('$name: reports the bad examples and none of the good ones', ({ name, find }) => {
     const { broken, kept } = EXAMPLES[name] ?? { broken: [], kept: [] }
     expect(broken.length, `examples of the rule "${name}"`).toBeGreaterThan(0)

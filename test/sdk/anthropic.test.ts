@@ -45,7 +45,7 @@ async function collect(stream: AsyncIterable<RawMessageStreamEvent>): Promise<Ra
 }
 
 describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => {
-  it('retries automatically until a slot is free, in every major version', async () => {
+  it('the Anthropic SDK retries automatically until a slot is free, in every major version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: stacks.full.url })
       return client.messages.create(say('at last'))
@@ -53,7 +53,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     expect(answers.map((answer) => answer.content)).toMatchObject(SDKS.map(() => [{ type: 'text', text: 'at last' }]))
   })
 
-  describe.each(SDKS)('version $major', ({ major, Client }) => {
+  describe.each(SDKS)('version $major of the Anthropic SDK', ({ major, Client }) => {
     const open = (stack: Stack = stacks.free, options: object = {}) =>
       new Client({ apiKey: TEST_KEY, baseURL: stack.url, maxRetries: 0, ...options })
 
@@ -250,7 +250,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(await failureOf(open().models.retrieve('no/such'))).toBeInstanceOf(Client.NotFoundError)
     })
 
-    it('makes concurrent calls and returns the matching response to each', async () => {
+    it('makes concurrent calls, and each returns its own response', async () => {
       const client = open()
       const words = Array.from({ length: 24 }, (_, i) => `word ${i}`)
       const answers = await Promise.all(
@@ -273,7 +273,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     }
   })
 
-  describe('version 1', () => {
+  describe('version 1 of the Anthropic SDK', () => {
     const open = () => new Anthropic({ apiKey: TEST_KEY, baseURL: stacks.free.url, maxRetries: 0 })
     const Forecast = z.object({ city: z.string(), days: z.number().int() })
 

@@ -40,7 +40,7 @@ describe('docs/get-started/clients.md', () => {
   }
 
   it.each(IN_NODE_MODULES)(
-    'has a snippet of %s that works for streams, tool calls and calls without streaming',
+    'has a snippet of the client %s that works for streams, tool calls and calls without streaming',
     { timeout: CLIENT_MS },
     async (name) => {
       const directory = join(import.meta.dirname, '../../node_modules/.cache/sluice-clients')
@@ -49,7 +49,7 @@ describe('docs/get-started/clients.md', () => {
   )
 
   it.skipIf(!bin).each(IN_SDK_NEW)(
-    'has a snippet of %s that works for streams, tool calls and calls without streaming',
+    'has a snippet of the library %s that works for streams, tool calls and calls without streaming',
     { timeout: CLIENT_MS },
     async (name) => {
       expect(await failuresOf(name, { directory: stack.dataDir, bin })).toEqual([])

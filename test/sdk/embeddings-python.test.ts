@@ -30,7 +30,7 @@ describeEmbeddings('embeddings through the Python SDK', inject('kafka'), (servic
         report = await runCases(bin ?? '', SCRIPT, given)
       }, CASES_MS)
 
-      it.each(CASES)('passes %s', (name) => {
+      it.each(CASES)('the Python SDK for embeddings passes the case %s', (name) => {
         expect(report[name]).toBe(null)
       })
     })

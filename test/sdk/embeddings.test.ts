@@ -54,7 +54,7 @@ const Answer = z.strictObject({
 const float32 = (vectors: readonly (readonly number[])[]) => vectors.map((vector) => Float32Array.from(vector))
 
 describeEmbeddings('embeddings through official packages', inject('kafka'), (service) => {
-  describe.each(SDKS)('openai $major', ({ Client }) => {
+  describe.each(SDKS)('embeddings of the openai package, version $major', ({ Client }) => {
     const open = () => new Client({ apiKey: TEST_KEY, baseURL: `${service.stack.url}/v1`, maxRetries: 0 })
 
     it.each([
@@ -84,7 +84,7 @@ describeEmbeddings('embeddings through official packages', inject('kafka'), (ser
       expect(failure).toMatchObject({ status: 400, code: 'empty_string', param: 'input[1]' })
     })
 
-    it('makes concurrent calls and returns the matching response to each', async () => {
+    it('makes concurrent calls, and each returns its own vectors', async () => {
       const client = open()
       const texts = Array.from({ length: 64 }, (_, i) => `text ${i}`)
       const answers = await Promise.all(texts.map((input) => client.embeddings.create({ model: MODEL, input })))

@@ -37,7 +37,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
       ...options,
     })
 
-  it('returns a response without streaming, with its usage', async () => {
+  it('ChatOpenAI returns a response without streaming, with its usage', async () => {
     const answer = await open().invoke(UNICODE)
     expect(answer.content).toBe(UNICODE)
     const { input_tokens = 0, output_tokens = 0, total_tokens } = answer.usage_metadata ?? {}
@@ -46,7 +46,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     expect(answer.response_metadata).toMatchObject({ finish_reason: 'stop', model_name: 'echo-1' })
   })
 
-  it('streams deltas whose concatenation is the answer, with usage', async () => {
+  it('ChatOpenAI streams deltas whose concatenation is the answer, with usage', async () => {
     let answer: Awaited<ReturnType<ChatOpenAI['invoke']>> | undefined
     for await (const chunk of await open(stacks.free, { model: SLASHED }).stream(UNICODE))
       answer = answer === undefined ? chunk : answer.concat(chunk)
@@ -60,7 +60,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     ['required', 'hello', 'required'],
     ['auto', 'please get_weather', 'auto'],
   ] as const) {
-    it(`returns a tool call if the tool choice is ${how}, with and without streaming`, async () => {
+    it(`ChatOpenAI returns a tool call if the tool choice is ${how}, with and without streaming`, async () => {
       const model = open().bindTools([getWeather], { tool_choice })
       const whole = await model.invoke(prompt)
       const chunks = []
@@ -71,7 +71,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     })
   }
 
-  it('continues the conversation with the result of a tool', async () => {
+  it('ChatOpenAI continues the conversation with the result of a tool', async () => {
     const model = open().bindTools([getWeather])
     const question = new HumanMessage('please get_weather')
     const answer = await model.invoke([question])
@@ -83,7 +83,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
   })
 
   for (const method of ['jsonSchema', 'functionCalling'] as const) {
-    it(`returns structured output by the method ${method}`, async () => {
+    it(`ChatOpenAI returns structured output by the method ${method}`, async () => {
       const model = open().withStructuredOutput(Forecast, { name: 'forecast', method })
       expect(await model.invoke('a forecast')).toEqual(FORECAST)
     })
@@ -95,31 +95,31 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     ['a bad parameter', 400, { temperature: 5 }, 'x'],
     ['a timeout of the service', 504, {}, '!echo fail=timeout'],
   ] as const) {
-    it(`throws an error with the status for ${what}`, async () => {
+    it(`ChatOpenAI throws an error with the status for ${what}`, async () => {
       expect(await failureOf(open(stacks.free, options).invoke(prompt))).toMatchObject({ status })
     })
   }
 
-  it('throws an error with the status 429 if a rate limit is reached, and 503 if the service is full', async () => {
+  it('ChatOpenAI throws an error with status 429 if a rate limit is reached, and 503 if the service is full', async () => {
     await useUp(stacks.limited)
     expect(await failureOf(open(stacks.limited).invoke('x'))).toMatchObject({ status: 429 })
     await using _occupants = await occupy(stacks.full)
     expect(await failureOf(open(stacks.full).invoke('x'))).toMatchObject({ status: 503 })
   })
 
-  it('does not retry a response with the status 400', async () => {
+  it('ChatOpenAI does not retry a response with the status 400', async () => {
     const refusals = await countAnswers(stacks.free, 400)
     await failureOf(open(stacks.free, { temperature: 5, maxRetries: 6 }).invoke('x'))
     await expect.poll(refusals).toBe(1)
   })
 
-  it('retries automatically until a slot is free', async () => {
+  it('ChatOpenAI retries automatically until a slot is free', async () => {
     const client = open(stacks.full, { maxRetries: 6 })
     const [answer] = await callWhileFull(stacks.full, [client], (client) => client.invoke('at last'))
     expect(answer?.content).toBe('at last')
   })
 
-  it('throws an error if a stream fails after its first deltas', async () => {
+  it('ChatOpenAI throws an error if a stream fails after its first deltas', async () => {
     let text = ''
     const read = async () => {
       for await (const chunk of await open().stream('!echo fail=upstream_error after=2\none two three four'))
@@ -129,7 +129,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     expect(text).toBe('one two')
   })
 
-  it('cancels the upstream work if the caller leaves the loop of a stream', async () => {
+  it('ChatOpenAI cancels the upstream work if the caller leaves the loop of a stream', async () => {
     for await (const chunk of await open().stream(ENDLESS)) {
       if (chunk.text === '') continue
       await untilRunning(stacks.free, 1)
@@ -138,7 +138,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     await untilRunning(stacks.free, 0)
   })
 
-  it('cancels the upstream work if a signal aborts the call', async () => {
+  it('ChatOpenAI cancels the upstream work if a signal aborts the call', async () => {
     const leave = new AbortController()
     const failure = failureOf(open().invoke(ENDLESS, { signal: leave.signal }))
     await untilRunning(stacks.free, 1)
@@ -147,7 +147,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
     await untilRunning(stacks.free, 0)
   })
 
-  it('makes concurrent calls and returns the matching response to each', async () => {
+  it('ChatOpenAI makes concurrent calls, and each returns its own response', async () => {
     const words = Array.from({ length: 16 }, (_, i) => `word ${i}`)
     const answers = await open().batch(words)
     expect(answers.map(({ content }) => content)).toEqual(words)

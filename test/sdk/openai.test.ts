@@ -66,7 +66,7 @@ const textOf = (chunks: readonly ChatCompletionChunk[]) =>
   chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')
 
 describeBothModes('the openai package', inject('kafka'), (stacks) => {
-  it('retries automatically until a slot is free, in every major version', async () => {
+  it('the openai package retries automatically until a slot is free, in every major version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: `${stacks.full.url}/v1` })
       return client.chat.completions.create(say('at last'))
@@ -74,7 +74,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     expect(answers.map((answer) => answer.choices[0]?.message.content)).toEqual(SDKS.map(() => 'at last'))
   })
 
-  describe.each(SDKS)('version $major', ({ major, Client, forecast }) => {
+  describe.each(SDKS)('version $major of the openai package', ({ major, Client, forecast }) => {
     const open = (stack = stacks.free, options: object = {}) =>
       new Client({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0, ...options })
 
@@ -322,7 +322,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(await failureOf(open().models.retrieve('no/such'))).toBeInstanceOf(Client.NotFoundError)
     })
 
-    it('makes concurrent calls and returns the matching response to each', async () => {
+    it('makes concurrent calls, and each returns its own response', async () => {
       const client = open()
       const words = Array.from({ length: 24 }, (_, i) => `word ${i}`)
       const answers = await Promise.all(

@@ -41,7 +41,7 @@ describeBothModes('the Python SDKs', inject('kafka'), (stacks) => {
         report = await runCases(bin ?? '', script, given)
       }, CASES_MS)
 
-      it.each(cases)('passes %s', (name) => {
+      it.each(cases)('the Python SDK passes the case %s', (name) => {
         expect(report[name]).toBe(null)
       })
     })

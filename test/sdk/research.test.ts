@@ -26,14 +26,14 @@ for (const mode of ['embedded', 'Kafka']) {
 
     const client = () => new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
 
-    it('returns the report with its citations to the openai package', async () => {
+    it('the openai package returns a research report with its citations', async () => {
       const { choices } = await client().post<ChatCompletion>('/deep-research', { body: BODY })
       const { content, annotations } = choices[0]?.message ?? {}
       expect(content).toContain('sign')
       expect(annotations?.[0]?.url_citation).toMatchObject({ url: 'docs/guides/webhooks.md', title: 'Webhooks' })
     })
 
-    it('streams the report with its progress to the openai package', async () => {
+    it('the openai package streams a research report with its progress', async () => {
       const request = { body: { ...BODY, stream: true }, stream: true }
       const stream = await client().post<Stream<ChatCompletionChunk>>('/deep-research', request)
       const chunks: ChatCompletionChunk[] = []
@@ -43,7 +43,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.findLast(({ choices }) => choices.length > 0)?.choices[0]?.finish_reason).toBe('stop')
     })
 
-    it('runs in the background, and returns the report later to the openai package', async () => {
+    it('the openai package starts a research in the background, and returns the report later', async () => {
       const { id } = await client().post<{ id: string }>('/deep-research', {
         body: { ...BODY, background: true },
       })
@@ -52,7 +52,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(job.result.choices[0]?.message.annotations?.length).toBeGreaterThan(0)
     })
 
-    it('returns a report, with and without streaming, to the ai package with openai-compatible', async () => {
+    it('the ai package with openai-compatible returns a research report, with and without streaming', async () => {
       const research: typeof fetch = (url, init) =>
         fetch(String(url).replace('/chat/completions', '/deep-research'), init)
       const options = { name: 'sluice', baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, fetch: research }
@@ -63,13 +63,13 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(await streamed.finishReason).toBe('stop')
     })
 
-    describe.skipIf(!PYTHON)('openai for Python', () => {
+    describe.skipIf(!PYTHON)('research through openai for Python', () => {
       let report: Record<string, string | null>
       beforeAll(async () => {
         report = await runCases(PYTHON ?? '', SCRIPT, { key: TEST_KEY, free: stack.url })
       }, CASES_MS)
 
-      it.each(CASES)('passes %s', (name) => {
+      it.each(CASES)('passes the case %s', (name) => {
         expect(report[name]).toBe(null)
       })
     })

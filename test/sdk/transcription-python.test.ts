@@ -32,7 +32,7 @@ for (const mode of ['embedded', 'Kafka']) {
           report = await runCases(bin ?? '', SCRIPT, given)
         }, CASES_MS)
 
-        it.each(CASES)('passes %s', (name) => {
+        it.each(CASES)('the Python SDK for transcription passes the case %s', (name) => {
           expect(report[name]).toBe(null)
         })
       })

@@ -23,29 +23,29 @@ for (const mode of ['embedded', 'Kafka']) {
       return transcribe({ model: openai.transcription(model), audio: wav(2), maxRetries: 0, providerOptions })
     }
 
-    it('returns text, language, duration and segments', async () => {
+    it('transcribe returns text, language, duration and segments', async () => {
       const { text, language, durationInSeconds, segments } = await ask('whisper-1', { language: 'en', prompt: 'x' })
 
       expect({ text, language, durationInSeconds }).toEqual({ text: TEXT, language: 'en', durationInSeconds: 2.71 })
       expect(segments[1]).toEqual({ text: ' How are you?', startSecond: 1.3, endSecond: 2.6 })
     })
 
-    it('returns each word as a segment', async () => {
+    it('transcribe returns each word as a segment', async () => {
       const { segments } = await ask('whisper-1', { timestampGranularities: ['word'], temperature: 0.2 })
 
       expect(segments.map(({ text }) => text)).toEqual(TEXT.split(' '))
     })
 
-    it('returns JSON without segments, and sends a chunking strategy as one JSON field', async () => {
+    it('transcribe returns JSON without segments, and sends a chunking strategy as one JSON field', async () => {
       expect((await ask('speech-1', { chunkingStrategy: { type: 'server_vad', threshold: 0.3 } })).text).toBe(TEXT)
       expect(service.seen.at(-1)?.vad?.threshold).toBe(0.3)
     })
 
-    it('returns a text with speaker labels', async () => {
+    it('transcribe returns a text with speaker labels', async () => {
       expect((await ask('gpt-4o-transcribe-diarize')).text).toBe('A: Hello world.\nB: How are you?')
     })
 
-    it('throws an error with the status 404 for an unknown model', async () => {
+    it('transcribe throws an error with the status 404 for an unknown model', async () => {
       expect(await failureOf(ask('no-such'))).toMatchObject({ statusCode: 404 })
     })
   })

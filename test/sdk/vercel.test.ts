@@ -79,14 +79,14 @@ afterAll(() => {
 })
 
 describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
-  it('retries automatically until a slot is free, in every version', async () => {
+  it('the Vercel AI SDK retries automatically until a slot is free, in every version', async () => {
     const answers = await callWhileFull(stacks.full, SDKS, ({ ai, model }) =>
       ai.generateText({ model: model(stacks.full), prompt: 'at last' }),
     )
     expect(answers.map(({ text }) => text)).toEqual(SDKS.map(() => 'at last'))
   })
 
-  describe.each(SDKS)('$name', ({ ai, model, overloaded }) => {
+  describe.each(SDKS)('the Vercel AI SDK as $name', ({ ai, model, overloaded }) => {
     const ask = (prompt: string, stack = stacks.free) => ({ model: model(stack), prompt, maxRetries: 0 })
     /** A stream whose failures are left to the test. */
     const stream = (prompt: string, more: object = {}) =>
@@ -248,7 +248,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       await untilRunning(stacks.free, 0)
     })
 
-    it('makes concurrent calls and returns the matching response to each', async () => {
+    it('makes concurrent calls, and each returns its own response', async () => {
       const words = Array.from({ length: 16 }, (_, i) => `word ${i}`)
       const answers = await Promise.all(
         words.map(async (word, i) => (i % 2 === 0 ? (await ai.generateText(ask(word))).text : await stream(word).text)),

@@ -19,7 +19,7 @@ describe('the table of services', () => {
     expect(stdout.split('\n').filter((line) => line.length > 80)).toEqual([])
   })
 
-  it('has a setting for the slots of each pool, which .env.example lists', async () => {
+  it('has a setting for the slots of each pool, and .env.example lists the setting', async () => {
     const listed = await readFile('.env.example', 'utf8')
     for (const pool of PoolName.options) expect(listed).toContain(`${pool.toUpperCase()}_SLOTS=`)
   })

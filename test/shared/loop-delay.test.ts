@@ -48,7 +48,7 @@ const TWICE = `
   process.stdout.write(JSON.stringify(delay.take()))
 `
 
-it('the event-loop delay metric does not count an idle pause between two tasks as a block', {
+it('the event-loop delay metric does not count idle time between two tasks as a block', {
   timeout: 120_000,
 }, async () => {
   const args = ['--input-type=module', '-e', TWICE]

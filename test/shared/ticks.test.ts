@@ -5,7 +5,7 @@ beforeEach(() => vi.useFakeTimers())
 afterEach(() => vi.useRealTimers())
 
 describe('aligned interval ticks', () => {
-  it('fire at multiples of the interval, whenever they were started', async () => {
+  it('fire at multiples of the interval, regardless of the time at which they were started', async () => {
     const at: number[] = []
     const stops = [atAlignedInterval(500, () => at.push(performance.now()))]
     await vi.advanceTimersByTimeAsync(170)

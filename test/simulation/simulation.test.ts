@@ -53,7 +53,7 @@ async function run(seed: number, mutant = {}): Promise<Report> {
   return await simulate(seed, mutant)
 }
 
-it.each(batches)('durable jobs satisfy every invariant in the seeds %i to %i', options, async (from = 0, to = 0) => {
+it.each(batches)('durable jobs satisfy every invariant in simulations with the seeds %i to %i', options, async (from = 0, to = 0) => {
   for (let seed = from; seed <= to; seed++) {
     const report = await run(seed)
     expect(report.failure).toBe('')
@@ -61,19 +61,19 @@ it.each(batches)('durable jobs satisfy every invariant in the seeds %i to %i', o
   }
 })
 
-it.skipIf(ONLY !== undefined)('simulations with equal seeds have equal histories', options, async () => {
+it.skipIf(ONLY !== undefined)('two simulations with one seed have equal histories', options, async () => {
   const [first, again] = [await simulate(1), await simulate(1)]
   expect(first.story().length).toBeGreaterThan(10_000)
   expect(again.story()).toBe(first.story())
 })
 
-it.skipIf(ONLY !== undefined)('simulated jobs reach every end state and are retried for every reason', () => {
+it.skipIf(ONLY !== undefined)('simulated jobs reach every end state, and are retried for every reason', () => {
   const ends = ['completed', 'failed', 'cancelled', 'expired']
   expect(Object.keys(counts)).toEqual(expect.arrayContaining([...ends, 'worker_lost', 'handed_back', 'upstream_error']))
 })
 
 test.skipIf(ONLY !== undefined).each(Object.keys(MUTANTS))(
-  'the simulation detects the deliberate defect: %s',
+  'the simulation detects the deliberate defect %s',
   options,
   async (name) => {
     const first = SHOWN_BY[name] ?? 1

@@ -1,5 +1,8 @@
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 
+/** Maximum bytes of a text or Markdown document per character of the result. The rest of the document is not read. */
+export const TEXT_BYTES_PER_CHAR = 16
+
 export type DocumentType = 'markdown' | 'text' | 'html' | 'pdf' | 'docx'
 
 export interface DocumentInput {

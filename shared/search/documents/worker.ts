@@ -4,10 +4,7 @@ import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readMarkdown } from '#shared/search/text/markdown.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { decodeText, Unreadable } from './charset.ts'
-import type { DocumentInput, ThreadReply, ThreadStart, ThreadTask } from './message.ts'
-
-/** Maximum bytes of a text or Markdown file per character of the result. The rest of the file is not read. */
-const BYTES_PER_CHAR = 16
+import { type DocumentInput, TEXT_BYTES_PER_CHAR, type ThreadReply, type ThreadStart, type ThreadTask } from './message.ts'
 
 parentPort?.on('message', async (task: ThreadTask) => {
   if (task.type === 'start') await import('./html.ts')
@@ -25,7 +22,7 @@ async function answer(task: Exclude<ThreadTask, ThreadStart>): Promise<ThreadRep
 
 async function read({ type, bytes, charset, charsMax }: DocumentInput): Promise<ReadDocument> {
   const builder = new TextBuilder(charsMax)
-  const bytesMax = charsMax * BYTES_PER_CHAR
+  const bytesMax = charsMax * TEXT_BYTES_PER_CHAR
   switch (type) {
     case 'markdown':
       readMarkdown(decodeText(bytes, charset, bytesMax), builder)

@@ -1,8 +1,8 @@
 import { ServiceError } from '#shared/lib/error.ts'
 import { checkUrl, type OutboundPolicy, type Resolve } from '#shared/outbound/guard.ts'
-import { getOutbound, type OutboundPage } from '#shared/outbound/outbound.ts'
+import { getOutbound, type OutboundAnswer, type OutboundPage, type PageCall } from '#shared/outbound/outbound.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
-import type { DocumentType } from '#shared/search/documents/message.ts'
+import { type DocumentType, TEXT_BYTES_PER_CHAR } from '#shared/search/documents/message.ts'
 import {
   isHostAllowed,
   type ReadOptions,
@@ -19,6 +19,8 @@ export interface PagesOptions {
   readonly timeoutMs?: number
   readonly bytesMax?: number
 }
+
+type UsedBytesOf = NonNullable<PageCall['usedBytesOf']>
 
 const AGENT = 'SluiceResearch'
 const TIMEOUT_MS = 12_000
@@ -45,17 +47,17 @@ export class WebPages {
 
   constructor(options: PagesOptions) {
     this.#options = options
-    this.#robots = new Robots((url, bytesMax, signal) => this.#get(url, bytesMax, signal), this.#reader, AGENT)
+    const isUsed: UsedBytesOf = ({ status }) => (status === 200 ? Number.POSITIVE_INFINITY : 0)
+    this.#robots = new Robots((url, bytesMax, signal) => this.#get(url, bytesMax, isUsed, signal), this.#reader, AGENT)
   }
 
   async read(address: string, options: ReadOptions): Promise<Snapshot> {
     const { url, page } = await this.#follow(address, options)
     if (page.status !== 200) throw refusalOf(page.status)
-    const [type = '', parameters = ''] = String(page.headers['content-type'] ?? '').split(/;(.*)/s)
-    const known = TYPES[type.trim().toLowerCase()]
-    if (!known) throw new ServiceError('unsupported_media_type', 'The page is of a type that cannot be read.')
-    const charset = /charset\s*=\s*"?([\w:.-]{1,40})/i.exec(parameters)?.[1]
-    const input = { type: known, bytes: page.body, charset, charsMax: SNAPSHOT_CHARS_MAX }
+    const type = typeOf(page)
+    if (!type) throw new ServiceError('unsupported_media_type', 'The page is of a type that cannot be read.')
+    const charset = /;.*?charset\s*=\s*"?([\w:.-]{1,40})/is.exec(page.headers['content-type'] ?? '')?.[1]
+    const input = { type, bytes: page.body, charset, charsMax: SNAPSHOT_CHARS_MAX }
     const { title, text, blocks } = await this.#reader.read(input, options.project, options.signal)
     if (blocks.length === 0) throw new ServiceError('unsupported_media_type', 'The page has no text.')
     return {
@@ -83,7 +85,7 @@ export class WebPages {
         throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')
       if (!(await this.#robots.isAllowed(url, project, signal)))
         throw new ServiceError('permission_denied', 'The robots.txt of the site does not allow this page.')
-      const page = await this.#get(url.href, this.#options.bytesMax ?? PAGE_BYTES_MAX, signal)
+      const page = await this.#get(url.href, this.#options.bytesMax ?? PAGE_BYTES_MAX, usedBytesOf, signal)
       const target = page.status >= 300 && page.status < 400 ? page.headers.location : undefined
       if (target === undefined) return { url, page }
       url = URL.parse(target, url.href)
@@ -91,14 +93,30 @@ export class WebPages {
     throw new ServiceError('upstream_error', 'The page redirects too often, in a loop, or to an invalid URL.')
   }
 
-  async #get(url: string, bytesMax: number, signal: AbortSignal): Promise<OutboundPage> {
+  async #get(
+    url: string,
+    bytesMax: number,
+    usedBytesOf: UsedBytesOf,
+    signal: AbortSignal,
+  ): Promise<OutboundPage> {
     const { policy, resolve, timeoutMs = TIMEOUT_MS } = this.#options
     const headers = {
       'user-agent': `Mozilla/5.0 (compatible; ${AGENT})`,
       accept: 'text/html, text/plain, application/pdf;q=0.8',
     }
-    return await getOutbound(url, { headers, policy, timeoutMs, bytesMax, signal, ...(resolve && { resolve }) })
+    return await getOutbound(url, { headers, policy, timeoutMs, bytesMax, usedBytesOf, signal, ...(resolve && { resolve }) })
   }
+}
+
+function typeOf({ headers }: OutboundAnswer): DocumentType | undefined {
+  return TYPES[(headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? '']
+}
+
+/** The whole body of HTML and PDF pages, the part of text pages that a snapshot can show, and nothing of pages that cannot be read. */
+function usedBytesOf(answer: OutboundAnswer): number {
+  const type = answer.status === 200 ? typeOf(answer) : undefined
+  if (type === 'text' || type === 'markdown') return SNAPSHOT_CHARS_MAX * TEXT_BYTES_PER_CHAR
+  return type ? Number.POSITIVE_INFINITY : 0
 }
 
 function refusalOf(status: number): ServiceError {

@@ -36,7 +36,7 @@ const unanswerable: Question = {
 const QUESTIONS = [single, multi, unanswerable]
 const SILENCE: Report = { content: 'The sources do not say.', annotations: [], abstained: true }
 
-test('a report with every expected fact and exact quotes of the expected documents scores 1 in each share', () => {
+test('a report with all expected facts and exact quotes of the expected documents gets the full score of 1', () => {
   const scores = score({
     'water-01': report('The Elbe has 1094 km.', ['rivers.html', 'The Elbe is 1,094 km long.']),
     'water-02': report('Elbe, Müritz', ['rivers.html', 'Elbe'], ['lakes.txt', 'The lake is called Müritz.']),
@@ -67,7 +67,7 @@ test('a quote is inexact if the cited document lacks it, if it is empty, or if i
   expect(scores.all).toMatchObject({ citationPrecision: 0.2 })
 })
 
-test('an abstention raises the abstained share of a question without an answer and the silent share of others', () => {
+test('an abstention counts as abstained for an unanswerable question, and as silent for any other question', () => {
   const scores = score({ 'water-01': SILENCE, 'water-03': report('It has 1,230 km.', ['rivers.html', 'Elbe']) })
   expect(scores.open).toMatchObject({ questions: 2, goldCited: 0, abstained: 1, silent: 0 })
   expect(scores['open unanswerable']).toMatchObject({ goldCited: undefined, factsSaid: undefined, silent: 0 })
@@ -106,7 +106,7 @@ test('a document is identified by the file name at the end of its URL', () => {
   expect(documentOf('100%.txt')).toBe('100%.txt')
 })
 
-test('the text of an HTML page excludes tags, styles, scripts and comments', () => {
+test('the text of an HTML page for scoring excludes tags, styles, scripts and comments', () => {
   const page =
     '<style>p{}</style><h1>A &amp; B</h1><script>1<2</script><p>x<sub>2</sub>&#8211;y</p><!-- no --><td>1</td><td>2</td>'
   expect(textOf('page.html', page)).toBe('A & B x2–y 1 2')

@@ -112,7 +112,7 @@ describe('the checker of chaos histories', () => {
   })
 
   it.each(['inference-1', 'database'])(
-    'accepts a second attempt after a fault of %s without a killed worker',
+    'accepts a second attempt after a fault of %s, even if no worker was killed',
     (target) => {
       const fault: Entry = { type: 'fault', phase: 'begin', kind: target === 'database' ? 'kill' : 'freeze', target }
       const twice = row({ attempt: 2, crashes: 0, last_seq: 7 })
@@ -277,7 +277,7 @@ describe('the checker of chaos histories', () => {
     expect(broken(...entries)).toContain(rule)
   })
 
-  it('accepts a submission without a response, whether or not it created a job', () => {
+  it('accepts a submission whose response was lost, whether or not the submission created a job', () => {
     const unknown: Entry = { type: 'submit', phase: 'unknown', key: KEY, ingress: INGRESS }
     expect(broken(unknown)).toEqual([])
     expect(broken(unknown, row(), ...EVENTS)).toEqual([])

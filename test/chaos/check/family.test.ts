@@ -121,7 +121,7 @@ describe('the checker of chaos histories of deep research', () => {
     expect(broken(...submitted(), ...EVENTS, parent(), ...CHILDREN, ...outside)).toEqual([])
   })
 
-  it('accepts one repeated request after a killed worker', () => {
+  it('accepts one repeated upstream request after a worker was killed', () => {
     expect(broken(KILLED, ...LOST)).toEqual([])
   })
 
@@ -147,7 +147,7 @@ describe('the checker of chaos histories of deep research', () => {
     expect(broken(fault, ...submitted(), ...EVENTS, plain, ...whole, failed, ...events)).toEqual([])
   })
 
-  it('accepts a shorter report if its process was paused for a long time', () => {
+  it('accepts a shorter report if the process that wrote the report was paused for a long time', () => {
     const plain = parent({ text: 'Nothing was read.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
     expect(broken(...submitted(), ...pausedFor(8_000), plain, ...CHILDREN)).toEqual([])
     expect(broken(...submitted(), ...pausedFor(7_000), plain, ...CHILDREN)).toContain('I5 output')

@@ -345,7 +345,7 @@ describe('job commands of sluice', () => {
   it.each([
     { first: 'during the submission', isEarly: true },
     { first: 'during the run', isEarly: false },
-  ])('accept a first Ctrl-C $first, and cancel the research job at the second', async ({ isEarly }) => {
+  ])('accept a first Ctrl-C $first, and cancel the research job at the second Ctrl-C', async ({ isEarly }) => {
     let cancels = 0
     let child: ReturnType<typeof spawn> | undefined
     const job = { id: 'job_00000000000000000000', status: 'cancelling', created_at: 1 }

@@ -91,7 +91,7 @@ const numbers = (events: JobEventView[]) => events.map(({ sequence_number }) => 
 const upTo = (count: number) => Array.from({ length: count }, (_, i) => i + 1)
 
 describe("the follower of a job's event stream", () => {
-  it('yields each of 200 events once and in order, at whichever event the connection breaks', async () => {
+  it('yields each of 200 events once and in order, even if the connection breaks after any event', async () => {
     const history = historyOf(200)
     const followers = upTo(199).map(async (cut) => {
       const { http, positions } = await serve((after, res, connection) =>
@@ -122,7 +122,7 @@ describe("the follower of a job's event stream", () => {
     expect(positions).toEqual([0, 2])
   })
 
-  it('starts after the given position', async () => {
+  it('starts after the event position that the caller gives', async () => {
     const history = historyOf(5)
     const { http, positions } = await serve((after, res) => sendCut(res, history.slice(after), 5))
     expect(numbers(await collect(http, 3))).toEqual([4, 5])
@@ -330,7 +330,7 @@ describe('the terminal view of a followed job', () => {
         ],
       },
     },
-  ])('prints the text of the output chunk $chunk', async ({ chunk }) => {
+  ])('prints the text of an output chunk of the form $chunk', async ({ chunk }) => {
     const { written, event } = terminal()
     await event({ type: 'job.output.delta', chunk })
     expect(written).toEqual(['out: x'])
@@ -343,7 +343,7 @@ describe('the terminal view of a followed job', () => {
     expect(written.join('')).toContain(`sluice redrive ${ID}`)
   })
 
-  it('shows the duration since submission, even if following begins later', async () => {
+  it('shows the duration since submission, even if the follower starts later', async () => {
     const { written, event } = terminal()
     const submittedAt = Math.floor(Date.now() / 1_000) - 3_600
     await event({ type: 'job.queued', created_at: submittedAt })

@@ -78,7 +78,7 @@ describe('operator commands of sluice', () => {
     expect(await op('deliveries')).toMatchObject({ code: 0, lines: [] })
   })
 
-  it('wait until a worker is drained, or print the number of jobs in flight at the timeout', async () => {
+  it('wait until a worker is drained, or print the number of jobs in flight when the timeout expires', async () => {
     await using admin = await openAdmin()
     const op = commandsAs(admin, 'op')
     const running = await admin.submit('alice', ENDLESS)

@@ -106,7 +106,7 @@ describe('project and key commands of sluice', () => {
     expect(await readFile(join(env.DATA_DIR, 'keys.json'), 'utf8')).toBe(before)
   })
 
-  it('rotate a key so that the new key can read the jobs of the old one in a running service', async () => {
+  it('rotate a key so that the new key can read the jobs of the old key in a running service', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
     const [old] = (await sluiceHere(['keys', 'create'], env)).lines

@@ -100,7 +100,7 @@ print('end')`
 })
 
 describe('a zygote process that was killed', () => {
-  it('leaves no directory behind', { timeout: PREPARE_MS }, async (context) => {
+  it('leaves no directory of its runs behind', { timeout: PREPARE_MS }, async (context) => {
     const sandbox = await openSandbox('zygote')
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const children = readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8').trim().split(' ')
@@ -114,8 +114,8 @@ describe('a zygote process that was killed', () => {
   })
 })
 
-describe('a file of the WebAssembly sandbox', () => {
-  it('releases the memory of truncated content', async () => {
+describe('a truncated file of the WebAssembly sandbox', () => {
+  it('releases the memory of the removed content', async () => {
     const quota = new Quota({ bytes: 8 * MIB, nodes: 64, fileBytes: 8 * MIB })
     const heldBefore = heldBytes()
     const files = Array.from({ length: 32 }, () => {
@@ -130,7 +130,7 @@ describe('a file of the WebAssembly sandbox', () => {
   })
 })
 
-describe('an event stream with a frame of many megabytes', () => {
+describe('an event stream with a frame of several megabytes', () => {
   const FRAME = `data: ${'x'.repeat(32 * MIB)}\n\n`
 
   it('is delivered completely to a client that reads slowly', { timeout: RUN_MS }, async () => {
@@ -155,7 +155,7 @@ describe('an event stream with a frame of many megabytes', () => {
     expect(text.slice(-LAST_WORDS.length)).toBe(LAST_WORDS)
   })
 
-  it('divides a frame between characters, never within one', () => {
+  it('divides the large frame between characters, never within one', () => {
     const text = `data: ${'😀'.repeat(100_000)}\n\n`
     const pieces = [...framePieces(text)]
     expect(pieces.length).toBeGreaterThan(2)

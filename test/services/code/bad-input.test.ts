@@ -58,7 +58,7 @@ describe('the code endpoint', () => {
     expect((await stack.post(CODE, { code: 'print(1)', lang: 'python', ...more })).status).toBe(200)
   })
 
-  it('names the field by its path in the body of a durable job', async () => {
+  it('names the invalid field of a durable job by the path of that field in the job body', async () => {
     const body = { code: 'print(1)', lang: 'ruby' }
     const response = await stack.post('/v1/jobs', { endpoint: CODE, body })
     expect(response.status).toBe(400)

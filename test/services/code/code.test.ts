@@ -28,7 +28,7 @@ interface WireJob {
   readonly result: unknown
 }
 
-describeCode('code runs', inject('kafka'), (stack) => {
+describeCode('the code endpoint', inject('kafka'), (stack) => {
   const submit = async (code: string, more: object = {}): Promise<string> => {
     const headers = { prefer: 'respond-async' }
     const response = await stack().post(CODE, { code, lang: 'python', ...more }, { headers })
@@ -38,7 +38,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
   const jobOf = async (id: string, wait = 30) =>
     (await (await stack().get(`/v1/jobs/${id}?wait=${wait}`)).json()) as WireJob
 
-  it('return the output of the program', async () => {
+  it('a code run returns the output of the program', async () => {
     const code = "import sys\nprint('out', 6 * 7, 'ß')\nprint('note', file=sys.stderr)"
     expect(await run(stack(), code)).toEqual({
       success: true,
@@ -52,25 +52,25 @@ describeCode('code runs', inject('kafka'), (stack) => {
     })
   })
 
-  it('can import each allowed library', async () => {
+  it('a code run can import each allowed library', async () => {
     const libraries = ['numpy', 'pandas', 'scipy', 'matplotlib.pyplot', 'seaborn', 'json']
     const code = `${libraries.map((name) => `import ${name}`).join('\n')}\nprint(numpy.arange(4).sum())`
     expect(await run(stack(), code, { libraries })).toMatchObject({ success: true, stdout: '6\n', stderr: '' })
   })
 
-  it('return a runtime error with its traceback after the output', async () => {
+  it('a code run returns a runtime error with its traceback after the output', async () => {
     const result = await run(stack(), "print('before')\n1 / 0")
     expect(result).toMatchObject({ success: true, exit_code: 1, stdout: 'before\n', violations: [] })
     expect(result.stderr).toMatch(/^Traceback[\s\S]*line 2[\s\S]*ZeroDivisionError: division by zero\n$/)
   })
 
-  it('return a syntax error without running the program', async () => {
+  it('a code run with a syntax error returns the error without running the program', async () => {
     const result = await run(stack(), "print('before')\nif:\n  pass")
     expect(result).toMatchObject({ success: true, exit_code: 1, stdout: '', violations: [], plots: [] })
     expect(result.stderr).toMatch(/line 2[\s\S]*SyntaxError/)
   })
 
-  it('return a security violation without running the program', async () => {
+  it('a code run with a security violation returns the violation without running the program', async () => {
     expect(await run(stack(), "print('before')\nimport os\nos.listdir('/')")).toMatchObject({
       success: false,
       exit_code: -1,
@@ -80,7 +80,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     })
   })
 
-  it('return a timeout error with the output before the timeout', async () => {
+  it('a code run that exceeds its timeout returns a timeout error after the output so far', async () => {
     const result = await run(stack(), SLEEP, { timeout: 1 })
     expect(result).toMatchObject({
       success: false,
@@ -92,11 +92,11 @@ describeCode('code runs', inject('kafka'), (stack) => {
     expect(result.execution_time).toBeGreaterThanOrEqual(1)
   })
 
-  it('return the exit status of the program', async () => {
+  it('a code run returns the exit status of the program', async () => {
     expect(await run(stack(), 'import sys\nsys.exit(3)')).toMatchObject({ success: true, exit_code: 3, violations: [] })
   })
 
-  it('report exhausted memory as a MemoryError that the program may handle', async () => {
+  it('a code run reports exhausted memory as a MemoryError that the program may handle', async () => {
     const code =
       "try:\n  x = bytearray(900_000_000)\nexcept MemoryError:\n  print('too much')\ny = bytearray(900_000_000)"
     const result = await run(stack(), code)
@@ -104,7 +104,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     expect(result.stderr).toMatch(/MemoryError\n$/)
   })
 
-  it('return each figure that is open at a call of show()', async () => {
+  it('a code run returns each figure that is open at a call of show()', async () => {
     const { plots, exit_code } = await run(stack(), PLOT)
     expect(exit_code).toBe(0)
     expect(plots.map(({ filename, format }) => `${filename} ${format}`)).toEqual(['plot_1.png png', 'plot_2.png png'])
@@ -113,7 +113,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     }
   })
 
-  it('return output up to the size limit, and a plot larger than a Kafka record', async () => {
+  it('a code run returns output up to the size limit, and a plot larger than a Kafka record', async () => {
     const { stdout, plots } = await run(stack(), `print('x' * 2_000_000)\n${NOISE}`)
     expect(stdout.startsWith('x'.repeat(1_000_000))).toBe(true)
     expect(stdout.split('\n').at(-2)).toMatch(/truncated/)
@@ -123,7 +123,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     expect(png.indexOf('IEND')).toBe(png.length - 8)
   })
 
-  it('stream output and plots, then the complete result', async () => {
+  it('a code run streams output and plots, then the complete result', async () => {
     const body = { code: `for i in range(3):\n  print(i)\n${PLOT}`, lang: 'python', stream: true }
     const response = await stack().post(CODE, body)
     expect(response.headers.get('content-type')).toContain('text/event-stream')
@@ -139,7 +139,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     ])
   })
 
-  it('stream output while the program runs, and end the program if the caller disconnects', async () => {
+  it('a code run streams output while the program runs, and ends if the caller disconnects', async () => {
     const leave = new AbortController()
     const body = { code: SLEEP, lang: 'python', timeout: 100, stream: true }
     const response = await stack().post(CODE, body, { signal: leave.signal })
@@ -150,7 +150,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('end the program if the caller disconnects while waiting for the complete result', async () => {
+  it('a code run ends if the caller disconnects while waiting for the complete result', async () => {
     const leave = new AbortController()
     run(stack(), SLEEP, { timeout: 100 }, { signal: leave.signal }).catch(() => {})
     await untilBusy(stack(), 1)
@@ -158,7 +158,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('of a durable job send the output as events and store the result', async () => {
+  it('a code run in a durable job sends the output as events and stores the result', async () => {
     const id = await submit("import sys\nprint('one')\nprint('two', file=sys.stderr)", { stream: true })
     const { status, result } = await jobOf(id)
     expect(status).toBe('completed')
@@ -176,7 +176,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     expect(await (await stack().get(`/v1/jobs/${id}/result`)).json()).toEqual(result)
   })
 
-  it('of a durable job store plots, including a plot larger than a Kafka record', async () => {
+  it('a code run in a durable job stores plots, including a plot larger than a Kafka record', async () => {
     const id = await submit(NOISE, { stream: true })
     const { plots } = (await jobOf(id)).result as { plots: object[] }
     expect(plots).toMatchObject([{ filename: 'plot_1.png' }])
@@ -185,7 +185,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     expect(chunks).toContainEqual({ type: 'code.plot', plot: plots[0] })
   })
 
-  it('of a durable job end the program if the job is cancelled', async () => {
+  it('a code run in a durable job ends if the job is cancelled', async () => {
     const id = await submit(SLEEP, { timeout: 100, stream: true })
     await untilBusy(stack(), 1)
     expect((await stack().post(`/v1/jobs/${id}/cancel`, {})).status).toBe(200)
@@ -193,7 +193,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     expect(await jobOf(id)).toMatchObject({ status: 'cancelled', result: null })
   })
 
-  it('of a durable job end the program at the deadline of the job', async () => {
+  it('a code run in a durable job ends at the deadline of the job', async () => {
     const body = { code: SLEEP, lang: 'python', timeout: 100 }
     const asked = { endpoint: CODE, body, expires_after_seconds: 2 }
     const { id } = (await (await stack().post('/v1/jobs', asked)).json()) as WireJob
@@ -206,7 +206,7 @@ describeCode('code runs', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('stream over a WebSocket, and end the program if the request is cancelled there', async () => {
+  it('a code run streams over a WebSocket, and ends if its request is cancelled there', async () => {
     using client = await openWs(stack())
     client.send({ type: 'request.create', id: 'r1', endpoint: CODE, body: { code: 'print(1)', lang: 'python' } })
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed', status: 200, body: null })

@@ -67,9 +67,9 @@ function lastCode(text: string): string | undefined {
   return typeof last === 'object' ? (last as { error?: { code: string } }).error?.code : undefined
 }
 
-describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in child processes', () => {
+describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers that run in child processes', () => {
   it(
-    'leave no interpreter if killed, and each of their callers gets a response or an error',
+    'leave no interpreter behind when killed, and each of their callers gets a response or an error',
     async ({ annotate }) => {
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')

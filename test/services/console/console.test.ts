@@ -107,7 +107,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('shows the events of a job, cancels the job and redrives it', async () => {
+  it('shows the events of a job, then cancels and redrives the job', async () => {
     const id = await admin.submit('alice', '!echo tokens=5000 delay_ms=100')
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Jobs', exact: true }).click()
@@ -141,7 +141,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('shows an operator all pools and the jobs of every project, in dark mode at 360 pixels', async () => {
+  it('shows all pools and the jobs of every project to an operator, in dark mode at 360 pixels', async () => {
     const id = await admin.submit('alice', 'One.')
     const page = await openTab('op', { viewport: { width: 360, height: 740 }, colorScheme: 'dark' })
     await page.getByRole('heading', { name: 'inference' }).waitFor()

@@ -91,7 +91,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
       { status: 200, body: '<html>' },
       'Unexpected response; a proxy may have intercepted the request.',
     ],
-  ])('shows that the service returned %s, and recovers when the service is back', async (_, answer, text) => {
+  ])('shows that the service returned %s, and recovers when the service responds again', async (_, answer, text) => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
     await page.getByText('All systems operational.').waitFor()
     const isOfService = ({ pathname }: URL) => /^\/(v1|readyz|metrics)/.test(pathname)
@@ -103,7 +103,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it('shows a timeout if the service does not respond, and retries', async () => {
+  it('shows a timeout if the service does not respond, and retries the request', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
     await page.getByText('All systems operational.').waitFor()
     await page.clock.install()
@@ -123,7 +123,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it('shows the operator screens when the service is back', async () => {
+  it('shows the operator screens once the service responds again', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('op'), [])
     await page.route('**/v1/key', (route) => route.fulfill({ status: 503, body: '' }))
     await page.reload()
@@ -133,14 +133,14 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it.each(['constructor', '__proto__', 'nothing'])('plots jobs if the URL names the unknown plot %s', async (name) => {
+  it.each(['constructor', '__proto__', 'nothing'])('plots jobs by default if the URL names the unknown plot %s', async (name) => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     await page.goto(`${admin.stack.url}/console?plot=${name}`)
     await page.getByRole('img', { name: /^inference, Jobs/ }).waitFor()
     await page.context().close()
   })
 
-  it('draws latencies beyond the last histogram bound at the top of the plot', async () => {
+  it('draws a latency beyond the last histogram bound at the top of the plot', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     const bucket = (le: string, count: number) =>
       `sluice_attempt_duration_seconds_bucket{le="${le}",pool="inference",model="echo-1"} ${count}`

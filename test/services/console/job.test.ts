@@ -162,7 +162,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('shows an operator the child jobs of any project without their input, dark and narrow', async () => {
+  it('shows an operator the child jobs of any project without input, in dark mode at a narrow width', async () => {
     const id = await submitBatch((nth) => `A secret, number ${nth}.`)
     await until(async () => (await admin.job('alice', id)).status === 'completed')
     const page = await openTab('op', { viewport: { width: 360, height: 740 }, colorScheme: 'dark' })

@@ -119,7 +119,7 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it('marks the permissions that the signed-in key cannot grant', async () => {
+  it('marks the permissions that the current key lacks and therefore cannot grant', async () => {
     const page = await openTab('op')
     await page.getByRole('button', { name: 'Create key' }).click()
     await dialog(page).getByText('cannot grant this permission').waitFor()

@@ -111,7 +111,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     return (await run(command, args, { env, timeout: PAGE_MS })).stdout
   }
 
-  it('compares two models, and shows code that works', async () => {
+  it('compares the replies of two models, and shows working example code', async () => {
     const page = await openForm('Chat')
     await page.getByLabel('Compare with another').check()
     await page.getByLabel('Second model').selectOption('echo-2')
@@ -163,7 +163,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
   it.each([
     ['Responses', 'responses', 'Max output tokens'],
     ['Messages', 'messages', 'Max tokens'],
-  ])('sends requests in the format of %s, and shows code that works', async (name, path, bound) => {
+  ])('sends requests in the format of the %s API, and shows working example code', async (name, path, bound) => {
     const page = await openForm(name)
     await page.getByLabel('Input').fill('!echo text="By the water."')
     await page.getByLabel(bound).fill('64')
@@ -185,7 +185,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     ['Responses', ''],
     ['Responses', 'true'],
     ['Messages', ''],
-  ])('shows why a stream of %s failed, with store "%s"', async (name, store) => {
+  ])('shows why a stream of the %s API failed, with "%s" selected for the option store', async (name, store) => {
     const page = await openForm(name)
     await page.getByLabel('Input').fill('!echo after=2 tokens=5 fail=upstream_error')
     if (store) {
@@ -199,7 +199,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('shows the forms when the service is back', async () => {
+  it('shows the forms once the service responds again', async () => {
     const page = await signIn(browser, stack.url, TEST_KEY, [])
     await page.route('**/openapi.json', (route) => route.fulfill({ status: 503, body: '' }))
     await page.goto(`${stack.url}/console/playground`)
@@ -218,7 +218,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('shows the completion of a prompt', async () => {
+  it('shows the generated continuation of a prompt', async () => {
     const page = await openForm('Completions')
     await page.getByLabel('Prompt', { exact: true }).fill('!echo text=" there was a heron."')
     await page.getByRole('button', { name: 'Complete' }).click()
@@ -284,7 +284,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await look(page, 'playground-rerank')
   })
 
-  it.skipIf(!speech)('transcribes a dropped file, plays from a word, and downloads subtitles', async () => {
+  it.skipIf(!speech)('transcribes a dropped file, plays the audio from a selected word, and downloads subtitles', async () => {
     const page = await openForm('Audio')
     const base64 = speech?.beckett?.bytes.toString('base64')
     await page.evaluate(`{
@@ -312,7 +312,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await look(page, 'playground-audio')
   })
 
-  it('converts text to speech, plays the audio, and shows code that works', async () => {
+  it('converts text to speech, plays the audio, and shows working example code', async () => {
     const page = await openForm('Speech')
     await page.getByLabel('Text').fill('Ever tried.')
     await page.getByLabel('Response format').selectOption('wav')
@@ -357,7 +357,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('explains how to configure a model for a form without one', async () => {
+  it('explains how to configure a model if no model supports a form', async () => {
     const page = await signIn(browser, stack.url, LIMITED_KEY, faults)
     await page.goto(`${stack.url}/console/playground?form=research`)
     await page.getByText('add an entry with pool: research to models.yaml').waitFor()

@@ -31,7 +31,7 @@ const floatsOf = (list: List) => list.data.map(({ embedding }) => Float32Array.f
 
 for (const { mode, options } of MODES) {
   describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`the embeddings endpoint, ${mode}`, () => {
-    it('returns a vector for a text', async () => {
+    it('an embeddings call returns a vector for a text', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const tokens = tokensOf('hello over there')
@@ -49,7 +49,7 @@ for (const { mode, options } of MODES) {
       })
     })
 
-    it('returns the same float32 values as numbers and as base64', async () => {
+    it('an embeddings call returns the same float32 values as numbers and as base64', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const [numbers] = floatsOf(await embed(stack, 'some text'))
@@ -59,7 +59,7 @@ for (const { mode, options } of MODES) {
       expect(new Float32Array(new Uint8Array(bytes).buffer)).toEqual(numbers)
     })
 
-    it('returns many inputs in their order if several upstream calls share them', async () => {
+    it('an embeddings call with many inputs returns the vectors in order, even from several upstream calls', async () => {
       await using embedder = await startEmbedder()
       const model = embedderModel(embedder, { embeddings: { batch_inputs_max: 50 } })
       await using stack = await startStack({ ...options(), models: [model] })
@@ -74,7 +74,7 @@ for (const { mode, options } of MODES) {
     it.each([
       ['of a synchronous call', {}],
       ['of a durable job', { 'idempotency-key': 'largest' }],
-    ])('returns the largest possible response %s', async (_, headers) => {
+    ])('an embeddings call returns the largest possible response %s', async (_, headers) => {
       await using embedder = await startEmbedder({ dimensions: 3_072 })
       const model = embedderModel(embedder, { embeddings: { dimensions: 3_072 } })
       await using stack = await startStack({ ...options(), models: [model] })
@@ -85,7 +85,7 @@ for (const { mode, options } of MODES) {
       expect(data[2_047]?.embedding).toBe(Buffer.from(vectorOf('3', 3_072).buffer).toString('base64'))
     })
 
-    it('combines texts of concurrent callers into shared upstream calls, each text once', async () => {
+    it('embeddings calls of concurrent callers share upstream calls, which contain each text once', async () => {
       const gate = Promise.withResolvers<void>()
       await using embedder = await startEmbedder({ before: () => gate.promise })
       const model = embedderModel(embedder, { engine: { concurrency: 1 } })
@@ -102,7 +102,7 @@ for (const { mode, options } of MODES) {
       expect(embedder.calls).toHaveLength(2)
     })
 
-    it('stores a response in a durable job that is equal to that of a synchronous call', async () => {
+    it('a durable embeddings job stores a response that is equal to that of a synchronous call', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: ['one', 'two'], encoding_format: 'base64' }
@@ -115,7 +115,7 @@ for (const { mode, options } of MODES) {
       expect(await (await stack.get(`/v1/jobs/${id}/result`)).json()).toEqual(plain)
     })
 
-    it('reports the progress of a durable job', async () => {
+    it('a durable embeddings job reports its progress', async () => {
       const gate = Promise.withResolvers<void>()
       await using embedder = await startEmbedder({
         before: (texts) => (texts.includes('3') ? gate.promise : undefined),
@@ -133,7 +133,7 @@ for (const { mode, options } of MODES) {
       gate.resolve()
     })
 
-    it('returns the response over a WebSocket', async () => {
+    it('an embeddings call returns the response over a WebSocket', async () => {
       await using embedder = await startEmbedder()
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const body = { model: 'embed-1', input: 'hello' }
@@ -142,7 +142,7 @@ for (const { mode, options } of MODES) {
       expect(await client.end('r1')).toMatchObject({ type: 'request.completed', body: await embed(stack, 'hello') })
     })
 
-    it('cancels the upstream call if the caller disconnects', async () => {
+    it('an embeddings call closes the upstream call if the caller disconnects', async () => {
       await using embedder = await startEmbedder({ before: () => new Promise(() => {}) })
       await using stack = await startStack({ ...options(), models: [embedderModel(embedder)] })
       const leave = new AbortController()

@@ -95,7 +95,7 @@ describe('the access log', () => {
     [MESSAGES, 'upstream_error', 502, {}],
     [MESSAGES, 'overloaded', 529, {}],
     [CHAT, 'worker_lost', 500, { 'idempotency-key': 'stored-once' }],
-  ])('logs a stream of %s that fails with %s after its first token as %i', async (path, code, status, headers) => {
+  ])('logs a stream of %s that fails with %s after its first token with the status %i', async (path, code, status, headers) => {
     const before = [await counted(path, String(status)), await counted(path, '200')]
     const { response, text, line } = await post(
       path,

@@ -180,7 +180,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     }
   })
 
-  it('is read with the last value of a duplicate key, both for checks and for execution', async () => {
+  it('is read with the last value of a duplicate key, both in validation and in execution', async () => {
     const [head] = JSON.stringify(valid()).split('}]')
     const bad = await postBytes(path, `{"model":"no-such-model",${JSON.stringify(valid()).slice(1)}`)
     expect(bad.status).toBe(200)
@@ -267,7 +267,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', 400],
     ['br', 400],
     ['zstd', 400],
-  ])('with the unknown or wrong Content-Encoding %s gets %i', async (encoding, status) => {
+  ])('with the unknown or wrong Content-Encoding %s returns the status %i', async (encoding, status) => {
     const response = await postBytes(path, JSON.stringify(valid()), { 'content-encoding': encoding })
     expect(await refusalOf(response, path)).toMatchObject({ status, type: 'invalid_request_error' })
   })
@@ -285,14 +285,14 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     [23, 200],
     [24, 400],
   ])(
-    'in zstd with a window of 2^%i bytes gets %i, because RFC 9659 limits the window to 8 MiB',
+    'in zstd with a window of 2^%i bytes returns %i, because RFC 9659 limits the window to 8 MiB',
     async (windowLog, status) => {
       const body = zstdFrame(JSON.stringify(valid()), windowLog)
       expect((await postBytes(path, body, { 'content-encoding': 'zstd' })).status).toBe(status)
     },
   )
 
-  it('is refused with a list of the accepted encodings, including zstd', async () => {
+  it('in an unsupported encoding is refused with a list of the accepted encodings, including zstd', async () => {
     const response = await postBytes(path, '{}', { 'content-encoding': 'compress' })
     expect((await refusalOf(response, path)).message).toContain('gzip, deflate, br, zstd or identity')
   })
@@ -300,13 +300,13 @@ describe.each(PATHS)('the body of POST %s', (path) => {
   test.each([
     ['plain', (body: Buffer) => body, {}],
     ['in gzip', gzipSync, { 'content-encoding': 'gzip' }],
-  ])('%s may begin with a byte order mark', async (_, compress, headers) => {
+  ])('with a byte order mark at its beginning is accepted: %s', async (_, compress, headers) => {
     const body = Buffer.from(`\uFEFF${JSON.stringify(valid())}`)
     expect((await postBytes(path, compress(body), { ...headers })).status).toBe(200)
   })
 
   test.each([['\uFEFF'], [`${JSON.stringify({})}\uFEFF`], ['\uFEFF\uFEFF{}']])(
-    'is refused with 400 if it is the JSON value %j',
+    'is refused with 400 for a misplaced byte order mark: %j',
     async (body) => {
       expect((await refusalOf(await postBytes(path, body), path)).status).toBe(400)
     },
@@ -349,7 +349,7 @@ describe.each(PATHS)('a body over the size limit of POST %s', (path) => {
     expect((await client.answer(1)).status).toBe(200)
   })
 
-  it.concurrent('gets one response, and the service continues after the upload stalls', async () => {
+  it.concurrent('gets exactly one response if its upload stalls, and the service still answers other requests', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
     client.send(`30000\r\n${' '.repeat(0x30000)}`)
@@ -477,7 +477,7 @@ describe('the key of a request', () => {
     ['a very long key', [`authorization: Bearer ${'k'.repeat(8_000)}`]],
     ['bytes outside ASCII', ['authorization: Bearer \u00ff\u00fe\u00ff\u00fe\u00ff\u00fe\u00ff\u00fe']],
   ])(
-    'gets 401 with a challenge in both formats, without the key in the response, if it is %s',
+    'if it is %s, is refused with 401 and a challenge in both formats, and is not in the response',
     async (_name, headers) => {
       for (const path of PATHS) {
         using client = await openRaw(stack.url)
@@ -601,7 +601,7 @@ describe('the HTTP parser', () => {
     expect(answers[0]?.body).toContain('slow')
   })
 
-  it('sends no error for invalid bytes before an earlier response ends or within a stream', async () => {
+  it('sends no error for invalid bytes until an earlier response has ended, and none within a stream', async () => {
     for (const stream of [false, true]) {
       using client = await openRaw(stack.url)
       const body = JSON.stringify(

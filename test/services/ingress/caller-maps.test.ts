@@ -38,7 +38,7 @@ const PLACES: Readonly<Record<string, (service: Service, metadata: unknown) => P
 
 describe('metadata', () => {
   test.each(Object.keys(PLACES))(
-    'of %s accepts every key, and its values are validated',
+    'of %s may have any key, and its values are validated',
     async (place) => {
       await using service = await startService()
       const send = PLACES[place] ?? expect.fail()
@@ -69,7 +69,7 @@ describe('metadata', () => {
     }
   })
 
-  it('is refused with a key of 65 code points, and the message counts and truncates by code points', async () => {
+  it('with a key of 65 code points is refused, and the message counts and truncates by code points', async () => {
     await using service = await startService()
     const metadata = mapOf(`a${'😀'.repeat(64)}`, 'x')
     const error = await errorOf((await PLACES['POST /v1/jobs']?.(service, metadata)) as Response)
@@ -78,14 +78,14 @@ describe('metadata', () => {
   })
 })
 
-describe('names such as __proto__ in maps of callers', () => {
-  test.each(NAMES)('are refused as keys of logit_bias: %j', async (name) => {
+describe('keys such as __proto__ in maps that callers send', () => {
+  test.each(NAMES)('are refused in logit_bias: %j', async (name) => {
     await using service = await startService()
     const response = await service.post(CHAT, say('x', { logit_bias: mapOf(name, 1) }))
     expect(await errorOf(response)).toMatchObject({ type: 'invalid_request_error', param: `logit_bias.${name}` })
   })
 
-  test.each(NAMES.slice(0, 5))('are accepted as a parameter of a tool: %s', async (name) => {
+  test.each(NAMES.slice(0, 5))('are accepted as names of tool parameters: %s', async (name) => {
     await using service = await startService()
     const parameters = { type: 'object', properties: mapOf(name, { type: 'integer' }), required: [name] }
     const tools = [{ type: 'function', function: { name: 'f', parameters } }]
@@ -106,7 +106,7 @@ describe('names such as __proto__ in maps of callers', () => {
     expect(issues).toContainEqual(['invalid_key', '__proto__'])
   })
 
-  it('are preserved by every schema except models.yaml, because no other schema uses plain records', async () => {
+  it('are preserved by all schemas: only the schema of models.yaml uses plain records', async () => {
     const files = (await readdir('schemas', { recursive: true })).filter((file) => /\.ts$/.test(file))
     const plain = await Promise.all(
       files

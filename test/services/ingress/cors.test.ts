@@ -100,7 +100,7 @@ describe('with origins in CORS_ORIGINS', () => {
   })
 })
 
-test('an origin without a host is not equal to the origin of a request without an Origin header', () => {
+test('an allowed origin without a host does not match a request without an Origin header', () => {
   const allows = (headers: IncomingHttpHeaders) => new Cors(PAGE).allowsSocket({ headers } as IncomingMessage)
   for (const origin of ['null', 'garbage', '', 'file:///tmp/page.html', 'http://']) {
     expect([origin, allows({ origin }), allows({ origin, host: '' })]).toEqual([origin, false, false])

@@ -75,7 +75,7 @@ it('the ingress refuses to start if PORT and METRICS_PORT are equal', async () =
   await expect(requirePort(config)).rejects.toThrow('METRICS_PORT: 8081 is the PORT of the API.')
 })
 
-it('the ingress opens METRICS_PORT before its roles are ready, and reports a port in use', async () => {
+it('the ingress opens METRICS_PORT before its roles are ready, and reports a port that is in use', async () => {
   const told: { port: number }[] = []
   const log = { info: (fields: { port: number }) => told.push(fields), error: () => undefined } as unknown as Log
   const health = await openHealthPort(0, '127.0.0.1', log)

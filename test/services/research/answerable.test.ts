@@ -65,7 +65,7 @@ test.each([
   ['How do I create a repository with the repo-create command?', 'Run repo-create first.', true],
   ['When will Debian 14 be released?', '14.3. Making a distribution of your own', false],
   ['When will Debian 14 be released?', '14\t2027-06-01', true],
-])('the anchors of the question "%s" match the text %j: %j', (question, text, isAbout) => {
+])('the required terms of the question "%s" match the text %j: %j', (question, text, isAbout) => {
   const anchors = anchorsOf(question)
   expect(anchors).toHaveLength(1)
   expect(anchors.every(({ pattern }) => pattern.test(text))).toBe(isAbout)
@@ -138,7 +138,7 @@ test.each([
   ['How is the lamp of the lighthouse of Ardmoor painted by zorilla?', 100, true],
   ['In which zorilla is the lamp of the lighthouse of Ardmoor painted?', 20_000, true],
 ])(
-  'the question "%s", of which one word is in none of %d passages, is answered: %s',
+  'the question "%s", one word of which occurs in none of %d passages, is answered: %s',
   async (question, passages, isAnswered) => {
     const run = await researched({ backends: [new CountingBackend(['zorilla'], passages)] }, { question })
     expect(run.annotations.length > 0).toBe(isAnswered)

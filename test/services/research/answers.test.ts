@@ -77,7 +77,7 @@ describe('the answer of a research report', () => {
     expect(answerOf(run)).toMatch(/^buffers_shared \(integer\): The default is typically 128 megabytes/)
   })
 
-  test('has the defined term or the column headers that HTML marks, which are never quoted', async () => {
+  test('includes terms and column headers from the HTML markup, which are never quoted', async () => {
     const html = `<h1>Tariff of the harbour</h1><dl><dt>Wharf dues.</dt><dd>Eleven crowns per boat and night.</dd>
 <dt>Crane dues.</dt><dd>Forty crowns per hour of work.</dd></dl><table><tr><th>Berth of the harbour</th><th>Pilot on duty</th></tr>
 <tr><td>North quay</td><td>Tilda Marlow</td></tr><tr><td>South quay</td><td>Osric Vane</td></tr></table>`
@@ -184,7 +184,7 @@ test('a report does not repeat the cells of a row that a sentence contains', asy
   for (const quote of quotes) expect(quotes.filter((other) => other.includes(quote))).toEqual([quote])
 })
 
-test('a clause that describes the situation has no section in the report', async () => {
+test('a clause of the question that only describes the situation gets no section in the report', async () => {
   const run = await ask('The ferry has three decks; which of them can a cyclist use, so that I can plan the trip?', {
     'https://a.example/ferry': `# Ferry\n\nThe ferry has three decks of steel. A cyclist can use the lower deck of the ferry. Dogs are allowed on each deck.
 The upper deck of the ferry is closed in winter. The trip takes an hour. Passengers plan the trip with a map of the decks.\n`,
@@ -193,7 +193,7 @@ The upper deck of the ferry is closed in winter. The trip takes an hour. Passeng
   expect(run.report).not.toMatch(/^## (?:The ferry has|so that)/m)
 })
 
-test('a report calls different values of its sources contradictory', async () => {
+test('a report marks different values in its sources as contradictory', async () => {
   const run = await ask('How high is the tower of Ardmoor?', {
     'https://a.example/tower': '# Tower\n\nThe tower of Ardmoor is 61 metres high.\n',
     'https://b.example/guide': '# Guide\n\nThe tower of Ardmoor is 64 metres high and open on Sundays.\n',
@@ -202,7 +202,7 @@ test('a report calls different values of its sources contradictory', async () =>
   expect(differing).toMatch(/6[14] metre here, 6[14] metre in the answer/)
 })
 
-test('a report does not quote headings and defined terms', async () => {
+test('a report contains no quote that is a heading or a defined term', async () => {
   const page = `# Buffers of the server\n\n${SETTINGS}\nMemory of shared buffers of the server\n\nA server that shares its buffers starts sooner than others do.\n`
   const run = await ask('Which buffers of memory does the server share?', { 'https://a.example/settings': page })
   for (const quote of quotesOf(run)) expect(quote).not.toMatch(/^(?:Memory of shared buffers|buffers_shared)/)
@@ -227,7 +227,7 @@ test('a report uses the documents of the product that the question names', async
   expect(answerOf(run).split('[')[0]).toContain('75 seconds')
 })
 
-test('a report recognizes a definition by its label', async () => {
+test('a report recognizes a definition by the label before it', async () => {
   const run = await ask('What does the supervisor mean when it reports a process as STALLED?', {
     'https://a.example/states': `# States of a process\n\nSTALLED (30)\n\nA start was attempted, but the end came too quickly to reach the next state.\n
 RUNNING (20)\n\nThe process is up, and has been up for the whole start time.\n

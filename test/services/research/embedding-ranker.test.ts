@@ -136,7 +136,7 @@ describe('the ranking of passages by words', () => {
     expect(composition.children).toEqual([])
   })
 
-  test('replaces vectors if the run is cancelled meanwhile, even if the next attempt has them', async () => {
+  test('replaces vectors if the run is cancelled meanwhile, even if a later attempt obtains the vectors', async () => {
     const cancel = new AbortController()
     const runChild = () => {
       cancel.abort()

@@ -39,7 +39,7 @@ describe('research in other languages', () => {
     expect(cases.length).toBeGreaterThanOrEqual(40)
   })
 
-  test.each(cases)('answers with a sentence of the language, $language: $question', async ({ question, answer }) => {
+  test.each(cases)("answers with a sentence of the question's language, $language: $question", async ({ question, answer }) => {
     const { annotations, report, end } = await researched({ backends: [corpus] }, { question })
     const quotes = annotations.map(({ url_citation }) => url_citation.quote)
     expect(quotes.slice(0, 3).join('\n'), `quotes at the beginning of the report ${report}`).toContain(answer)
@@ -62,7 +62,7 @@ test.each(UNANSWERED)('research has no citation for an unanswerable question: %s
   expect(annotations, `citations of the report ${report}`).toEqual([])
 })
 
-test('research of a question in a script without word boundaries makes no claim about the sources', async () => {
+test('research of a question in a script without spaces makes no claim about the sources', async () => {
   const { report, end } = await researched({ backends: [corpus] }, { question: 'ꦏꦸꦛꦲꦶꦏꦶꦲꦤꦁꦲꦼꦤ꧀ꦝꦶ' })
   expect(end.quality.gaps).toEqual([])
   expect(report).not.toContain('No source that was read')

@@ -91,7 +91,7 @@ describe('a research report', () => {
     expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
   })
 
-  test('states that the sources do not answer, and cites nothing', async () => {
+  test('states that no source answers the question, and cites nothing', async () => {
     const run = await researched(setup(), { question: 'Which treaty ended the war of the roses?' })
     expect(run.end).toMatchObject({ stop_reason: 'no_evidence', finish_reason: 'stop' })
     expect(run.annotations).toEqual([])
@@ -157,7 +157,7 @@ describe('a research report', () => {
     expect(runs[2]?.annotations.length).toBeGreaterThan(0)
   })
 
-  test('lists each part of the question that no source contains, without question words', async () => {
+  test('lists each part of the question that no source contains, and omits question words', async () => {
     const word = 'x'.repeat(5_000)
     const { report, end } = await researched(setup(), {
       question: `How long does a worker renew its lease by ${word}?`,
@@ -166,7 +166,7 @@ describe('a research report', () => {
     expect(report).toContain(`No source that was read mentions “${'x'.repeat(79)}…”.`)
   })
 
-  test('states that the allowed domains leave no source to search', async () => {
+  test('states that the allowed domains exclude all sources', async () => {
     const asked = new PagesBackend(PAGES)
     const backend: SearchBackend = Object.assign(asked, { hasAllowed: () => false, weigh: () => Promise.reject() })
     const { report, end } = await researched({ backends: [backend] }, { question: QUESTION })
@@ -441,13 +441,13 @@ describe('failing search backends', () => {
   }
 
   test.each(['upstream_error', 'rate_limit_exceeded', 'upstream_refused'] as const)(
-    'with %s fail the run if no other backend responds',
+    'with %s fail the run if no other backend returns results',
     async (code) => {
       await expect(researched({ backends: [failing(code)] }, { question: QUESTION })).rejects.toMatchObject({ code })
     },
   )
 
-  test('are retried if a retry may help, and are named in the report if others respond', async () => {
+  test('are retried after retryable errors, and are named in the report if others respond', async () => {
     const [away, refusing] = [failing('upstream_error'), failing('upstream_refused')]
     const run = await researched({ backends: [away, refusing, new PagesBackend(PAGES)] }, { question: QUESTION })
     expect(new Set(away.queries).size * 2).toBe(away.queries.length)
@@ -456,7 +456,7 @@ describe('failing search backends', () => {
     expect(run.end.quality.failed_searches).toBeGreaterThan(1)
   })
 
-  test('lose only the page that they cannot read, which the report names', async () => {
+  test('cause the loss of only the page that they cannot read, which the report names', async () => {
     const backend = new PagesBackend(PAGES)
     const read = backend.read.bind(backend)
     backend.read = async (hit) => {

@@ -72,7 +72,7 @@ for (const mode of ['embedded', 'Kafka']) {
     const jobOf = async (id: string, query = '?wait=30') =>
       (await (await stack.get(`/v1/jobs/${id}${query}`)).json()) as WireJob
 
-    it('returns a report whose markers each cite a sentence of a source', async () => {
+    it('deep research returns a report whose markers each cite a sentence of a source', async () => {
       const response = await stack.post(PATH, ask(QUESTION))
       expect(response.status).toBe(200)
       const { object, choices, citations } = (await response.json()) as Completion
@@ -91,14 +91,14 @@ for (const mode of ['embedded', 'Kafka']) {
       }
     })
 
-    it('returns a report without citations if the sources do not answer', async () => {
+    it('deep research returns a report without citations if the sources do not answer', async () => {
       const response = await stack.post(PATH, ask('What is the melting point of tungsten?'))
       const { choices } = (await response.json()) as Completion
       expect(choices[0]?.message.annotations).toEqual([])
       expect(choices[0]?.message.content).toContain('do not answer')
     })
 
-    it('streams progress in chunks without choices, then the report, then all citations in one chunk', async () => {
+    it('deep research streams progress in chunks without choices, then the report, then all citations', async () => {
       const response = await stack.post(PATH, ask(QUESTION, { stream: true, stream_options: { include_usage: true } }))
       const text = await response.text()
       expect(text.trimEnd()).toMatch(/data: \[DONE\]$/)
@@ -114,7 +114,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.indexOf(cited[0])).toBeGreaterThan(chunks.lastIndexOf(progress.at(-1)))
     })
 
-    it('runs in the background, stores its steps, and returns an equal report later', async () => {
+    it('deep research runs in the background, stores its steps, and returns an equal report later', async () => {
       const accepted = await stack.post(PATH, ask(QUESTION, { background: true }))
       expect(accepted.status).toBe(202)
       const { id } = (await accepted.json()) as WireJob
@@ -148,7 +148,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(again.choices[0]?.message).toEqual(result.choices[0]?.message)
     })
 
-    it('lets a model plan and write in child jobs, and cites no invented sentence of the model', async () => {
+    it('deep research lets a model plan and write in child jobs, and cites no sentence that the model invented', async () => {
       const accepted = await stack.post(PATH, ask(QUESTION, { model: WRITTEN.id, background: true }))
       const { id } = (await accepted.json()) as WireJob
       const job = await jobOf(id)
@@ -168,7 +168,7 @@ for (const mode of ['embedded', 'Kafka']) {
       }
     })
 
-    it('streams each progress event once, however often the run waits for a model', async () => {
+    it('deep research streams each progress event once, however often the run waits for a model', async () => {
       const response = await stack.post(PATH, ask(QUESTION, { model: WRITTEN.id, stream: true }))
       const chunks = dataOf(await response.text()).map((frame) => JSON.parse(frame))
       const told = chunks.flatMap((chunk) => chunk.research_progress?.sequence ?? [])
@@ -176,7 +176,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
     })
 
-    it('returns 404 for the research of another key', async () => {
+    it('deep research returns 404 for a research of another key', async () => {
       const secret = 'sk-of-somebody-else'
       const hash = createHash('sha256').update(secret).digest('hex')
       const key = { id: 'key_else', hash, hint: 'sk-...', created_at: 1_790_000_000 }
@@ -198,7 +198,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(listed.data).toEqual([])
     })
 
-    it('streams equal events over a WebSocket and over HTTP', async () => {
+    it('deep research streams equal events over a WebSocket and over HTTP', async () => {
       using client = await openWs(stack)
       client.send({ type: 'request.create', id: 'r1', endpoint: PATH, body: ask(QUESTION, { stream: true }) })
       expect((await client.end('r1')).type).toBe('request.completed')
@@ -212,7 +212,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.map(({ choices }) => choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
     })
 
-    it('uses only the sources that the caller allows', async () => {
+    it('deep research uses only the sources that the caller allows', async () => {
       const response = await stack.post(PATH, ask(QUESTION, { domains: { deny: ['local'] } }))
       const { choices } = (await response.json()) as Completion
       expect(choices[0]?.message.annotations).toEqual([])
@@ -221,7 +221,7 @@ for (const mode of ['embedded', 'Kafka']) {
   })
 }
 
-describe('a research whose writing model sends unsupported claims', () => {
+describe('a research whose writing model sends an excessive stream', () => {
   let stack: Stack
   let folder: string
   let upstream: ScriptedUpstream

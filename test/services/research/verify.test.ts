@@ -39,7 +39,7 @@ describe('the verification of a claim against quotes', () => {
     ['has other words than the quote', 'A worker prolongs its right.'],
     ['combines the beginning and the end of the quote', 'A worker of Sluice keeps 1,000 records.'],
     ['exchanges subject and object', 'The lease renews its worker.'],
-  ])('returns undecided for the judge model if the claim %s', (_, claim) => {
+  ])('returns undecided, so that the judge model decides, if the claim %s', (_, claim) => {
     expect(verifyClaim(claim, [QUOTE]).verdict).toBe('undecided')
   })
 
@@ -57,7 +57,7 @@ describe('the verification of a claim against quotes', () => {
     expect(verifyClaim(claim, [quote]).verdict).toBe('refused')
   })
 
-  test('returns undecided without the condition of the quote, and refused without its negation', () => {
+  test('returns undecided if the claim omits a condition, and refused if the claim omits a negation', () => {
     const quote = 'The job is cancelled only if the key was revoked, and never deleted.'
     expect(verifyClaim('The key was never revoked.', [quote]).verdict).toBe('undecided')
     expect(verifyClaim('The job is cancelled.', [quote]).verdict).toBe('refused')

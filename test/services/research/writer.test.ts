@@ -62,7 +62,7 @@ describe('the writing model of a research', () => {
     expect(result.usage).toMatchObject({ input_tokens: 400, output_tokens: 40 })
   })
 
-  test('is corrected if it cites the wrong quote of a source', async () => {
+  test('has its claim corrected if the claim cites the wrong quote of a source', async () => {
     const text = 'A lease that is over frees the job at once.'
     const result = await run({
       note: ({ data }) => ({ claims: [{ text, quotes: [idOf(data, 'A worker renews')] }] }),
@@ -73,7 +73,7 @@ describe('the writing model of a research', () => {
     expect(keys(result)).toEqual(['plan', 'note.1', 'write'])
   })
 
-  test('has the time of the run, of which its plan leaves a part for search and writing', async () => {
+  test('may use the time of the run, but only a part of that time for its plan', async () => {
     const { composition } = await run({}, { limits: { max_seconds: 10 } })
     const [plan = 0, note = 0, write = 0] = composition.children.map(({ deadlineInMs }) => deadlineInMs)
     expect(plan).toBeLessThanOrEqual(3_000)
@@ -223,7 +223,7 @@ describe('the writing model of a research', () => {
     expect(result.end.quality.writer).toBe('model')
   })
 
-  test('may send its JSON in a code fence', async () => {
+  test('may enclose its JSON in a Markdown code fence', async () => {
     const plan: Script['plan'] = (call) => `\`\`\`json\n${JSON.stringify(GOOD.plan?.(call))}\n\`\`\``
     expect(keys(await run({ plan }))).not.toContain('plan.mended')
   })
@@ -252,7 +252,7 @@ describe('the writing model of a research', () => {
     expect(result.end.stop_reason).toBe('no_evidence')
   })
 
-  test('receives requests with equal keys in a resumed run', async () => {
+  test('receives equal requests when the run is repeated', async () => {
     const [first, second] = [await run({}), await run({})]
     // The remaining time counts from the first submission of a child, and is not part of its identity.
     const asked = first.composition.children.map((child) => ({ ...child, deadlineInMs: expect.any(Number) }))

@@ -82,7 +82,7 @@ const JOB = {
 
 for (const { mode, settings } of MODES) {
   describe.skipIf(mode !== 'embedded' && !inject('kafka'))(`unreadable records, ${mode}`, () => {
-    it('are moved to the dead letters unchanged, and calls after them are answered', async () => {
+    it('records that cannot be parsed become dead letters unchanged, and later calls are answered', async () => {
       await using service = await startWithBroker(settings())
       const queue = jobsTopic('inference')
       for (const [index, value] of UNREADABLE.entries()) {
@@ -96,7 +96,7 @@ for (const { mode, settings } of MODES) {
       await until(async () => !(await service.broker.lag(queue)))
     })
 
-    it('are listed to operators with their position and a reason, and can be requeued when readable', async () => {
+    it('records in the dead letters are listed with position and reason, and can be requeued when readable', async () => {
       await using service = await startWithBroker(settings())
       const call = { ...JOB, kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }
       await service.broker.submit(jobsTopic('inference'), Buffer.from('{"secret":1}'))
@@ -137,7 +137,7 @@ for (const { mode, settings } of MODES) {
       })
     })
 
-    it('are skipped on the control and reply channels', async () => {
+    it('records that cannot be parsed are skipped on the control and reply channels', async () => {
       await using service = await startWithBroker(settings())
       for (const value of UNREADABLE) {
         await service.broker.send(CONTROL, 0, 'ing_x', value)

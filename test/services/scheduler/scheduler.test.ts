@@ -395,7 +395,7 @@ describe('the republication of queued jobs', () => {
       { lag: 20, missing: 0, idleRuns: 9, hasTwice: true },
       { olderThanMs: 300_000, limit: 5 },
     ],
-  ])('has the planned age and limit for %s', (_what, view, plan) => {
+  ])('selects the planned minimum age and limit for %s', (_what, view, plan) => {
     expect(republishPlan({ ...view, hasClaimer: false })).toEqual(plan)
     const search = { olderThanMs: 300_000, limit: 5 }
     expect(republishPlan({ ...view, hasClaimer: true })).toEqual(search)
@@ -455,7 +455,7 @@ describe('the republication of queued jobs', () => {
     }
   })
 
-  it('publishes the lost records of a queue although the workers are busy', async () => {
+  it('publishes the lost records of a queue even if the workers are busy', async () => {
     await createMany(30, true)
     await createMany(70, false)
     const { turn } = await openTurns({ slots: 4, running: 4 })
@@ -481,7 +481,7 @@ describe('the republication of queued jobs', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(20)
   })
 
-  it('finds one lost record if the queue always has other records', async () => {
+  it('finds a single lost record even if the queue always has other records', async () => {
     await createMany(1, false)
     await database.advance(1_000)
     await createMany(20, true)

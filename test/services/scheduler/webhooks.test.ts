@@ -147,7 +147,7 @@ describe('webhook deliveries', () => {
     })
   })
 
-  it('fail verification with a changed byte or with another secret', async () => {
+  it('fail verification if a byte changed or if the secret is another one', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     await setup.deliver(await completed(setup.store, receiver.url))
@@ -288,7 +288,7 @@ describe('webhook deliveries', () => {
     await until(() => held.length === 33)
   })
 
-  it('of a burst to one host are sent when one of its four permits is free, each in one attempt', async () => {
+  it('of a burst to one host are sent as its four permits become free, each in one attempt', async () => {
     const answerMs = 100
     const sending = new Usage()
     await using receiver = await openReceiver((res) => {

@@ -125,7 +125,7 @@ describe('an uploaded audio file', () => {
   })
 })
 
-describe('the fields of a transcription form', () => {
+describe('an invalid transcription form', () => {
   const fields = (more: Record<string, string | string[]>) => refusal(partsOf({ model: SPEECH, ...more }))
 
   it.each<[string, Record<string, string | string[]>, object]>([
@@ -155,7 +155,7 @@ describe('the fields of a transcription form', () => {
     ['chunking_strategy.type', { 'chunking_strategy[threshold]': '0.5' }, { code: 'missing_required_parameter' }],
     ['chunking_strategy[type]', { chunking_strategy: 'auto', 'chunking_strategy[type]': 'server_vad' }, {}],
     ['store', { store: 'maybe' }, { code: 'invalid_type' }],
-  ])('refuse %s with 400: %j', async (param, more, error) => {
+  ])('is refused with 400 because of %s: %j', async (param, more, error) => {
     expect(await fields(more)).toMatchObject({ status: 400, param, ...error })
   })
 
@@ -163,11 +163,11 @@ describe('the fields of a transcription form', () => {
     ['prompt', 'a'.repeat(20_000), { code: 'string_above_max_length' }],
     ['prompt', 'a'.repeat(5_000_000), { code: 'string_above_max_length' }],
     ['chunking_strategy', '{"a":'.repeat(50_000), { code: 'invalid_value' }],
-  ])('refuse %s with 400 if the value is very long', async (param, value, error) => {
+  ])('is refused with 400 because of %s if the value is very long', async (param, value, error) => {
     expect(await fields({ [param]: value })).toMatchObject({ status: 400, param, ...error })
   })
 
-  it('refuse the model with an error if it is missing, unknown, or has another task', async () => {
+  it('is refused because of its model if that is missing, unknown, or has another task', async () => {
     expect(await refusal([FILE])).toMatchObject({ status: 400, param: 'model', code: 'missing_required_parameter' })
     expect(await refusal(partsOf({ model: '' }))).toMatchObject({ status: 400, param: 'model' })
     expect(await refusal(partsOf({ model: 'no-such' }))).toMatchObject({ status: 404, code: 'model_not_found' })
@@ -179,25 +179,25 @@ describe('the fields of a transcription form', () => {
     ['response_format', { response_format: 'diarized_json' }],
     ['include', { 'include[]': 'logprobs' }],
     ['timestamp_granularities', { response_format: 'verbose_json', 'timestamp_granularities[]': 'word' }],
-  ])('refuse %s with 400 for a model that does not support it: %j', async (param, more) => {
+  ])('is refused with 400 because of %s if the model does not support the value: %j', async (param, more) => {
     const error = await refusal(partsOf({ model: PLAIN, ...more }))
 
     expect(error).toMatchObject({ status: 400, param, code: 'unsupported_value' })
   })
 
-  it('are refused with 400 if there are 300 of them', async () => {
+  it('is refused with 400 if it has 300 fields', async () => {
     const many = Array.from({ length: 300 }, (_, index) => ({ name: `x${index}`, value: 'y' }))
 
     expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 400, message: /too many parts/ })
   })
 
-  it('are refused with 413 if they are too large in total', async () => {
+  it('is refused with 413 if its fields are too large in total', async () => {
     const many = Array.from({ length: 6 }, () => ({ name: 'x', value: Buffer.alloc(4_000_000, 'a') }))
 
     expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 413, code: 'request_too_large' })
   })
 
-  it('are refused with 400 if one has no name', async () => {
+  it('is refused with 400 if a field has no name', async () => {
     expect(await refusal([FILE, { value: 'x' }, MODEL])).toMatchObject({ status: 400, message: /no name/ })
   })
 })
@@ -232,7 +232,7 @@ describe('the known speakers of a transcription', () => {
   })
 })
 
-describe('the body of a transcription request', () => {
+describe('the body of an invalid transcription request', () => {
   const FORM = formBytes([FILE, MODEL])
 
   it.each<[string, Buffer | string, Record<string, string>, object]>([

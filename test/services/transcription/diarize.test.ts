@@ -59,7 +59,7 @@ describe('the segments of a diarized transcript', () => {
     expect(progress.map(({ phase, percent }) => [phase, percent])).toEqual([['diarizing', null]])
   })
 
-  test('wait for a diarization that precedes the transcription if one machine runs both', async () => {
+  test('wait for a diarization that precedes the transcription if both run on one machine', async () => {
     let before: string[] | undefined
     const diarize = async (passed: string[]) => {
       before = [...passed]

@@ -25,7 +25,7 @@ const AUDIO = wav(1.5)
 const MODEL: Part = { name: 'model', value: SPEECH }
 const FILE: Part = { name: 'file', filename: 'a.wav', type: 'audio/x-wav', value: AUDIO }
 
-describe('a transcription form', () => {
+describe('the transcription endpoint', () => {
   let service: Transcriptions
   beforeAll(async () => {
     service = await startTranscriptions()
@@ -44,7 +44,7 @@ describe('a transcription form', () => {
     ['first', [FILE, MODEL]],
     ['last', [MODEL, FILE]],
     ['in the middle of the fields', [MODEL, FILE, { name: 'prompt', value: 'Names' }]],
-  ])('accepts the file %s', async (_place, parts) => {
+  ])('accepts a form with the file %s', async (_place, parts) => {
     const request = await received(parts)
 
     expect(request.heard).toBe(sha256(AUDIO))
@@ -94,7 +94,7 @@ describe('a transcription form', () => {
     ['mp3 after an ID3 tag', Buffer.concat([id3(40_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
     ['mp3 after two ID3 tags', Buffer.concat([id3(5), id3(90_000), Buffer.from([0xff, 0xfb, 0x90, 0x64])]), 'mp3'],
     ['flac after an ID3 tag', Buffer.concat([id3(200), Buffer.from('fLaC')]), 'flac'],
-  ])('accepts %s, which is detected by its content', async (_what, head, format) => {
+  ])('accepts the content of %s without a known file name or type', async (_what, head, format) => {
     const value = Buffer.concat([head, Buffer.alloc(500)])
 
     const request = await received([{ name: 'file', filename: 'upload', value }, MODEL])
@@ -124,7 +124,7 @@ describe('a transcription form', () => {
     expect(request.model).toBe(PLAIN)
   })
 
-  it('has defaults for all optional fields', async () => {
+  it('uses defaults for all optional fields', async () => {
     const { heard: _heard, blob: _blob, audio: _audio, ...request } = await fields({})
 
     expect(request).toEqual({
@@ -218,7 +218,7 @@ describe('a transcription form', () => {
     expect(await fields({ 'x[y][z]': '1', constructor: 'a', task: 'translate' })).toBeDefined()
   })
 
-  it('is accepted as JSON in a job, with the audio in base64', async () => {
+  it('accepts JSON in a job, with the audio in base64', async () => {
     const body = { model: SPEECH, file: dataUrl(AUDIO), response_format: 'verbose_json', language: 'en' }
 
     const job = await jobOf(service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body }))
@@ -228,7 +228,7 @@ describe('a transcription form', () => {
     expect(service.seen.at(-1)).toMatchObject({ heard: sha256(AUDIO), audio: { format: 'wav', bytes: AUDIO.length } })
   })
 
-  it('is accepted as JSON in a job, with base64 and a file name', async () => {
+  it('accepts JSON in a job, with the audio in base64 and a file name', async () => {
     const file = { data: Buffer.alloc(200).toString('base64'), filename: 'a.mp3' }
 
     const job = await jobOf(service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } }))
@@ -329,7 +329,7 @@ const ask = (service: Transcriptions, headers: Record<string, string>, more: Rec
   service.uploadParts(partsOf({ model: SPEECH, ...more }, AUDIO), { headers })
 
 describe('a durable transcription', () => {
-  it('is accepted with 202, and its blob is stored until the job is deleted', async () => {
+  it('is accepted with 202, and its audio blob is stored until the job is deleted', async () => {
     await using service = await startTranscriptions()
 
     const response = await ask(service, { prefer: 'respond-async' }, { response_format: 'srt' })
@@ -414,7 +414,7 @@ describe('a durable transcription', () => {
 describe('a transcription over a WebSocket', () => {
   const file = dataUrl(AUDIO)
 
-  it('streams the events of HTTP unless stream is false', async () => {
+  it('streams the same events as over HTTP unless stream is false', async () => {
     await using service = await startTranscriptions()
     using client = await openWs(service)
 

@@ -31,7 +31,7 @@ describe('a segment with several speakers', () => {
     expect(second?.words?.map(({ word }) => word)).toEqual(['you?', 'Fine'])
   })
 
-  test('is not divided at a single word on the boundary of a turn', () => {
+  test('is not divided for a single word at the boundary between two speakers', () => {
     const short = say('one two three')
     const words = short.words?.map((word, at) => (at === 1 ? { ...word, start: 1.2, end: 1.5 } : word))
     const labels = new SpeakerLabels([turn('x', 0, 1.1), turn('y', 1.1, 1.6), turn('x', 1.6, 3)], [])
@@ -56,13 +56,13 @@ describe('a segment without word times', () => {
     expect(labels.split(segment)).toMatchObject([{ speaker, text: segment.text, end: 4 }])
   })
 
-  test('is assigned to one speaker if there are no turns', () => {
+  test('is assigned to one speaker if no speaker turns are known', () => {
     expect(shown(new SpeakerLabels([], []).split(say('hello')))).toEqual(['A: hello'])
   })
 })
 
 describe('speaker names', () => {
-  test('of known speakers are unchanged, and others are letters in order of appearance', () => {
+  test('of known speakers are unchanged, and other speakers are letters in order of appearance', () => {
     const turns = [turn('B', 0, 1), turn('agent', 1, 2), turn('A', 2, 3), turn('B', 3, 4)]
     const labels = new SpeakerLabels(turns, ['agent'])
     const pieces = [say('one', 0), say('two', 1), say('three', 2), say('four', 3)].flatMap((each) => labels.split(each))

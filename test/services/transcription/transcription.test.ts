@@ -60,7 +60,7 @@ for (const [mode, kafka] of MODES) {
         })
       }
 
-      test('returns json with a word error rate below 5 %', async () => {
+      test('the transcription of recorded speech returns json with a word error rate below 5 %', async () => {
         const { bytes, text } = clip('two-cities')
         const answer = (await (await upload(bytes, {})).json()) as { text: string; duration: number; usage: Json }
         expect(errorRate(text, answer.text)).toBeLessThan(0.05)
@@ -88,7 +88,7 @@ for (const [mode, kafka] of MODES) {
         expect(times.at(-1)).toBeLessThanOrEqual(answer.duration)
       })
 
-      test('streams text before the end of the transcription', async () => {
+      test('the transcription of recorded speech streams text before the end', async () => {
         const frames = await framesOf(await upload(clip('two-cities').bytes, { stream: 'true' }))
         const deltas = frames.filter(({ type }) => type === 'transcript.text.delta').map(({ delta }) => delta)
         expect(deltas.length).toBeGreaterThan(1)
@@ -122,7 +122,7 @@ for (const [mode, kafka] of MODES) {
         expect(text).toMatch(/^Jane: .+\nA: .+\nJane: /)
       })
 
-      test('runs as one durable job, which reports progress', { timeout: 420_000 }, async () => {
+      test('the transcription of recorded speech runs as one durable job, which reports progress', { timeout: 420_000 }, async () => {
         // Longer than a minute, with a pause in between, so that there is less speech than audio.
         const reading = await readingOfDickens()
         const file = waveOf(joined([reading.slice(0, 20 * RATE), silence(35), reading.slice(0, 15 * RATE)]))
@@ -145,7 +145,7 @@ for (const [mode, kafka] of MODES) {
         expect(JSON.stringify(done.result)).toContain('00:01:')
       })
 
-      test('refuses a file that is no audio or too short, and a voice sample that is too short', async () => {
+      test('the transcription endpoint refuses a file that is not audio, too short audio and too short voice samples', async () => {
         const refusal = async (file: Buffer, fields: Record<string, string>) => {
           const response = await upload(file, fields)
           return { status: response.status, ...((await response.json()) as { error: Json }).error }
@@ -184,7 +184,7 @@ for (const [mode, kafka] of MODES) {
         expect(statuses, 'statuses of German with a language, and of English without').toEqual([200, 200])
       })
 
-      test('releases the model for the next caller if the caller disconnects', async () => {
+      test('the transcription endpoint releases the model for the next caller if the caller disconnects', async () => {
         const stop = new AbortController()
         const long = waveOf(joined(Array(15).fill(await readingOfDickens())))
         const response = await upload(long, { stream: 'true' }, { signal: stop.signal })

@@ -91,7 +91,7 @@ test('the translation endpoint supports every format of the SDK', async () => {
   })
 })
 
-test('the translation endpoint requests json from a server without other formats, and makes one cue of it', async () => {
+test('the translation endpoint requests json if the server has no other format, and creates one subtitle', async () => {
   const srt = await client.audio.translations.create({ file: await file(), model: 'short', response_format: 'srt' })
   expect(srt).toBe(`1\n00:00:00,000 --> 00:00:04,000\n${TEXT}\n\n`)
   expect(speech.calls.at(-1)?.fields.response_format).toEqual(['json'])

@@ -84,7 +84,7 @@ async function errorOf(response: Response): Promise<Record<string, unknown>> {
 describe.each([
   ['embedded', undefined],
   ['through Kafka', inject('kafka')],
-])('an audio upload, %s', { timeout: 60_000 }, (mode, kafka) => {
+])('an audio upload to a worker, %s', { timeout: 60_000 }, (mode, kafka) => {
   test.skipIf(mode !== 'embedded' && !kafka)(
     'reaches its model unchanged, and the response of the model is returned',
     async () => {
@@ -147,7 +147,7 @@ describe('the check of audio before transcription', () => {
     expect(answer).toMatchObject({ duration: 4.321, usage: { seconds: 5, input_tokens: 50, output_tokens: 4 } })
   })
 
-  test('is skipped without a decoder, which is logged once', async () => {
+  test('is skipped if there is no decoder, and a log entry reports that once', async () => {
     const warned: unknown[] = []
     await using service = await startOn(
       {},
@@ -172,7 +172,7 @@ describe('the check of audio before transcription', () => {
   })
 })
 
-describe('audio over the limit of its key', () => {
+describe('an upload of audio over the limit of its key', () => {
   /** A worker of two slots; the first call of its models hangs until `go` settles. */
   async function startHanging(go: Promise<void>) {
     const hangs: SpeechScript = async (_, answer) => {
@@ -229,7 +229,7 @@ describe('audio over the limit of its key', () => {
 describe('the limit on audio in progress per key', () => {
   const share = () => new AudioQuota({ secondsPerKey: 100, secondsMax: 1_000 })
 
-  test('is the maximum of the worker for an only file, and the remainder for further files', () => {
+  test('is the maximum of the worker for the only file of a key, and the remainder for further files', () => {
     const files = share()
     const one = files.enter('key_1')
     expect(one.waitForTurn).toBe(1_000)
@@ -237,7 +237,7 @@ describe('the limit on audio in progress per key', () => {
     expect([files.enter('key_1').waitForTurn, files.enter('key_2').waitForTurn]).toEqual([70, 1_000])
   })
 
-  test('is at least a minute, and is released at the end of the call', () => {
+  test('admits at least one minute of audio, and is released at the end of the call', () => {
     const files = share()
     const one = files.enter('key_1')
     one.take(900)
@@ -251,7 +251,7 @@ describe('the limit on audio in progress per key', () => {
     expect(files.enter('key_1').waitForTurn).toBe(1_000)
   })
 
-  test('is applied once if two files are decoded concurrently', () => {
+  test('counts both of two files that are decoded concurrently', () => {
     const files = share()
     const [one, other] = [files.enter('key_1'), files.enter('key_1')]
     one.take(90)

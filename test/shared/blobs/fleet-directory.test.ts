@@ -36,7 +36,7 @@ describe('the blob directory of a fleet', () => {
     return { lines, log: pino({ level: 'info' }, { write: (line: string) => void lines.push(line) }) }
   }
 
-  it('is accepted from every process with the same directory; a process with another one logs an error', async () => {
+  it('is the same for all processes; a process with another directory logs an error', async () => {
     const leases = openLeases()
     const { lines, log } = openLog()
     const stops = await Promise.all([1, 2, 3].map(() => watchFleetDirectory(first(), leases, log)))
@@ -46,7 +46,7 @@ describe('the blob directory of a fleet', () => {
     for (const stop of stops) stop()
   })
 
-  it('has a persistent id file, whose timestamp is renewed at each start so that no sweep deletes it', async () => {
+  it('has a persistent id file, which each start touches so that no sweep deletes the file', async () => {
     const { log } = openLog()
     ;(await watchFleetDirectory(first(), openLeases(), log))()
     const id = await findDirectoryId(first())

@@ -207,7 +207,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(others.toSorted()).toEqual(['last', 'to 2', 'to 3'])
     })
 
-    it('reads the history of a channel page by page, backwards from an offset', async () => {
+    it('reads the history of a channel backwards from an offset, in pages', async () => {
       const broker = await fleet()()
       const read = async (range: { before?: number; max: number }) => {
         const records: HistoryRecord[] = []

@@ -34,7 +34,7 @@ async function takeAll(queue: QueueConsumer, count: number): Promise<string[]> {
   return taken
 }
 
-describe.skipIf(!kafka)('a queue whose workers change between share groups and classic groups', () => {
+describe.skipIf(!kafka)('a queue whose workers switch between share groups and classic groups', () => {
   it.each([
     ['share', 'classic'],
     ['classic', 'share'],
@@ -54,7 +54,7 @@ describe.skipIf(!kafka)('a queue whose workers change between share groups and c
   })
 
   it.each(['share', 'classic'] as const)(
-    'skips records that are older than the minimum retention when a new group starts (%s)',
+    'does not deliver records older than the minimum retention to a new group (%s)',
     async (client) => {
       const prefix = `${newId('t', 8)}.`
       await (await open(prefix, client)).close()

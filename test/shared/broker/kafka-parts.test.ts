@@ -63,7 +63,7 @@ describe('the batching Kafka producer', () => {
     await broker.answerUntil(broker.send(0, 'b'))
   })
 
-  it.each([1, 2, 5, 8])('splits a refused batch of 8 until only the refused record fails (record %i)', async (bad) => {
+  it.each([1, 2, 5, 8])('splits a refused batch of 8 until only record %i, which Kafka refuses, fails', async (bad) => {
     const broker = scriptedBroker()
     const first = broker.send(0, 'first')
     await until(() => broker.calls.length === 1)
@@ -91,7 +91,7 @@ describe('the batching Kafka producer', () => {
 })
 
 describe('one partition of a classic group', () => {
-  it('commits the offset of the first unacknowledged record, in whatever order acknowledgements arrive', () => {
+  it('commits the offset of the first unacknowledged record, whatever the order of acknowledgements', () => {
     const partition = new ClassicPartition()
     partition.add(records(5, 6, 7))
     partition.take(3)

@@ -104,9 +104,9 @@ const REFUSED: readonly Refused[] = [
 ]
 
 describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)(
-  'the connection to Kafka at the start (%s)',
+  'the connection to Kafka at the start, client %s',
   (client) => {
-    it('succeeds with the right user and password', async () => {
+    it('succeeds with a correct user and password', async () => {
       expect((await startOn(sasl.address, { client, sasl: LOGIN })).message).toBe('started')
     })
 

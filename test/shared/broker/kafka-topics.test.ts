@@ -16,7 +16,7 @@ const ANSWERED_MS = 30_000
 const TOPICS = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
-  'a Kafka topic that is deleted under load (%s)',
+  'a Kafka topic that is deleted under load, client %s',
   (client) => {
     it('is created again, and each call returns its response with status 200', async () => {
       const prefix = `${newId('t', 8)}.`
@@ -40,7 +40,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
 )
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
-  'a deleted Kafka topic that cannot be created again (%s)',
+  'a deleted Kafka topic that cannot be created again, client %s',
   (client) => {
     it('makes /readyz and calls return 503 until an operator creates the topic again', async () => {
       const prefix = `${newId('t', 8)}.`
@@ -74,7 +74,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
 )
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
-  'a Kafka channel topic that an operator deleted and created again (%s)',
+  'a Kafka channel topic that an operator deleted and created again, client %s',
   (client) => {
     const REPLIES: Topic = { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' }
 

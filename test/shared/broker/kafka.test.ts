@@ -136,7 +136,7 @@ describe.skipIf(!kafka)('a share group', () => {
 })
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
-  'a record that Kafka refuses as too large (%s)',
+  'a record that Kafka refuses as too large, client %s',
   (client) => {
     it('fails with request_too_large; all other records of its batch are stored', async () => {
       const prefix = `${newId('t', 8)}.`

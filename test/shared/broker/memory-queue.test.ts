@@ -4,7 +4,7 @@ import { openMemoryBroker } from '#shared/broker/memory.ts'
 const TOPIC = { name: 'jobs', partitions: 1, retentionMs: 1_000, kind: 'queue' } as const
 const { signal } = new AbortController()
 
-it('the memory queue delivers an in-process record as the same object, also after its release', async () => {
+it('the memory queue delivers a record of its own process as the same object, even after a release', async () => {
   const broker = await openMemoryBroker({ topics: [TOPIC] })
   const taker = await broker.openQueue('jobs')
   const said = { id: 'job_1', body: { text: 'hello' } }
@@ -21,7 +21,7 @@ it('the memory queue delivers an in-process record as the same object, also afte
   await broker.close()
 })
 
-it('the memory queue refuses an in-process record that exceeds its byte limit', async () => {
+it('the memory queue refuses a record of its own process that exceeds the byte limit', async () => {
   const broker = await openMemoryBroker({ topics: [TOPIC] })
   const half = 130 * 1024 * 1024
   broker.enqueueLocal?.('jobs', {}, half)

@@ -117,7 +117,7 @@ describe('admission control of a pool that receives 120 % of the calls it can ru
     expect(others.ended).toBeGreaterThan((150_000 / SERVICE_MS) * 0.98)
   })
 
-  it('spreads Retry-After values between 30 and 60 s if the cap is reached', () => {
+  it('spreads Retry-After values between 30 and 60 s if the estimate exceeds the maximum of 60 s', () => {
     const overload = new Overload(() => false)
     overload.run(150_000, SERVICE_MS / 4)
     const last = overload.retryAfterSeconds.slice(-1_000)

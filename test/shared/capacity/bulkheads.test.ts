@@ -25,7 +25,7 @@ test.each([
   [4, [4, 1, 0]],
   [8, [8, 1, 1, 0]],
   [256, [256, 48, 12, 3, 1]],
-])('models that hang one after the other on a worker with %i slots hold %j slots', (slots, held) => {
+])('models that stop responding one after the other on a worker with %i slots hold %j slots', (slots, held) => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
   let free: number = slots
@@ -36,7 +36,7 @@ test.each([
   expect(models.slice(0, held.length).map((model) => roomOf(rooms, model).held)).toEqual(held)
 })
 
-test('a worker with one model gives it every slot, and no extra slots', () => {
+test('a worker with one model lets that model use every slot, and adds no extra slots', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   expect(fill(rooms, roomOf(rooms, 'a'), 4)).toBe(0)
@@ -96,7 +96,7 @@ test('extra slots are at most a quarter of the slots, and only for models below 
   )
 })
 
-test("attached calls receive half of a model's slots if durable jobs fill them, and all slots otherwise", () => {
+test("attached calls get at least half of a model's slots if durable jobs fill them, and else all slots", () => {
   const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
   const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
   const attached = () => {
@@ -112,7 +112,7 @@ test("attached calls receive half of a model's slots if durable jobs fill them, 
   expect(attached()).toBe(2)
 })
 
-test('a model has as many slots as its upstream servers sustain, at least one; a change is published', () => {
+test('a model has as many slots as its upstream servers sustain, at least one, and changes are published', () => {
   let places: number | undefined
   const bounds = [{ kind: 'say', model: 'a', capacity: 64, currentLimit: () => places }]
   const rooms = new ModelBulkheads({ slots: 8, models: ['a'], concurrencyLimits: bounds })

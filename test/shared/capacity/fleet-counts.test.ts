@@ -20,7 +20,7 @@ describe.skipIf(!postgres)('the rate limit counters of a fleet in Postgres', () 
     return { database, counts, add, run }
   }
 
-  it('count exactly with 20 concurrent writers', async () => {
+  it('count exactly even with 20 concurrent writers', async () => {
     const { add, run } = await openCounts()
     const seen = await Promise.all(Array.from({ length: 20 }, () => add(3)))
     expect(seen.map((window) => window?.used).toSorted((a = 0, b = 0) => a - b)).toEqual(

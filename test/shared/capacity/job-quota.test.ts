@@ -64,7 +64,7 @@ describe('the quota of durable jobs', () => {
     expect((await fill(room, 'b', 1)).made).toBe(1)
   })
 
-  it('is also limited per key inside a project', async () => {
+  it('is also limited per key within a project', async () => {
     const limits = new Map([
       ['one', { queued: 2, scheduled: 1 }],
       ['none', { queued: 0 }],

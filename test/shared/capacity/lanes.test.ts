@@ -17,7 +17,7 @@ const anyUse: fc.Arbitrary<SlotUse> = fc
     return { slots, isInteractiveBusy, running, batch: Math.round(running * of) }
   })
 
-describe('the slots for a lane', () => {
+describe('the slots for one lane, interactive or batch', () => {
   it('never exceed the free slots', () => {
     fc.assert(
       fc.property(anyUse, (use) => {

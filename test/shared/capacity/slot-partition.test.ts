@@ -84,7 +84,7 @@ function starts(count: number, sent: readonly Call[] = []): string[] {
 
 const countOf = (tenant: string, order: readonly string[]) => order.filter((each) => each === tenant).length
 
-describe('the slot partition of ingresses that share a pool', () => {
+describe('the slot partition between ingresses that share a pool', () => {
   it('gives an ingress all slots if no other one has waiting calls', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
@@ -93,7 +93,7 @@ describe('the slot partition of ingresses that share a pool', () => {
     expect([one.shares.of('inference'), two.shares.of('inference')]).toEqual([1, 0.5])
   })
 
-  it('divides the slots by waiting tenants, and gives back all slots when others have none', () => {
+  it('divides the slots by waiting tenants, and returns all slots to an ingress once the others have none', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
     two.enter('b', 10)

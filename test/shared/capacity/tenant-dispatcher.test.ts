@@ -92,7 +92,7 @@ describe('the fair queue of an ingress', () => {
     expect(order()).toEqual(['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
   })
 
-  it('sends at most one job per round of a tenant that enters again', () => {
+  it('sends at most one job per round for a tenant whose queue became empty during the round', () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
@@ -112,7 +112,7 @@ describe('the fair queue of an ingress', () => {
     expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
   })
 
-  it('sends a retried job before all others', () => {
+  it('sends a retried job before all other jobs', () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
@@ -229,7 +229,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.waitingOf('m')).toBe(4)
   })
 
-  it('counts only waiting and running jobs of a limited model as those before a new job of that model', () => {
+  it('counts only jobs of a limited model as those before a new job of that model', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')

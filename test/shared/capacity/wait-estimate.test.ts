@@ -103,7 +103,7 @@ it('the wait estimate grows with the age of hanging jobs, even if earlier jobs w
   expect(estimates[2]).toBeGreaterThan(200_000)
 })
 
-it('the wait estimate excludes slots that other ingresses use, once calls have waited for them', () => {
+it('the wait estimate excludes slots that calls of other ingresses occupy', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   admission.started({}, now)

@@ -162,7 +162,7 @@ describe('admission control of a pool with two slots and slow calls', () => {
   })
 })
 
-describe('the waiting calls of a pool', () => {
+describe('the calls that wait for a pool', () => {
   it('are late if the calls before them in fair order take twice the maximum wait', () => {
     const pool = new SlowPool(2)
     for (let i = 0; i < 60; i++) pool.call('a')
@@ -180,7 +180,7 @@ describe('the waiting calls of a pool', () => {
     expect(late.every(({ waitMs }) => waitMs > 2 * START_MS - 10_000)).toBe(true)
   })
 
-  it('are not treated as lost while their model is busy, unless later calls have started', () => {
+  it('are treated as lost while their model is busy only if later calls have started', () => {
     const pool = new SlowPool(2, { bound: 2 })
     const calls = Array.from({ length: 4 }, () => pool.call('a'))
     const [, , third, fourth] = calls

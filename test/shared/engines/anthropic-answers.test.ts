@@ -115,7 +115,7 @@ describe('content blocks of an Anthropic upstream', () => {
       [{ type: 'message', content: 'Hello', usage: { input_tokens: 5, output_tokens: 7 } }],
     ],
     ['as content of message_start', [start(undefined, { content: [{ type: 'text', text: 'Hello' }] }), end(), stop]],
-  ])('are forwarded as one text %s', async (_, frames) => {
+  ])('are forwarded as one text if the stream sends them %s', async (_, frames) => {
     expect(await messageFrom(frames)).toMatchObject({
       content: [{ type: 'text', text: 'Hello' }],
       stop_reason: 'end_turn',
@@ -134,7 +134,7 @@ describe('content blocks of an Anthropic upstream', () => {
     [null, [], '{}'],
     [{ a: 1 }, ['{"a"', ':1}'], '{"a":1}'],
     [{}, [{ a: 1 }], '{"a":1}'],
-  ])('combine the tool input %j and the deltas %j to the arguments %s', async (input, deltas, expected) => {
+  ])('are combined from the tool input %j and the deltas %j to the arguments %s', async (input, deltas, expected) => {
     const { content } = await messageFrom([
       start(),
       open(0, { type: 'tool_use', id: 'toolu_1', name: 'f', input }),
@@ -146,7 +146,7 @@ describe('content blocks of an Anthropic upstream', () => {
     expect(content).toEqual([{ type: 'tool_use', id: 'toolu_1', name: 'f', input: JSON.parse(expected) }])
   })
 
-  test('get new ids if theirs are missing or duplicate, and fail with upstream_error without a tool name', async () => {
+  test('fail with upstream_error if they have no tool name, and get new ids if ids are missing or duplicate', async () => {
     const use = (id: unknown, name: unknown = 'f') => ({ type: 'tool_use', id, name, input: {} })
     const answer = (content: object[]) => ({ type: 'message', content, stop_reason: 'tool_use' })
     const { content } = await messageFrom(answer([use('a'), use('a'), use(''), use(7)]))

@@ -91,7 +91,7 @@ describe('the echo engine with directives', () => {
     expect(await failure(engine, tell('!echo first_ms=3600000 tokens=1'), signal)).toBe(signal.reason)
   })
 
-  test('fails with the given code before any output, but only in the given number of attempts', async () => {
+  test('fails with the given code before any output, for the given number of attempts only', async () => {
     const request = tell('!echo fail=overloaded retry_after_ms=500 failures=1 text=fine')
     expect(await failure(engine, request)).toMatchObject({ code: 'overloaded', retryAfterMs: 500 })
     const second = engine.generate(request, { ...options(), idempotencyKey: 'job_1:2' })
@@ -460,7 +460,7 @@ describe('the preparation of model weights', () => {
   })
 })
 
-describe.skipIf(!hasWeights)('a raw prompt on an in-process model', () => {
+describe.skipIf(!hasWeights)('a raw prompt for an in-process model', () => {
   const RAW = { echo: false }
   const raw = (text: string, fields: object = {}) =>
     tell(text, { temperature: 0, max_tokens: 5, stream: false, completion: RAW, ...fields })

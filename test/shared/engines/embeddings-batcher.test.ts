@@ -150,7 +150,7 @@ describe('the embeddings batcher', () => {
     expect((await call(0)).texts).toEqual(['big 0', 'small 1', 'small 2', 'big 1'])
   })
 
-  it('puts at most half of the waiting jobs into a call if another call slot is free', async () => {
+  it('puts at most half of the waiting jobs into a call if another call can start immediately', async () => {
     const { start, call } = open({ callsMax: 2, inputsMax: 100, waitMs: 0 })
     for (let i = 0; i < 40; i++) start([`a ${i}`, `b ${i}`])
     const [first, second] = [await call(0), await call(1)]
@@ -160,7 +160,7 @@ describe('the embeddings batcher', () => {
     expect(second.texts[0]).toBe('a 20')
   })
 
-  it('reserves the last call slot for jobs without a call in flight', async () => {
+  it('reserves the last concurrent call for jobs that have no call in flight', async () => {
     const { start, call, engine } = open({ callsMax: 3, waitMs: 0 })
     start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
     await call(1)

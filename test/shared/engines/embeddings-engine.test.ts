@@ -40,7 +40,7 @@ const TEXTS = ['one', 'two words', 'three']
 const VECTORS = TEXTS.map((text) => vectorOf(text))
 
 describe('the OpenAI-compatible embedding engine', () => {
-  it('sends encoding_format base64 with the model, key and headers of its catalogue entry', async () => {
+  it('sends encoding_format base64, and the model name, key and headers of the catalogue entry', async () => {
     await using engine = await openScripted(
       (call, answer) => answer.json({ data: [{ index: 0, embedding: 'AACAPw==' }], model: call.body.model }),
       { model: 'org/upstream-name', api_key_env: 'KEY', headers: { 'X-Team': 'a' } },

@@ -181,7 +181,7 @@ describe('tool calls of an OpenAI upstream', () => {
   })
 
   test.each(['{"a": 1', '{a: 1}', '[1]', '5', '"text"', '{"a":1}}'])(
-    'finish with reason length if the arguments are the invalid JSON %s',
+    'finish with reason length if their arguments are the invalid JSON %s',
     (text) => {
       expect(read([call({ index: 0, ...named('f', text) }), end('tool_calls')]).seen.finish).toEqual(['length'])
       expect(read(whole({ tool_calls: [named('f', text)] }, 'tool_calls')).seen.finish).toEqual(['length'])
@@ -189,7 +189,7 @@ describe('tool calls of an OpenAI upstream', () => {
   )
 
   test.each([{ name: '' }, { name: ' ' }, { name: null }, { name: 5 }, {}])(
-    'fail with an error for the name %j',
+    'fail with an error if their name is %j',
     (called) => {
       const frames = [call({ index: 0, function: { ...called, arguments: '{}' } }), end('tool_calls')]
       expect(() => read(frames)).toThrow('called a tool without a name')
@@ -300,35 +300,35 @@ describe('the finish reason of an OpenAI response', () => {
       ['SAFETY', 'RECITATION', 'content_filtered', 'PROHIBITED_CONTENT', 'guardrail_intervened', 'sensitive'],
     ],
     ['stop', ['stop', 'STOP', 'eos', 'eos_token', 'end_turn', 'stop_sequence', 'COMPLETE', 'a word of tomorrow']],
-  ])('is %s for each of %j', (finish, words) => {
+  ])('is %s for each of the upstream values %j', (finish, words) => {
     for (const word of words) {
       expect([word, ...read([chunk({ content: 'Hello' }), end(word)], {}, false).seen.finish]).toEqual([word, finish])
     }
   })
 
   test.each(['tool_use', 'function_call', 'TOOL_CALLS', 'stop'])(
-    'becomes tool_calls if it is %s and the response has a tool call',
+    'becomes tool_calls if the upstream sends %s and the response has a tool call',
     (word) => {
       expect(read([call({ index: 0, ...named('f', '{}') }), end(word)]).seen.finish).toEqual(['tool_calls'])
     },
   )
 
   test.each(['error', 'abort', 'MALFORMED_FUNCTION_CALL', 'insufficient_system_resource', 'network_error'])(
-    'makes the response fail with an error if it is %s',
+    'makes the response fail with an error if the upstream sends %s',
     (word) => {
       expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('stopped before its answer was complete')
     },
   )
 
   test.each([null, '', 'null', 'FINISH_REASON_UNSPECIFIED'])(
-    'makes a whole response complete, and a stream incomplete, if it is %j',
+    '%j completes a whole response, and leaves a stream incomplete',
     (word) => {
       expect(read(whole({ content: 'Hello' }, word)).seen.finish).toEqual(['stop'])
       expect(() => read([chunk({ content: 'Hello' }), end(word)], {}, false)).toThrow('before it was complete')
     },
   )
 
-  test('makes a response complete once each choice has one', () => {
+  test('completes a response once each choice has one', () => {
     const of = (index: number, finish_reason: string | null) => ({
       choices: [{ index, delta: { content: 'a' }, finish_reason }],
     })
@@ -352,7 +352,7 @@ describe('an OpenAI response without readable output', () => {
     ['finish reason tool_calls and no output tokens', 'tool_calls', tokens(0)],
     ['finish reason function_call', 'function_call', tokens(3)],
     ['more output tokens than reasoning tokens', 'stop', tokens(9, details(4))],
-  ])('fails with an error if the response reports %s', (_, finish, more) => {
+  ])('fails with an error if the upstream reports %s', (_, finish, more) => {
     expect(() => read([role, end(finish, more)])).toThrow('reported output of which nothing could be read')
     expect(() => read(whole({ content: '' }, finish, more))).toThrow('reported output of which nothing could be read')
   })
@@ -365,7 +365,7 @@ describe('an OpenAI response without readable output', () => {
     ['reasoning tokens only and finish reason length', 'length', tokens(9, details(9))],
     ['finish reason content_filter', 'content_filter', tokens(9)],
     ['two output tokens and the request has a stop string', 'stop', tokens(2), { stop: ['###'] }],
-  ])('is an empty response if it reports %s', (_, finish, more, fields = {}) => {
+  ])('is an empty response if the upstream reports %s', (_, finish, more, fields = {}) => {
     expect(read([role, end(finish, more)], fields).seen).toMatchObject({ text: '', finish: [finish] })
   })
 
@@ -430,7 +430,7 @@ describe('usage of an OpenAI response', () => {
     expect(decoder.usage).toMatchObject({ input_tokens: 9, output_tokens: 4 })
   })
 
-  test('is absent for a count that is missing, or zero although there is output', () => {
+  test('is absent if a count is missing, or if a count is zero despite output', () => {
     const of = (usage: object) => read([chunk({ content: 'Hello' }), end('stop', { usage })]).decoder.usage
     expect(of({ prompt_tokens: 9 })).toEqual({ input_tokens: 9 })
     expect(of({ prompt_tokens: 0, completion_tokens: 4 })).toEqual({ output_tokens: 4 })

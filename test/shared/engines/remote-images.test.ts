@@ -64,7 +64,7 @@ const PRIVATE = [
 ]
 
 describe.each(Object.entries(PLACES))('the URL of %s', (_name, bodyOf) => {
-  test.each(PRIVATE)('is refused with status 400 for the private address %s', async (url) => {
+  test.each(PRIVATE)('is refused with status 400 if the URL has the private address %s', async (url) => {
     const response = await stack.post(...bodyOf(url))
     expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('public internet')])
   })

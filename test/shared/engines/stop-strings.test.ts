@@ -5,7 +5,7 @@ import { cpuMs } from '../../support/loop-hold.ts'
 import { startStack } from '../../support/stack.ts'
 
 describe('the stop-string filter', () => {
-  test('takes equal time per character for stop strings of 50 and of 50,000 characters', () => {
+  test('takes equal time per character with stop strings of 50 and of 50,000 characters', () => {
     const costMs = (pairs: number) => {
       const stops = Array.from({ length: 5 }, (_, index) => `${'ab'.repeat(pairs + index)}c`)
       const startedMs = cpuMs()

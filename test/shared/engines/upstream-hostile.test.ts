@@ -76,7 +76,7 @@ describe('a response of an untrusted upstream', () => {
     ['the tokens of 64 log probabilities', { ...said, logprobs: { content: Array(64).fill(token) } }, {}],
   ]
   test.each(LONG_FIELDS)(
-    'is refused with status 502 if it has %s longer than the maximum record size',
+    'is refused with status 502 if %s exceeds the maximum record size',
     async (_, choice, more) => {
       const chunk = { choices: [{ index: 0, finish_reason: 'stop', ...choice }], ...more }
       await using upstream = await startUpstream(
@@ -105,7 +105,7 @@ describe('a response of an untrusted upstream', () => {
       { usage: { input_tokens: 1, output_tokens: 1, more: LONG } },
     ],
   ])(
-    'is refused with status 502 by the Messages API client if it has %s above the record size',
+    'of the Messages API is refused with status 502 if %s exceeds the maximum record size',
     async (_, content, more) => {
       const message = { type: 'message', role: 'assistant', content, stop_reason: 'end_turn', ...more }
       await using upstream = await startUpstream((_call, answer) => answer.json(message))
@@ -170,7 +170,7 @@ describe('a response of an untrusted upstream', () => {
 })
 
 test.each(['openai', 'anthropic'] as const)(
-  '%s upstream: a large prompt is serialised with yields to the event loop',
+  'a large prompt to an upstream of the API %s is serialised with yields to the event loop',
   async (dialect) => {
     const text = 'déjà\ud83d\ude00 vu '.repeat(MEBIBYTE)
     await using upstream = await startUpstream((_call, answer) => answer.text('no', 'text/plain', 501))

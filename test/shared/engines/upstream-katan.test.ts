@@ -7,7 +7,7 @@ const bin = await findPythonEnv('katan', KATAN)
 const TOOL = { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } }
 
 // A third-party server: checks the assumptions of the scripted upstream about the two APIs.
-describe.skipIf(!bin)('the llm-katan test server', () => {
+describe.skipIf(!bin)('the test server llm-katan', () => {
   let katan: Katan
   beforeAll(async () => {
     katan = await startKatan(bin ?? '')

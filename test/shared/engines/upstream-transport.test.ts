@@ -53,7 +53,7 @@ describe('the content encoding of an upstream response', () => {
     expect(types).toEqual(['start', 'text', 'finish', 'usage'])
   })
 
-  test('is detected without a header, even if the bytes arrive one by one', async () => {
+  test('is detected from the content without a header, even if the bytes arrive one by one', async () => {
     const bytes = zstdCompressSync(STREAM)
     await using server = await startServer(async (_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -171,7 +171,7 @@ test('a key in the query of a base URL is replaced by [hidden] in error messages
   expect((await failure(engine)).message).toBe('no such /v1/chat/completions?key=[hidden]')
 })
 
-test('an upstream response insufficient_quota fails with upstream_refused, and leaves the concurrency limit', async () => {
+test('an upstream response insufficient_quota fails with upstream_refused, and does not lower the limit', async () => {
   const error = { message: 'You exceeded your current quota', code: 'insufficient_quota' }
   await using upstream = await startUpstream((_call, answer) => answer.json({ error }, 429))
   await using engine = engineOn('openai', upstream.url, { concurrency: 8 })

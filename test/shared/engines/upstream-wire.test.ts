@@ -511,7 +511,7 @@ describe('a chat completion request to an Anthropic upstream', () => {
     [undefined, false, { type: 'auto', disable_parallel_tool_use: true }],
     [undefined, undefined, undefined],
   ])(
-    'is converted for tool_choice %j with parallel_tool_calls %s',
+    'has the tool_choice and tools that correspond to tool_choice %j with parallel_tool_calls %s',
     async (tool_choice, parallel_tool_calls, expected) => {
       const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice, parallel_tool_calls }
       const body = (await bodyOf('anthropic', fields)) as Record<string, unknown>
@@ -532,7 +532,7 @@ describe('a chat completion request to an Anthropic upstream', () => {
   })
 
   test.each(['{oops', '[1]', '"text"', 'null'])(
-    'has the tool arguments %s, which are no object, inside the field invalid_json',
+    'contains tool arguments that are not an object, %s, in a field invalid_json',
     async (text) => {
       const call = { type: 'tool_call', id: 'a', name: 'b', arguments: text }
       const turns = [user('x'), { role: 'assistant', parts: [call] }, { role: 'tool', call_id: 'a', parts: [] }]

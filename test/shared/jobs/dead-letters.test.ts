@@ -34,7 +34,7 @@ const writeLetter = async (dead: ReturnType<typeof topic>, pool: string, count: 
 const offsets = (letters: readonly DeadLetter[]) => letters.map(({ offset }) => offset)
 
 describe('the list of dead letters', () => {
-  it('finds those of one pool behind 3,000 of another pool, in full pages', async () => {
+  it('returns full pages of one pool even if 3,000 records of another pool precede them', async () => {
     const dead = topic()
     await writeLetter(dead, 'code', 5)
     await writeLetter(dead, 'inference', 3_000)

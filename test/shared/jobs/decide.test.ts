@@ -54,7 +54,7 @@ test.each<[string, Outcome, Partial<History>, boolean, string]>([
     true,
     'fail overloaded',
   ],
-])('the retry decision for an attempt that $0 is "$4"', (_name, outcome, history, canSpend, expected) => {
+])('an attempt that $0 leads to the decision "$4"', (_name, outcome, history, canSpend, expected) => {
   expect(inShort(decide(outcome, { ...FRESH, ...history }, POLICY, canSpend, 0.5))).toBe(expected)
 })
 

@@ -52,7 +52,7 @@ describe('the buffer of output deltas', () => {
 })
 
 describe('the size estimate of a delta', () => {
-  it('is between a sixth and eight times the bytes of its JSON', () => {
+  it('is between a sixth and eight times the number of bytes of its JSON', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
         const bytes = Buffer.byteLength(JSON.stringify({ value }))

@@ -12,7 +12,7 @@ it.each([
   ['one slot', ONE_SLOT, 50],
   ['two concurrent slots', TWO_SLOTS, 500],
   ['two slots with restarts', { ...TWO_SLOTS, restartsMax: 2 }, 2_000],
-])('the fair queue model has no state in which a tenant starves, with %s', options, (_, size, statesMin) => {
+])('the model of the fair queue, with %s, has no reachable state in which a tenant starves', options, (_, size, statesMin) => {
   const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model with few reachable states proves little.
@@ -30,7 +30,7 @@ const NEEDED: Record<keyof FairQueueGuards, readonly [string, typeof ONE_SLOT]> 
 }
 
 it.each(Object.entries(NEEDED))(
-  'the fair queue model without the guard %s reaches the violation: %s',
+  'the model of the fair queue reaches this violation without the guard %s: %s',
   options,
   (guard, [violation, size]) => {
     const verdict = check(fairQueueModel({ ...FAIR_QUEUE_GUARDS, [guard]: false }, size))

@@ -9,7 +9,7 @@ const options = { timeout: 300_000 }
 it.each([
   ['every invariant', false],
   ['every invariant of a job that may write a partial result after a cancel', true],
-])('the model of composed jobs keeps %s, with any single fault', options, (_, mayWrite) => {
+])('the model of composed jobs satisfies %s despite any single fault', options, (_, mayWrite) => {
   const verdict = check(familyModel(FAMILY_GUARDS, mayWrite))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model with few reachable states proves little.
@@ -42,7 +42,7 @@ const NEEDED: Record<keyof FamilyGuards, string> = {
 const OF_PARTIAL = ['partialBeatsWaiting', 'partialBeatsPark', 'cancelOutlivesWorker', 'claimNeedsTime', 'expireSweeps']
 
 it.each(Object.entries(NEEDED))(
-  'the model of composed jobs without the guard %s reaches the violation: %s',
+  'the model of composed jobs reaches this violation without the guard %s: %s',
   options,
   (guard, violation) => {
     const verdict = check(familyModel({ ...FAMILY_GUARDS, [guard]: false }, OF_PARTIAL.includes(guard)))

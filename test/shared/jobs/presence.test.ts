@@ -176,7 +176,7 @@ describe('the failure detector', () => {
     expect([silent, lost]).toEqual([['wrk_1', 'wrk_1'], []])
   })
 
-  it('neither suspects nor loses a worker with heartbeats, nor its own process', async () => {
+  it('neither suspects nor loses its own process or a worker that sends heartbeats', async () => {
     const { silent, lost } = await join('ing_1')
     await join('wrk_1')
     await vi.advanceTimersByTimeAsync(120_000)
@@ -193,7 +193,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1', 'wrk_1'])
   })
 
-  it('reports a deregistered worker as lost at the end of its lease, because messages may be delayed', async () => {
+  it('reports a deregistered worker as lost only after its lease, because messages may be delayed', async () => {
     const { lost } = await join('ing_1')
     const worker = await join('wrk_1')
     await worker.presence.close()
@@ -234,7 +234,7 @@ describe('the failure detector', () => {
     expect(silent).toEqual([])
   })
 
-  it('loses no worker because its own process was suspended', async () => {
+  it('reports no worker as lost if only its own process was suspended', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     // Suspended, or a changed clock: the time is over, but no timer fired.

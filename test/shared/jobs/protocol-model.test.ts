@@ -6,14 +6,14 @@ import { GUARDS, type Guards, protocolModel } from '../../support/jobs/protocol-
 /** Many times the duration of a full exploration. */
 const options = { timeout: 300_000 }
 
-it('the job protocol model keeps every invariant with any two faults', options, () => {
+it('the model of the job protocol satisfies every invariant despite any two faults', options, () => {
   const verdict = check(protocolModel(GUARDS))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model with few reachable states proves little.
   expect(verdict.states).toBeGreaterThan(20_000)
 })
 
-it('the job protocol model keeps every invariant if records are acknowledged before the claim', options, () => {
+it('the model of the job protocol satisfies every invariant if records are acknowledged before the claim', options, () => {
   expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
 })
 
@@ -56,7 +56,7 @@ const NEEDED: Record<keyof Guards, string> = {
 }
 
 it.each(Object.entries(NEEDED))(
-  'the job protocol model without the guard %s reaches the violation: %s',
+  'the model of the job protocol reaches this violation without the guard %s: %s',
   options,
   (guard, violation) => {
     // One fault is enough to get stuck, but proving that takes all states.

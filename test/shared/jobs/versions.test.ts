@@ -152,7 +152,7 @@ describe('unknown fields of a newer version', () => {
     }
   })
 
-  it('are kept in a stored request, which is only forwarded', () => {
+  it('remain in a stored request, which this version only forwards', () => {
     const encode = { request_id: 'r', call_id: 'c', created_at: 1, model: 'm', include_usage: false, version: '' }
     const stored = { body: {}, encode: { ...encode, dialect_of_the_future: 'x' }, more: 1 }
     expect(readStored(stored)).toEqual(stored)

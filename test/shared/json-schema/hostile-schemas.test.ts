@@ -74,7 +74,7 @@ describe('the size limits for the schemas of a request', () => {
     )
   })
 
-  test('count repeated references, in total for all schemas of a request', () => {
+  test('count every repetition of a reference, in total over all schemas of a request', () => {
     const repeated = (times: number): Schema => ({
       properties: properties(times, () => ({ $ref: '#/$defs/long' })),
       $defs: { long: { const: 'x'.repeat(10_000) } },

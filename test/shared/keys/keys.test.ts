@@ -64,7 +64,7 @@ describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
     expect(await (await open()).list()).toEqual(expected)
   })
 
-  it.skipIf(!isThere)('returns the identical list object until a key changes', async () => {
+  it.skipIf(!isThere)('returns an identical list object until a key changes', async () => {
     const { open } = await place()
     const store = await open()
     await store.create(newKey({ id: 'key_a' }).key)
@@ -243,8 +243,8 @@ describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
   })
 })
 
-describe('the file with the root of webhook secrets', () => {
-  it('has mode 0600, does not count as a key store, and is refused if invalid', async () => {
+describe('the file with the root secret of webhook secrets', () => {
+  it('has mode 0600, is not treated as a key store, and is refused if invalid', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const root = await store.webhookRoot()
@@ -274,7 +274,7 @@ describe('the file keys.json', () => {
     )
   })
 
-  it('is not overwritten if it is corrupt, is named in the error, and is read again once repaired', async () => {
+  it('is not overwritten if corrupt; the error names the file, which is read again once repaired', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const { key } = newKey({ id: 'key_a' })

@@ -13,7 +13,7 @@ describe('the retry delay', () => {
     [5, 2_000, 4_000],
     [6, 2_000, 4_000],
     [2_000, 2_000, 4_000],
-  ])('is after attempt %i between %i and %i ms', (tries, least, most) => {
+  ])('after attempt %i is between %i and %i ms', (tries, least, most) => {
     expect(backoffMs(tries, backoff, 0)).toBe(least)
     expect(backoffMs(tries, backoff, 1 - Number.EPSILON)).toBe(most)
   })

@@ -136,7 +136,7 @@ describe.skipIf(!clips)('the audio decoder of the local model server', { timeout
     expect(await refusal(make())).toEqual({ status: 400, code: 'audio_too_long', message })
   })
 
-  test('applies a lower maximum duration that a call requests', async () => {
+  test('applies a lower maximum duration if a call requests one', async () => {
     const message = 'The audio is longer than 5 seconds.'
     const refused = { status: 400, code: 'audio_too_long', message }
     expect(await refusal(original, '/audio/probe?seconds_max=5')).toEqual(refused)

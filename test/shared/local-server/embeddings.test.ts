@@ -91,7 +91,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     ['with an unknown encoding_format', { model, input: 'x', encoding_format: 'hex' }, 400, 'invalid_value'],
     ['with 2,049 texts', { model, input: Array(2049).fill('x') }, 400, 'array_above_max_length'],
     ['with a text of 70,000 characters', { model, input: 'x'.repeat(70_000) }, 400, 'context_length_exceeded'],
-  ])('are refused for a call $0', async (_, body, status, code) => {
+  ])('are refused if the call is $0', async (_, body, status, code) => {
     const answer = await local.post('/v1/embeddings', body)
     expect([answer.status, answer.json.error.code]).toEqual([status, code])
   })

@@ -63,7 +63,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(local.server.pid).not.toBe(first)
   })
 
-  test('is not restarted for a while after repeated crashes; calls fail with model_loading and the reason', async () => {
+  test('is not restarted for some time after repeated crashes; calls fail with model_loading and the reason', async () => {
     await using local = openServer()
     const crash = async () => {
       await health(local)
@@ -176,7 +176,7 @@ describe('the Python environment of the local model server', () => {
     await server.close()
   })
 
-  test('is prepared by the first call; calls fail with the progress until it is ready', async () => {
+  test('is prepared by the first call; calls fail with the progress of the preparation until it is ready', async () => {
     await using place = await temporary()
     const python = join(place.path, 'slow-python')
     await writeFile(python, '#!/bin/sh\nexec sleep 60\n')

@@ -49,7 +49,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     ['one word', 'word '.repeat(100)],
     ['words without a blank', 'word,'.repeat(300)],
     ['a phrase', 'one two three four five six seven eight nine '.repeat(40)],
-  ])('neither repeats a prompt of repeated text (%s) nor retries at other temperatures', async (_, prompt) => {
+  ])('does not repeat a prompt of repeated text (%s), and does not retry at other temperatures', async (_, prompt) => {
     for (const name of ['austen-0870', 'austen-0890']) {
       const { text, segments } = await transcribe(clip(name).bytes, { prompt, response_format: 'verbose_json' })
       expect(wordErrorRate([clip(name)], [text])).toBeLessThan(0.2)
@@ -118,7 +118,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(later.length).toBeGreaterThan(3)
   })
 
-  test('returns an empty text for silence, noise and a tone', async () => {
+  test('returns an empty text for silence, noise and a single tone', async () => {
     const noise = Int16Array.from({ length: 80_000 }, (_, n) => ((n * 7_919 * 104_729) % 4_001) - 2_000)
     const tone = Int16Array.from({ length: 80_000 }, (_, n) => 8_000 * Math.sin(n / 6))
     for (const samples of [silence(20), noise, tone]) {

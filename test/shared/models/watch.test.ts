@@ -93,7 +93,7 @@ test('changes of a model in models.yaml apply to later calls', async () => {
   void Promise.allSettled(calls)
 })
 
-test('an invalid models.yaml is reported by a metric and keeps the old models, until it is corrected', async () => {
+test('an invalid models.yaml is reported by a metric, and the old models stay until it is corrected', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   await writeFile(file, 'models: [{id: echo-1, engine: {type: eco}}]')
@@ -142,7 +142,7 @@ test('a models.yaml mounted through symbolic links is reloaded if one of the lin
   await until(async () => (await namesOf(stack)).length === 2)
 })
 
-test('a worker serves only the models in MODELS, by any alias; calls of others fail with status 503', async () => {
+test('a worker serves only the models in MODELS, by any alias; calls of other models fail with status 503', async () => {
   const models = [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2', aliases: ['second'] }]
   await using stack = await startStack({ models, settings: { MODELS: 'second', START_TIMEOUT_MS: '1500' } })
   expect((await call(stack, 'echo-2')).status).toBe(200)

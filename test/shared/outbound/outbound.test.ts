@@ -110,7 +110,7 @@ const INSIDE = [
 ]
 
 describe('the URL check for outbound requests', () => {
-  it.each([...LOOPBACKS, ...INSIDE])('refuses the host %s', (host) => {
+  it.each([...LOOPBACKS, ...INSIDE])('refuses the internal host %s', (host) => {
     expect(() => checkUrl(`https://${host}/hook`, PUBLIC)).toThrow(
       expect.objectContaining({ name: 'ServiceError', code: 'invalid_value' }),
     )
@@ -333,7 +333,7 @@ describe('an outbound request', () => {
     ['102 Processing', 'x-progress: 1\r\n'],
     ['103 Early Hints', 'link: </a.css>; rel=preload\r\n'],
     ['199 Anything', ''],
-  ])('skips repeated %s responses before the final response, with any method', async (status, lines) => {
+  ])('skips repeated responses with status %s before the final response, with any method', async (status, lines) => {
     const interim = `HTTP/1.1 ${status}\r\n${lines}\r\n`.repeat(3)
     await using receiver = await receiveRaw(`${interim}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok`)
     const url = `http://127.0.0.1:${receiver.port}/`

@@ -23,7 +23,7 @@ describe('the progress of a preparation in bytes', { timeout: 60_000 }, () => {
   }, 60_000)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  test('is counted in the background without blocking the process, however many files exist', async () => {
+  test('is computed in the background without blocking the process, however many files exist', async () => {
     const idleMs = await longestDelayMs(() => sleep(SPAN_MS))
     const counted: number[] = []
     const watchingMs = await longestDelayMs(async () => {

@@ -48,7 +48,7 @@ it('heap compaction returns the memory of a burst once the process is idle', () 
   expect(compacted).toBeLessThan(250)
 })
 
-it('heap compaction waits for 30 idle seconds and a growth of 256 MiB, because the next burst costs more CPU', () => {
+it('heap compaction waits for 30 idle seconds and a growth of 256 MiB, because it makes the next burst slower', () => {
   const { memoryUsage } = process
   onTestFinished(() => {
     process.memoryUsage = memoryUsage

@@ -25,7 +25,7 @@ describe('a start with an unavailable dependency', () => {
   }
 
   it.each([true, false])(
-    'logs the problem, the remedy and the maximum wait (permanent failure: %s)',
+    'logs the problem, the remedy and the maximum wait (is permanent: %s)',
     async (isPermanent) => {
       const { message, lines } = await start(away(isPermanent))
       expect(message).toBe(`${WORDS}. Correct the password.`)

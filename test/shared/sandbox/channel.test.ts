@@ -26,8 +26,8 @@ function openChannel() {
 const said = (events: readonly SandboxEvent[]) =>
   events.map((event) => (event.type === 'output' ? `${event.stream}: ${event.text}` : `plot of ${event.png.length}`))
 
-describe('the channel from the sandbox to its supervisor', () => {
-  test('receives frames in order, however they are split', () => {
+describe('the channel between the sandbox and its supervisor', () => {
+  test('delivers frames in order, however they are split', () => {
     const { channel, events, ends } = openChannel()
     const frames = [frame('O', 'ä'), frame('P', PNG), frame('E', 'b'), frame('X', { type: 'exit', exit_code: 3 })]
     for (const byte of Buffer.concat(frames)) channel.take(Buffer.from([byte]))
@@ -71,7 +71,7 @@ describe('the channel from the sandbox to its supervisor', () => {
     expect(ends).toEqual([])
   })
 
-  test('sends a job with its limits after a header and the length', () => {
+  test('sends a job with its limits, preceded by a header and the length', () => {
     const bytes = runToEnd(encodeJob({ code: 'print(1)', timeoutMs: 2_000, scan: true }))
     expect(bytes.subarray(0, 8).toString('latin1')).toBe('\0SANDBOX')
     expect(bytes.readUInt32BE(8)).toBe(bytes.length - 12)

@@ -37,7 +37,7 @@ function openPool(
 }
 
 describe('the pool of ready containers', () => {
-  it('starts one container in advance, and more in advance after callers had to wait', async () => {
+  it('starts one container in advance, and more after callers had to wait', async () => {
     const { all, make } = members()
     await using opened = openPool(async () => make())
     const { pool } = opened

@@ -39,7 +39,7 @@ describe.each(['attacks', 'legit', 'figures'] as const)('the code scan of the co
   })
 
   it.each(all.map((snippet): [string, Snippet] => [snippet.id, snippet]))(
-    'returns the expected verdict for %s',
+    'returns the expected findings for the program %s',
     (id, snippet) => {
       const found = verdicts.get(id)
       if (UNFLAGGED.has(id)) expect(found).toEqual([])
@@ -96,7 +96,7 @@ describe('the code scan', () => {
     'from asyncio import *\nopen_connection()',
     'from . import x',
     'match x:\n    case object(__code__=c): pass',
-  ])('detects %j', async (program) => {
+  ])('detects the violation in %j', async (program) => {
     expect((await scan(program))[0]).not.toHaveLength(0)
   })
 
@@ -131,7 +131,7 @@ describe('the code scan', () => {
     'import inspect, sys\ninspect.currentframe().f_back.f_lineno\nsys._getframe().f_code.co_name\nsys.path.append(".")',
     'class A: pass\nprint([c.__name__ for c in A.__subclasses__()])\nopen("/dev/urandom", "rb").read(4)',
     'class A: pass\nprint(A.__mro__, A.__bases__, f.__closure__, f.__wrapped__, f.__self__)',
-  ])('allows %j', async (program) => {
+  ])('allows the harmless code %j', async (program) => {
     expect((await scan(program))[0]).toEqual([])
   })
 

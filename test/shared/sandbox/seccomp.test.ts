@@ -94,7 +94,7 @@ describe.each(['x86_64', 'aarch64'])('the system call filter on %s', (machine) =
     [[0x4000_0000], ENOSYS],
   ]
 
-  test('returns the specified result for each call, and kills the process at a call of another processor', async () => {
+  test('returns the specified result of each call, and kills a process that uses another system call ABI', async () => {
     const answers = await answersFor(
       machine,
       cases.map(([call]) => call),

@@ -33,7 +33,7 @@ async function startRun(sandbox: Sandbox, code = SLEEP) {
   return { end, cancel: () => abort.abort(new Error('cancelled')) }
 }
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('the zygote sandbox', () => {
+describe.skipIf(SANDBOX_MISSING !== undefined)('the zygote sandbox, which forks a process per run', () => {
   let sandbox: Sandbox
   beforeAll(async () => {
     sandbox = await openTestZygote()
@@ -179,7 +179,7 @@ for _ in range(3): threading.Thread(target=multiply).start()`
 })
 
 describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygote processes', () => {
-  test('replaces a zygote after its maximum number of runs; the old one ends with its last run', async () => {
+  test('replaces a zygote after its maximum number of runs; the old zygote ends with its last run', async () => {
     const before = resources().processes
     const sandbox = await openTestZygote({ runsMax: 3 })
     try {
@@ -198,7 +198,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygote process
     expect(startedSince(before)).toEqual([])
   })
 
-  test('fails the runs of a killed zygote with sandbox_lost, and uses another one for the next runs', async () => {
+  test('fails the runs of a killed zygote with sandbox_lost, and uses another zygote for the next runs', async () => {
     const before = resources().processes
     const sandbox = await openTestZygote()
     try {

@@ -92,7 +92,7 @@ npm start
     ['spaces in a heading', (run: number) => `# ${' '.repeat(run)}x`],
     ['closing marks of a heading', (run: number) => `# ${'#'.repeat(run)}x`],
     ['openings of autolinks', (run: number) => '<http://'.repeat(run)],
-  ])('takes linear time for a line of 300,000 %s', (_, lineOf) => {
+  ])('takes linear time for a line with 300,000 of %s', (_, lineOf) => {
     const startedMs = cpuMs()
     markdown(lineOf(300_000))
     expect(cpuMs() - startedMs).toBeLessThan(3_000)
@@ -220,7 +220,7 @@ test('passages end at headings and at 700 characters, and contain every sentence
   expect(Math.max(...passages.map(({ start, end }) => end - start))).toBeLessThanOrEqual(700)
 })
 
-test('search terms are stemmed words and the parts of compound identifiers', () => {
+test('search terms are word stems and the parts of compound identifiers', () => {
   expect(termSet('How are retries retried?')).toEqual(new Set(['retri']))
   expect(termSet("JOB_LEASE_MS at 1.5, the worker's")).toEqual(new Set(['job', 'leas', 'ms', '1.5', 'worker']))
   expect(termSet('what is the')).toEqual(new Set())

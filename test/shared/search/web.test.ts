@@ -95,7 +95,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     { snippet: 'some text', date: 'Jan 2, 2026 UTC', link: RESULT.url },
     (organic) => ({ organic }),
   ],
-])('the search backend %s', (name, service, extra, wrap) => {
+])('the web search backend %s', (name, service, extra, wrap) => {
   const answering = (body: unknown, status = 200, headers = {}) => {
     handle = (request, response) => {
       request.resume()
@@ -262,7 +262,7 @@ describe('the reader of web pages', () => {
       (response) => void setInterval(() => response.write('x'), 200).unref(),
     ],
     ['ends with a closed connection', 'upstream_error', breakOff],
-  ])('fails if the page %s, with the code %s', async (_, code, answer) => {
+  ])('fails with the documented code if the page %s: %s', async (_, code, answer) => {
     site({ '/page': answer })
     await expect(read()).rejects.toMatchObject({ code })
   })

@@ -285,7 +285,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
     expect(await job(over)).toEqual(before)
   })
 
-  describe('that may write a partial result on cancel', () => {
+  describe('that may write a partial result after a cancel', () => {
     const PARTIAL_MS = 30_000
     const partial = { partialMs: PARTIAL_MS }
     /** A job that has done a step and waits for a child. */
@@ -300,7 +300,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
       return (await store.renew({ boot: run.boot, ...lease })).find(({ id }) => id === run.id)
     }
 
-    it('receive a request to finish at the first cancel and to stop at the second, and may complete', async () => {
+    it('receive a request to finish at the first cancel and a request to stop at the second, or complete', async () => {
       const run = await running(store, partial)
       expect(await store.cancel(TENANT, run.id)).toMatchObject({
         job: { state: 'in_progress', partial_ms: PARTIAL_MS },
@@ -317,7 +317,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
       expect((await store.complete(second, { result: 1 }))?.job.state).toBe('completed')
     })
 
-    it('end as cancelled without steps, at the second cancel, or if the caller has disconnected', async () => {
+    it('end as cancelled if they have no steps, at the second cancel, or if their caller has disconnected', async () => {
       const { id, child } = await waiting()
       expect((await store.cancel(TENANT, id, 'final'))?.job.state).toBe('cancelled')
       expect((await job(child)).state).toBe('queued')
@@ -332,14 +332,14 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
       expect(await owned(left)).toMatchObject({ isCancelRequested: true, isToWrapUp: false })
     })
 
-    it('continue to finish after three concurrent cancels', async () => {
+    it('still finish with a partial result after three concurrent cancels', async () => {
       const run = await running(store, partial)
       const moved = await Promise.all([1, 2, 3].map(() => store.cancel(TENANT, run.id, 'once')))
       expect(moved.filter(Boolean)).toMatchObject([{ events: [{ type: 'job.cancelling', data: { partial: true } }] }])
       expect(await owned(run)).toMatchObject({ isCancelRequested: false, isToWrapUp: true })
     })
 
-    it('are queued by a cancel during their wait, and can run again until the time limit', async () => {
+    it('are queued by a cancel while they wait, and may run again until the time limit', async () => {
       const { id } = await waiting()
       expect(await store.cancel(TENANT, id)).toMatchObject({ job: { state: 'queued' }, request: { body: 'hello' } })
       expect(await store.wake(id)).toBeUndefined()
@@ -369,14 +369,14 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
       ['requeues the job', (run: HeldAttempt) => store.handBack(run)],
       ['fails the attempt', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
       ['waits for children', (run: HeldAttempt) => park(run, [])],
-    ])('end as cancelled if the worker %s after the time limit', async (_, write) => {
+    ])('end as cancelled if their worker %s after the time limit', async (_, write) => {
       const run = await running(store, partial)
       await store.cancel(TENANT, run.id)
       await database.advance(PARTIAL_MS)
       expect((await write(run))?.job.state).toBe('cancelled')
     })
 
-    it('are requeued if their worker is dead, and cancelled if it lives beyond the time limit', async () => {
+    it('are requeued if their worker is dead, and cancelled if the worker is alive after the time limit', async () => {
       const reaper = await alive(store, 'boot_reaper', 3_600_000)
       await store.holdLease('reaper', reaper, 3_600_000)
       const policy = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }

@@ -33,12 +33,14 @@ const layoutOf = (jobs: number, blocked: number, atMs: number): Layout => {
   return { jobs, blocked, keys: 20_000, nowMs: Date.now(), prefix: firstJobId(atMs) }
 }
 
+const isClass = (value: object) => String(value).startsWith('class ')
+
 /** Names of all statements in the code. */
 function namesInCode(): string[] {
   const named = (value: unknown): string[] => {
     if (Array.isArray(value)) return value.flatMap(named)
     // Functions that build a statement get a common argument: a lock, or a source.
-    if (typeof value === 'function') return value.length === 1 ? named(value('jobs')) : []
+    if (typeof value === 'function') return value.length === 1 && !isClass(value) ? named(value('jobs')) : []
     return typeof value === 'object' && value !== null && 'name' in value ? [String(value.name)] : []
   }
   const modules = [moves, familyMoves, statements, tenants, purges, inserts]

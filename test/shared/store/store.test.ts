@@ -453,7 +453,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'good' })
     })
 
-    it.each(WRITES.slice(0, -1))('receives an equal response if it repeats a write: %s', async (_, write) => {
+    it.each(WRITES.slice(0, -1))('receives an equal response if it repeats this write: %s', async (_, write) => {
       const run = await running(store)
       const first = (await write(run)) as { events: unknown; job: DurableJob }
       expect(first.events).not.toEqual([])
@@ -461,7 +461,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(run.id)).last_seq).toBe(first.job.last_seq)
     })
 
-    it('receives no acknowledgement if another write has used the write number', async () => {
+    it('receives no acknowledgement for a write whose number another write has used', async () => {
       const run = await running(store)
       await store.append(run, [delta('x')])
       expect(await store.complete(run, { result: 'x' })).toBeUndefined()
@@ -644,7 +644,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.holdLease(REAPER_LEASE, 'another', 5_000)).toBe(true)
     })
 
-    it('does nothing in a process that does not hold the lease of the sweep', async () => {
+    it('does nothing in a process without the lease of the sweep', async () => {
       const run = await running(store)
       await watch()
       expect(await reap('another')).toEqual([])
@@ -825,7 +825,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('the queries for jobs', () => {
+  describe('the job queries of the store', () => {
     it('return only jobs of the given tenant', async () => {
       const mine = await running(store)
       await store.complete(mine, { result: 1 })
@@ -894,7 +894,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ])
     })
 
-    it("return the positions of a tenant's jobs among jobs for equal slots", async () => {
+    it("return the positions of a tenant's jobs in the queue for equal slots", async () => {
       const { pool, kind, model } = newJob()
       const of = { pool, kind, model, priority: 'normal' } as const
       const ids: string[] = []
@@ -1141,7 +1141,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
-    it('stay delivered if an operator made them due again during a successful attempt', async () => {
+    it('remain delivered if an operator made them due again during a successful attempt', async () => {
       await running(store, { webhook })
       const [taken] = await store.takeDeliveries(10, 20_000)
       if (!taken) throw new Error('nothing to deliver')

@@ -70,7 +70,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     expect(await claim(1, 'nobody')).toBe('a')
   })
 
-  it('prefers tenants with fewer running jobs of an equal kind, model and priority', async () => {
+  it('prefers tenants with the fewest running jobs of an equal kind, model and priority', async () => {
     await submit('aaaa', 'bbbb')
     await store.claimNext(OF, boot, 2, 'b')
     await store.create(newJob({ tenant: 'c', model: 'other' }))

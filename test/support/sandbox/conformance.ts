@@ -63,14 +63,14 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       if (typeof opened !== 'string') await opened.close()
     }, WAIT_MS)
 
-    describe('guarantees', () => {
+    describe('the guarantees of a sandbox', () => {
       describePromises(sandbox)
     })
 
     describe.each([
       ['on', true],
       ['off', false],
-    ] as const)('with the code scan %s', (_word, scan) => {
+    ] as const)('a sandbox with the code scan %s', (_word, scan) => {
       const some = <T>(programs: readonly T[]) => programs.filter((_, at) => at % each === 0)
       it.concurrent.for(scan ? some(attacks) : attacks)(
         'contains the attack $id',
@@ -94,7 +94,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
 
     // Scripts as models write them, with the number of figures that they draw.
     it.concurrent.for(snippets('figures').filter((_, at) => at % each === 0))(
-      'returns every figure of $id once',
+      'a sandbox returns every figure of the program $id once',
       { timeout: WAIT_MS },
       async (snippet, context) => {
         const expectation = expectationOf(snippet, name, true)
@@ -102,7 +102,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       },
     )
 
-    it('ends running programs and removes their processes and files if it is closed', {
+    it('a sandbox ends running programs and removes their processes and files when it is closed', {
       timeout: WAIT_MS,
     }, async (context) => {
       const closing = sandbox(context)
@@ -120,13 +120,13 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
 }
 
 function describePromises(sandbox: (context: TestContext) => Sandbox): void {
-  it('reports the version of the interpreter and of each library', (context) => {
+  it('a sandbox reports the version of the interpreter and of each library', (context) => {
     const { libraries } = sandbox(context)
     const names = ['python', 'numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn']
     expect(libraries).toEqual(Object.fromEntries(names.map((name) => [name, expect.stringMatching(/^\d+\.\d+/)])))
   })
 
-  it('streams output while the program runs, and ends the program if the caller disconnects', {
+  it('a sandbox streams output while the program runs, and ends the program if the caller disconnects', {
     timeout: WAIT_MS,
   }, async (context) => {
     const leaving = new AbortController()
@@ -143,12 +143,12 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(sandbox(context).stats().busy).toBe(0)
   })
 
-  it('starts no program if the caller has already disconnected', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox starts no program if the caller has already disconnected', { timeout: WAIT_MS }, async (context) => {
     const signal = AbortSignal.abort(new Error('disconnected before'))
     await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('disconnected before')
   })
 
-  it('runs no part of a program with violations', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox runs no part of a program with violations', { timeout: WAIT_MS }, async (context) => {
     const result = await runCode(sandbox(context), "print('ran')\nimport os", { scan: true })
     expect(result).toEqual({
       success: false,
@@ -160,7 +160,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     })
   })
 
-  it('returns the output and figures from before the timeout', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox returns the output and figures from before a timeout', { timeout: WAIT_MS }, async (context) => {
     const draw = 'import matplotlib.pyplot as plt, sys\nplt.plot([1]); plt.show()'
     const print = "print('drawn'); print('half', end=''); sys.stderr.write('a line')"
     const result = await runCode(sandbox(context), `${draw}\n${print}\nwhile True: pass`, { timeoutMs: 4_000 })
@@ -168,12 +168,12 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(result).toMatchObject({ success: false, exit_code: -1, ...kept })
   })
 
-  it('isolates the files, processes and memory of each run', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox isolates the files, processes and memory of each run', { timeout: WAIT_MS }, async (context) => {
     expect(await runCode(sandbox(context), LEAVE_FILES)).toMatchObject({ exit_code: 0 })
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('copies the files of a run into the directory of that run only', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox copies the files of a run into the directory of that run only', { timeout: WAIT_MS }, async (context) => {
     const large = Buffer.alloc(RUN_FILES_BYTES_MAX - 6, 7)
     const files = [
       { name: 'left large.bin', bytes: large },
@@ -185,7 +185,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('lets numpy read and write files by C functions', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox lets numpy read and write files by C functions', { timeout: WAIT_MS }, async (context) => {
     const code = `import numpy as np
 np.arange(3, dtype="u1").tofile("/tmp/a.bin")
 print(np.fromfile("/tmp/a.bin", dtype="u1"))
@@ -196,7 +196,7 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(stderr).toContain('FileNotFoundError')
   })
 
-  it('hides the file locks of a run from others', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox hides the file locks of a run from other runs', { timeout: WAIT_MS }, async (context) => {
     if (sandbox(context).name === 'wasm') context.skip('it has no locks')
     const leaving = new AbortController()
     const { promise: isHeld, resolve } = Promise.withResolvers<void>()
@@ -211,7 +211,7 @@ np.fromfile("/tmp/none", dtype="u1")`
     await expect(holder).rejects.toThrow('seen')
   })
 
-  it('seeds random numbers differently in each run', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox seeds random numbers differently in each run', { timeout: WAIT_MS }, async (context) => {
     const code = 'import random, numpy; print(random.random(), numpy.random.rand())'
     const both = await Promise.all([runCode(sandbox(context), code), runCode(sandbox(context), code)])
     expect(both[0]?.stdout).toMatch(/^0\.\d+ 0\.\d+\n$/)
@@ -219,7 +219,7 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(first?.filter((number) => second?.includes(number))).toEqual([])
   })
 
-  it('returns the output of each of several concurrent runs to its own caller', {
+  it('a sandbox returns the output of each of several concurrent runs to its own caller', {
     timeout: WAIT_MS,
   }, async (context) => {
     const outputs = await Promise.all(
@@ -228,7 +228,7 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(outputs.map(({ stdout }) => stdout)).toEqual(Array.from({ length: 6 }, (_, i) => `run ${i}\n`))
   })
 
-  it('truncates stdout and stderr at 1 MiB each, with a remark in the last line', {
+  it('a sandbox truncates stdout and stderr at 1 MiB each, with a remark in the last line', {
     timeout: WAIT_MS,
   }, async (context) => {
     const code = "import sys\nfor s in (sys.stdout, sys.stderr): s.write('é' * 1_000_000); s.flush()"

@@ -69,7 +69,7 @@ describe('a screen of sluice top', () => {
     expect(text).toMatch(/q quit · sort: s status↓ a age m model p project e endpoint · r reverse · ↑↓$/)
   })
 
-  it('drops workers, then models, then pools if the terminal has few rows, and always shows jobs', () => {
+  it('omits workers first, then models, then pools if the terminal has few rows, and always shows jobs', () => {
     const sections = (rows: number) =>
       draw(snapshot(), { rows }).flatMap((line) => /^(pool|model|worker|job) /.exec(line)?.[1] ?? [])
     expect(sections(24)).toEqual(['pool', 'model', 'worker', 'job'])

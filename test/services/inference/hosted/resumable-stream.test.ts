@@ -37,7 +37,7 @@ async function attempt(record: Record, said: readonly GenerateEvent[], at = 0): 
   return round.rest(said)
 }
 
-it('a resumable stream emits each word once if the next attempt generates equal text in other pieces', async () => {
+it('a resumable stream repeats no word if the next attempt generates equal text in other pieces', async () => {
   const record = new Record()
   await attempt(record, [START, text('The her'), text('on bui')])
   expect(record.told).toEqual([START, text('The her'), text('on bui')])
@@ -57,13 +57,13 @@ it('a resumable stream resets its output if the next attempt generates other tex
   expect([...record.told, ...rest]).toEqual([START, text('The heron'), CUT, text('The owl'), text(' hunts.')])
 })
 
-it('a resumable stream resets output that is longer than the final text', async () => {
+it('a resumable stream resets its output if the sent text is longer than the final text', async () => {
   const record = new Record()
   await attempt(record, [START, text('The heron')])
   expect(await attempt(record, [START, text('The')])).toEqual([CUT, text('The')])
 })
 
-it('a resumable stream emits the rest of a completed round whose attempt ended before sending it', async () => {
+it('a resumable stream sends the rest of a completed model round that its attempt did not send', async () => {
   const record = new Record()
   const thought: GenerateEvent = { type: 'reasoning', choice: 0, text: 'Hm', signature: 'sig' }
   await attempt(record, [START, { type: 'reasoning', choice: 0, text: 'Hm' }])
@@ -72,7 +72,7 @@ it('a resumable stream emits the rest of a completed round whose attempt ended b
   expect(record.kept.size).toBe(1)
 })
 
-it('a resumable stream names the round whose text is larger than a stored step', () => {
+it('a resumable stream refuses a model round whose text exceeds the size of a stored step', () => {
   const spoken = new OutputBuffer()
   const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
   for (let n = 0; n < 10; n++) say()

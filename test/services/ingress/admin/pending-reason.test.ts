@@ -42,7 +42,7 @@ it.each([
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 2, true) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1']) },
   { is: 'batch_lane', of: new Heard().worker('wrk_1'), job: job({ priority: 'low' }) },
-])('the pending reason is $is, with a message and the number of jobs ahead', ({ is, of, job: asked = job() }) => {
+])('the pending reason is $is, and has a message and the number of jobs ahead', ({ is, of, job: asked = job() }) => {
   const waits = pendingReason(asked, fleet(of), 3)
   expect(waits).toMatchObject({ reason: is, ahead: 3, until: null })
   expect(waits?.message).toMatch(/^[A-Z].*\. 3 jobs of the same model and priority are older\.$/)

@@ -12,7 +12,7 @@ const APIS = [
   ['/v1/responses', (text: string) => ({ input: text })],
 ] as const
 
-describe('a response in one large piece', () => {
+describe('a response that the engine returns as one large piece', () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack()
@@ -37,13 +37,13 @@ describe('a response in one large piece', () => {
     )
   }
 
-  it.each(APIS)('arrives complete from %s', async (path, bodyOf) => {
+  it.each(APIS)('arrives complete from the endpoint %s', async (path, bodyOf) => {
     const { status, text } = await ask(path, bodyOf(LARGE))
     expect(status).toBe(200)
     expect(said(text) === LARGE).toBe(true)
   })
 
-  it.each(APIS)('over the size limit is refused with 400 by %s, without a retry', async (path, bodyOf) => {
+  it.each(APIS)('over the size limit returns 400 from the endpoint %s, without a retry', async (path, bodyOf) => {
     const { status, text } = await ask(path, bodyOf(TOO_LARGE))
     expect(status).toBe(400)
     const { error } = JSON.parse(text)
@@ -52,7 +52,7 @@ describe('a response in one large piece', () => {
     if (path !== '/v1/messages') expect(error.code).toBe('answer_too_large')
   })
 
-  it('over the size limit of whole responses arrives complete as a stream', async () => {
+  it('over the size limit arrives complete if the request is streamed', async () => {
     const [, bodyOf] = APIS[0]
     const { status, text } = await ask('/v1/chat/completions', { ...bodyOf(TOO_LARGE), stream: true })
     expect(status).toBe(200)

@@ -38,11 +38,11 @@ describe('a request to an unknown path', () => {
     ['/jobs/job_1/result', '/v1/jobs/job_1/result'],
     ['/models/echo-1', '/v1/models/echo-1'],
     ['/responses/resp_1/cancel', '/v1/responses/resp_1/cancel'],
-  ])('gets the name of the most similar endpoint: %s', async (path, meant) => {
+  ])('is refused with the name of the most similar endpoint: %s', async (path, meant) => {
     expect(await messageOf(await stack.post(path, {}))).toBe(`Invalid URL (POST ${path}). Did you mean ${meant}?`)
   })
 
-  test('gets a list of the API, its reference and the console for the path /', async () => {
+  test('returns links to the API, its reference and the console for the path /', async () => {
     const answer = await fetch(`${stack.url}/`, { headers: { accept: '*/*' } })
     expect(answer.status).toBe(404)
     expect(await answer.json()).toMatchObject({ error: { type: 'invalid_request_error' } })
@@ -55,7 +55,7 @@ describe('a request to an unknown path', () => {
   })
 
   test.each(['/nothing/like/it', `/${'x'.repeat(5_000)}`])(
-    'gets a list of all endpoints if none is similar: %.30s',
+    'is refused with a list of all endpoints if no endpoint is similar: %.30s',
     async (path) => {
       const message = await messageOf(await stack.post(path, {}))
       expect(message).toMatch(
@@ -72,11 +72,11 @@ describe('a request to an unknown path', () => {
     ['/v1/threads/thread_1/runs', '/v1/chat/completions'],
     ['/v1/images/generations', 'not supported'],
     ['/v1/realtime', '/v1/ws'],
-  ])('gets the name of the replacement if the path belongs to another API: %s', async (path, hint) => {
+  ])('is refused with the name of the replacement if the path belongs to another API: %s', async (path, hint) => {
     expect(await messageOf(await stack.post(path, {}))).toContain(hint)
   })
 
-  test('gets the error in the format of the calling SDK', async () => {
+  test('is refused in the error format of the calling SDK', async () => {
     const anthropic = new Anthropic({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
     const body = { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user' as const, content: 'hi' }] }
     await expect(anthropic.messages.create(body)).rejects.toMatchObject({

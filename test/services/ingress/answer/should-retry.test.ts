@@ -65,14 +65,14 @@ describe('the OpenAI SDK', () => {
     expect(await attempt(() => client.get(`/jobs/${id}/result`))).toEqual([status, 1])
   })
 
-  it('does not retry to delete or redrive a job that has not ended', async () => {
+  it('does not retry the deletion or the redrive of a job that has not ended', async () => {
     const id = await submit(ENDLESS)
     expect(await attempt(() => client.delete(`/jobs/${id}`))).toEqual([409, 1])
     expect(await attempt(() => client.post(`/jobs/${id}/redrive`))).toEqual([409, 1])
     await client.post(`/jobs/${id}/cancel`)
   })
 
-  it('polls again for the result of a job that has not ended', async () => {
+  it('repeats a request for the result of a job that has not ended', async () => {
     const id = await submit('!echo first_ms=1000\nlate')
     sent.length = 0
     await client.get(`/jobs/${id}/result`)

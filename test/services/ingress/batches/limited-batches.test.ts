@@ -59,7 +59,7 @@ describe('a batch of a key with limits', () => {
     expect(batch).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3 } })
   })
 
-  it('exceeds its budget by at most one line, and synchronous calls exceed the budget by at most one', async () => {
+  it('exceeds the budget by at most one line, and synchronous calls by at most one call', async () => {
     const { stack, client } = await startLimited({ budget_usd_per_month: 0.05 })
     await using _ = stack
     const burst = await Promise.all(

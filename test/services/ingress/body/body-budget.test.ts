@@ -29,7 +29,7 @@ describe('the memory budget of request bodies', () => {
     expect(all.held).toBe(100)
   })
 
-  it('reserves half of the memory for other keys', () => {
+  it('limits one key to half of the memory, so that the other half is free for other keys', () => {
     const all = budget()
     const [one, more, other] = [all.open('a'), all.open('a'), all.open('b')]
     one.hold(30)
@@ -38,13 +38,13 @@ describe('the memory budget of request bodies', () => {
     other.hold(50)
   })
 
-  it('admits a single body over the budget, because that body could never be admitted otherwise', () => {
+  it('admits a body larger than the budget if it is the only one, because it could never fit otherwise', () => {
     const all = budget()
     all.open('a').hold(1_000)
     expect(() => all.open('b').hold(1)).toThrow(expect.objectContaining({ code: 'overloaded' }))
   })
 
-  it('releases the bytes of a body once', () => {
+  it('releases the bytes of a body only once', () => {
     const all = budget()
     const one = all.open('a')
     one.hold(50)
@@ -64,7 +64,7 @@ describe('blocks of bytes that arrive in small pieces', () => {
     { sizes: [1, ...Array(9_000).fill(7)] },
     { sizes: [3_000_000, 2] },
     { sizes: [] },
-  ])('contain the exact bytes after $sizes.length pieces are joined', async ({ sizes }) => {
+  ])('contain the exact bytes after they are joined from $sizes.length pieces', async ({ sizes }) => {
     const blocks = new ByteBlocks()
     const pieces = sizes.map((size, i) => Buffer.alloc(size, i))
     for (const piece of pieces) blocks.push(piece)
@@ -92,7 +92,7 @@ describe('the memory budget of a worker for request bodies', () => {
     expect(entered).toEqual(['second', 'third'])
   })
 
-  it('admits a single body of any size, and bodies that are not in a blob', async () => {
+  it('admits a single body of any size, and ignores bodies that are not in a blob', async () => {
     const room = new Semaphore({ permits: 1 })
     await fetchBodyWithin(room, large, blobs, never)
     expect((await fetchBodyWithin(room, { body: 'x' }, blobs, never)).body).toBe('x')

@@ -34,7 +34,7 @@ describe('a large request body', () => {
     }
   })
 
-  test.each(['logit_bias', 'metadata'])('is validated only up to the first problem in its %s', (field) => {
+  test.each(['logit_bias', 'metadata'])('is validated only up to the first problem in its field %s', (field) => {
     const map = Object.fromEntries(
       Array.from({ length: 50_000 }, (_, index) => [`${index}`, index < 3 ? undefined : {}]),
     )
@@ -83,7 +83,7 @@ describe('a large request body', () => {
     },
   )
 
-  test('of many messages is decoded to the concatenation of its decoded pieces', () => {
+  test('of many messages gives an equal result whether it is decoded whole or in pieces', () => {
     const messages = Array.from({ length: 2_500 }, (_, index) => ({ role: 'user', content: `${index}`, x: 1 }))
     const { turns } = doAll(decodeChat({ model: 'm1', messages }, CONTEXT))
     const few = messages.flatMap((message) => doAll(decodeChat({ model: 'm1', messages: [message] }, CONTEXT)).turns)

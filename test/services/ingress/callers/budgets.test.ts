@@ -52,7 +52,7 @@ describe('a budget', () => {
     expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])).toHaveLength(2)
   })
 
-  it('counts the cost of an ended call once, before and after the ledger contains the call', async () => {
+  it('counts the cost of an ended call once, whether or not the ledger already contains the call', async () => {
     const { store, clock, budgets } = await openOne()
     const { promise: entered, resolve } = Promise.withResolvers<void>()
     const call = await budgets.reserve(key, CALL)
@@ -85,7 +85,7 @@ describe('a budget', () => {
     expect(await reserved(after), 'calls admitted next to the job').toHaveLength(1)
   })
 
-  it.skipIf(!postgres)('admits the same part of a burst through several ingresses as through one', async () => {
+  it.skipIf(!postgres)('admits as much of a burst through several ingresses as through one', async () => {
     const database = await openPostgresDatabase(postgres ?? '')
     onTestFinished(() => database[Symbol.asyncDispose]())
     const store = await database.open()

@@ -51,7 +51,7 @@ async function admitted(calls: readonly Promise<unknown>[]): Promise<number> {
   return (await Promise.all(calls)).filter((outcome) => typeof outcome === 'function').length
 }
 
-describe('limits within a single ingress', () => {
+describe('usage limits within a single ingress', () => {
   function open(ofProject: Limits | undefined, settings = {}) {
     const clock = { ms: 1_000_000 }
     const limitsOf = (project: string) => (project === 'proj' ? ofProject : undefined)
@@ -72,7 +72,7 @@ describe('limits within a single ingress', () => {
     expect(await admitted([call(limits, key({}, 'key_c', 'other'))])).toBe(1)
   })
 
-  it('report the limit that is reached first', async () => {
+  it('refuse a call with the error of the limit that is reached first', async () => {
     const { limits } = open({ requests_per_minute: 3, tokens_per_minute: 100 })
     const a = key({ requests_per_minute: 10, tokens_per_minute: 50 }, 'key_a', 'proj')
     await spend(limits, key({}, 'key_b', 'proj'), 70)
@@ -96,7 +96,7 @@ describe('limits within a single ingress', () => {
     }
   })
 
-  it('on tokens reserve the maximum of each running call, and admit one call larger than the rest', async () => {
+  it('on tokens reserve the maximum of each running call, and admit one call above the remaining tokens', async () => {
     const { limits } = open({ tokens_per_minute: 100 })
     const a = key({}, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
@@ -113,7 +113,7 @@ describe('limits within a single ingress', () => {
     await expect(limits.reserveTokens(a, 1)).rejects.toMatchObject({ code: 'token_limit_exceeded' })
   })
 
-  it('on concurrency are released once, whichever limit refused the call', async () => {
+  it('on concurrency release each permit once, whichever limit refused the call', async () => {
     const { limits } = open({ running: 2, tokens_per_minute: 10 })
     const a = key({}, 'key_a', 'proj')
     const b = key({ running: 1 }, 'key_b', 'proj')
@@ -141,7 +141,7 @@ describe('limits within a single ingress', () => {
   })
 })
 
-describe.skipIf(!postgres)('limits across several ingresses', () => {
+describe.skipIf(!postgres)('usage limits across several ingresses', () => {
   async function openFleet(ingresses: number, url?: string) {
     const database = url === undefined ? await openPostgresDatabase(postgres ?? '') : undefined
     if (database) {
@@ -167,7 +167,7 @@ describe.skipIf(!postgres)('limits across several ingresses', () => {
     expect(await admitted(spread(all, 60, key({ running: 10 }, 'key_b')))).toBe(10)
   })
 
-  it('are exceeded by at most a quarter if each ingress uses its last known counts', async () => {
+  it('are exceeded by at most a quarter while each ingress uses its last known counts', async () => {
     const { all } = await openFleet(3)
     const of = key({ requests_per_minute: 120 })
     let count = 0
@@ -229,7 +229,7 @@ describe.skipIf(!postgres)('limits across several ingresses', () => {
 })
 
 describe.skipIf(!postgres)('services that share a database', () => {
-  it('share the limits of a key and one ledger, which includes the calls of an ended service', async () => {
+  it('share the limits of a key, and a ledger that includes the calls of a service that has ended', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const settings = { DATABASE_URL: database.url, RATE_LIMIT_REQUESTS: '6' }
     await using one = await startStack({ settings })

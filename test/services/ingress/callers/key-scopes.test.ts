@@ -14,7 +14,7 @@ import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 const MESSAGES = '/v1/messages'
 
 describe('the permissions of a key', () => {
-  it('name existing endpoints, and each route belongs to exactly one permission', () => {
+  it('name existing endpoints, and each route requires exactly one permission', () => {
     const paths = ROUTES.filter(({ scope }) => scope !== 'admin').map(({ path }) => path)
     expect(KEY_ENDPOINTS.filter((endpoint) => !paths.includes(endpoint))).toEqual([])
     expect(paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))).toEqual([])
@@ -27,7 +27,7 @@ describe('the permissions of a key', () => {
     expect(coversPath(KEY_ENDPOINTS, `${ADMIN_PATH}/jobs`)).toBe(false)
   })
 
-  it('include the paths below an endpoint, and no others', async () => {
+  it('include all paths below an endpoint, and no other paths', async () => {
     await using stack = await startStack()
     const hash = (secret: string) => createHash('sha256').update(secret).digest('hex')
     const keyOf = (secret: string, endpoints: string[]) => ({
@@ -53,7 +53,7 @@ describe('the permissions of a key', () => {
     expect(await statuses('sk-count')).toEqual([403, 403, 200, 403])
   })
 
-  it('include the tools that a response runs, also if the response is a job', async () => {
+  it('include the tools that a response runs, even if the response runs as a job', async () => {
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
     await using stack = await startStack({ models: [ECHO_MODEL, research] })
     const keyOf = (secret: string, endpoints: string[]) => ({

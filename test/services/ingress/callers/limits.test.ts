@@ -150,7 +150,7 @@ describe('a key with restricted endpoints and models', () => {
 })
 
 describe('the rate limit of requests', () => {
-  it('is in the headers of each response, and further calls get 429 in the OpenAI format', async () => {
+  it('is reported in the headers of each response, and further calls get 429 in the OpenAI format', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3' } })
     for (const remaining of ['2', '1', '0']) {
       const response = await stack.post(CHAT, say('hi'))
@@ -169,7 +169,7 @@ describe('the rate limit of requests', () => {
     expect(Number(refused.headers.get('retry-after'))).toBeLessThanOrEqual(60)
   })
 
-  it('is reported in the Anthropic format', async () => {
+  it('is reported in the headers and errors of the Anthropic format', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '1' } })
     const response = await stack.post(MESSAGES, say('hi'))
     const refused = await stack.post(MESSAGES, say('hi'))
@@ -193,7 +193,7 @@ describe('the rate limit of requests', () => {
 })
 
 describe('the rate limit of tokens', () => {
-  it('refuses the next call when it is used up, and is reported in the headers', async () => {
+  it('refuses the next call once all tokens are used, and is reported in the headers', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
     const first = await stack.post(CHAT, say('!echo tokens=50'))
     expect(first.headers.get('x-ratelimit-remaining-tokens')).toBe('20')
@@ -239,7 +239,7 @@ describe('the concurrency limit of a key', () => {
     expect((await stack.post(CHAT, say('hi'))).status).toBe(200)
   })
 
-  it('includes calls that arrive in one packet', async () => {
+  it('includes calls that arrive in one network packet', async () => {
     await using stack = await startStack({ settings: { CONCURRENCY_MAX_PER_KEY: '2' } })
     using client = await openRaw(stack.url)
     const headers = [`authorization: Bearer ${TEST_KEY}`, 'content-type: application/json']
@@ -264,7 +264,7 @@ describe('requests that read, poll, follow or cancel a job', () => {
   const ENDLESS = { endpoint: CHAT, body: say('!echo first_ms=60000 tokens=9') }
   const ASYNC = { headers: { prefer: 'respond-async' } }
 
-  it('succeed although the key has reached all limits on calls', async () => {
+  it('succeed even if the key has reached all limits on calls', async () => {
     const settings = { RATE_LIMIT_REQUESTS: '1', CONCURRENCY_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
     await using stack = await startStack({ settings })
     const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }

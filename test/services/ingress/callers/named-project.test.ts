@@ -28,7 +28,7 @@ it('a project is found by its id or name, and an unknown or ambiguous name is re
   expect(() => find('lapto')).toThrow("No project 'lapto' exists. Known projects: laptop (key_1), ")
 })
 
-it("a project's name replaces its id in usage, in lists of jobs and deliveries, and in bulk cancels", async () => {
+it('usage, lists of jobs and deliveries, and bulk cancels accept a project name in place of the id', async () => {
   await using stack = await startStack()
   const keys = [keyOf('a', { project: 'proj_1' }), keyOf('root', { scopes: ['admin'] })]
   const text = JSON.stringify({ keys, projects: [projectOf('proj_1', 'Büro 🚀')] })

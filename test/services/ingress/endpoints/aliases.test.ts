@@ -46,7 +46,7 @@ test.each([
   ['/v1/embeddings', { model: 'text-embedding-9', input: 'hi' }],
   ['/v1/rerank', { model: 'rerank-9', query: 'q', documents: ['d'] }],
   ['/v1/moderations', { model: 'moderation-9', input: 'hi' }],
-])('%s with %j returns the alias as the model', async (path, body) => {
+])('%s with the model %j returns the alias as the model', async (path, body) => {
   const answer = await stack.post(path, body)
   const text = await answer.text()
   expect(answer.status, `status of the response ${text}`).toBe(200)

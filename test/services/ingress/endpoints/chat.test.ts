@@ -459,7 +459,7 @@ describe('an invalid chat request', () => {
     [{ tools: [f], tool_choice: { type: 'function', function: { name: 'g' } } }, 'invalid_value', 'tool_choice'],
     [{ tool_choice: 'always' }, 'invalid_value', 'tool_choice'],
     [{ response_format: { type: 'json_schema' } }, 'missing_required_parameter', 'response_format.json_schema'],
-  ])('is refused with 400 and the name of the field: %j', (change, code, param) => {
+  ])('is refused with 400 and the name of the invalid field: %j', (change, code, param) => {
     expect(problem({ ...hello, ...change })).toEqual([code, param, 400])
   })
 
@@ -469,7 +469,7 @@ describe('an invalid chat request', () => {
     [{ images: true }, part({ type: 'image_url', image_url: { url: 'data:image/png,AAAA' } }), 'image_url.url'],
     [{ audio: true }, part({ type: 'input_audio', input_audio: { data: 'AA!A', format: 'wav' } }), 'input_audio.data'],
     [{ files: true }, part({ type: 'file', file: { file_data: 'AAAA' } }), 'file.file_data'],
-  ])('to a model with %j is refused for %j at the path %s', (capabilities, change, path) => {
+  ])('for a model with the capabilities %j is refused for %j at the path %s', (capabilities, change, path) => {
     const found = problem({ ...hello, ...change }, context({ capabilities }))
     expect(found?.slice(1)).toEqual([`messages[0].content[0].${path}`, 400])
   })
@@ -478,7 +478,7 @@ describe('an invalid chat request', () => {
     [{ tools: false }, { tools: [f] }, 'tools'],
     [{ json: false }, { response_format: { type: 'json_object' } }, 'response_format'],
     [{ logprobs: false }, { logprobs: true }, 'logprobs'],
-  ])('to a model with %j is refused for %j', (capabilities, change, param) => {
+  ])('for a model with the capabilities %j is refused for %j', (capabilities, change, param) => {
     expect(problem({ ...hello, ...change }, context({ capabilities }))?.[1]).toBe(param)
   })
 
@@ -602,7 +602,7 @@ describe('a chat response without streaming', () => {
     })
   })
 
-  test('with tool calls has null content, the finish reason tool_calls, and valid JSON arguments', () => {
+  test('has null content, the finish reason tool_calls and valid JSON arguments if it calls tools', () => {
     const [choice] = whole(twoCalls).choices
     expect(choice?.finish_reason).toBe('tool_calls')
     expect(choice?.message).toEqual({
@@ -709,7 +709,7 @@ describe('a chat response with streaming', () => {
     expect(text).not.toContain('[DONE]')
   })
 
-  test('concatenates to the text at any division into events, and no delta divides a character', () => {
+  test('contains the complete text however the engine divides its events, and no delta splits a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {
@@ -821,7 +821,7 @@ describe('the Vercel AI SDK', () => {
     expect((await result.usage).inputTokens).toBe(12)
   })
 
-  test('reads a stream of tool calls in its previous version', async () => {
+  test('in its previous version reads a stream of tool calls', async () => {
     const provider = createOpenAICompatible2({ name: 's', baseURL: options.baseURL, fetch: streaming(twoCalls) })
     const tools = {
       weather: tool6({ inputSchema: z.object({ city: z.string() }) }),

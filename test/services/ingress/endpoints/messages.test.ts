@@ -466,7 +466,7 @@ describe('a messages response without streaming', () => {
     })
   })
 
-  test('has its blocks in order of their start, with unchanged ids', () => {
+  test('has its content blocks in order of their start, with unchanged ids', () => {
     const message = whole(agent)
     expect(message.stop_reason).toBe('tool_use')
     expect(message.content).toEqual([
@@ -596,7 +596,7 @@ describe('a messages response with streaming', () => {
     )
   })
 
-  test('concatenates to the text at any division into events, and no delta divides a character', () => {
+  test('contains the complete text however the engine divides its events, and no delta splits a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {

@@ -175,7 +175,7 @@ describe('the anthropic-version and anthropic-beta headers', () => {
     ])
   })
 
-  test('are merged with the beta features of the catalogue, while its version has priority', async () => {
+  test('are merged with the beta features of the catalogue, whose version takes precedence', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own

@@ -63,7 +63,7 @@ describe('the word list of moderations', () => {
     expect(results.map(({ flagged }) => flagged)).toEqual(input.map((_, at) => at % 3 === 0))
   })
 
-  test('moderates the parts of one input together, and refuses images with a remedy', async () => {
+  test('moderates the parts of one input together, and refuses images with advice in the error', async () => {
     const text = { type: 'text' as const, text: 'a whore' }
     const { results } = await client.moderations.create({ input: [{ type: 'text', text: 'hello' }, text] })
     expect(results).toHaveLength(1)
@@ -124,7 +124,7 @@ describe('a moderation model', () => {
   test.each([
     ['MANY', 'one result for each of 1 inputs'],
     ['LONG', 'too long'],
-  ])('fails the call with 502 before it reads an oversized or invalid response: %s', async (input, message) => {
+  ])('fails the call with 502 for an oversized or invalid response without reading all of it: %s', async (input, message) => {
     const call = client.moderations.create({ model: 'guard', input: [input] })
     await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
   })

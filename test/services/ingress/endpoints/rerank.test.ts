@@ -127,7 +127,7 @@ describe('reranking with an embeddings model', () => {
 })
 
 describe('reranking with a rerank model', () => {
-  test('calls the upstream model name, and returns results by score', async () => {
+  test("sends the upstream's name of the model, and returns results sorted by score", async () => {
     const { results, usage, ...rest } = await rank({ model: 'reader', top_n: 3, return_documents: true })
     expect(results).toEqual([
       { index: 3, document: { text: 'northeast' }, relevance_score: 0.9 },
@@ -139,7 +139,7 @@ describe('reranking with a rerank model', () => {
     expect(upstream.calls.at(-1)?.body).toEqual({ model: 'reranker-v2', query: 'north', documents, top_n: 3 })
   })
 
-  test('accepts a token count in the format of Cohere, or none', async () => {
+  test("accepts a response with a token count in Cohere's format, or without a token count", async () => {
     expect((await rank({ model: 'reader', query: 'cohere' })).usage.total_tokens).toBe(77)
     expect((await rank({ model: 'reader', query: 'plain' })).usage.total_tokens).toBeGreaterThan(5)
   })
@@ -152,7 +152,7 @@ describe('reranking with a rerank model', () => {
     },
   )
 
-  test('fails the call with 502 before it reads more results than documents', async () => {
+  test('fails the call with 502 if the response has more results than documents, without reading the rest', async () => {
     const response = await ask({ model: 'reader', query: 'MANY' })
     expect([response.status, await response.text()]).toEqual([502, expect.stringContaining('more than 5 documents')])
   })

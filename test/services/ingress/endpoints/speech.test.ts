@@ -51,7 +51,7 @@ const ask = (input: string, more: object = {}) =>
 const bytesOf = async (response: { arrayBuffer(): Promise<ArrayBuffer> }) => Buffer.from(await response.arrayBuffer())
 
 describe('speech synthesis', () => {
-  test('returns the bytes and content type of a server that received all fields', async () => {
+  test('sends all fields to the speech server, and returns the bytes and content type of the response', async () => {
     const response = await ask('hello', { response_format: 'wav', speed: 1.5, instructions: 'softly' })
     expect(response.headers.get('content-type')).toBe('audio/wav')
     expect((await bytesOf(response)).equals(AUDIO)).toBe(true)
@@ -95,7 +95,7 @@ describe('speech synthesis', () => {
     expect(done).toMatchObject({ type: 'speech.audio.done', usage: { input_tokens: 1, output_tokens: 0 } })
   })
 
-  test('stores the audio as JSON if the call is a durable job', async () => {
+  test('stores the audio in the JSON result if the call is a durable job', async () => {
     const body = { model: 'kokoro', voice: 'alloy', input: 'hello', response_format: 'opus' }
     const kept = await stack.post('/v1/audio/speech', body, { headers: { prefer: 'respond-async, wait=30' } })
     const answer = (await kept.json()) as { audio: string }
@@ -103,13 +103,13 @@ describe('speech synthesis', () => {
     expect(Buffer.from(answer.audio, 'base64').equals(AUDIO)).toBe(true)
   })
 
-  test('cancels the call of its server if the caller disconnects', async () => {
+  test('cancels the upstream call if the caller disconnects', async () => {
     const response = await ask('STALL')
     await response.body?.cancel()
     await upstream.calls.at(-1)?.closed
   })
 
-  test('counts in usage', async () => {
+  test('adds the tokens of its input to the usage report', async () => {
     const used = async () => {
       const report = (await (await stack.get('/v1/usage?group_by=model')).json()) as {
         data: { group: string; input_tokens: number }[]

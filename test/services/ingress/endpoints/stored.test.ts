@@ -31,7 +31,7 @@ const idsOf = async (query: OpenAI.ChatCompletionListParams) => {
 }
 
 describe('a stored chat completion', () => {
-  test('is equal to the response that its caller received, with and without streaming', async () => {
+  test('is equal to the response that the caller received, with and without streaming', async () => {
     const whole = await store(UNICODE, { metadata: { a: 'b' } })
     expect(await client.chat.completions.retrieve(whole.id)).toEqual({ ...whole, metadata: { a: 'b' } })
     const chunks = await client.chat.completions.create({
@@ -98,7 +98,7 @@ describe('a stored chat completion', () => {
     await expect(client.chat.completions.messages.list(id, { after: 'no' })).rejects.toMatchObject({ param: 'after' })
   })
 
-  test('is not found in another project, as another type, or before the end of its job', async () => {
+  test('is not found by the id of a response, of a failed job, or of an unknown object', async () => {
     const { id } = await store('mine')
     const created = await fetch(`${stack.url}/v1/responses`, {
       method: 'POST',
@@ -134,7 +134,7 @@ describe('a stored chat completion', () => {
     expect(await response.json()).toMatchObject({ error: { param } })
   })
 
-  test('accepts changes of its metadata only', async () => {
+  test('accepts changes to its metadata and to no other field', async () => {
     const { id } = await store('fixed')
     const wrong: [object, string][] = [
       [{ metadata: { a: 1 } }, 'metadata.a'],

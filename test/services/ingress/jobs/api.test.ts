@@ -54,8 +54,8 @@ const JOB_FIELDS = [
   'urls',
 ]
 
-describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
-  test.each(ENDPOINTS)('are created for %s with Prefer: respond-async, which returns 202 and the job', async (path) => {
+describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+  test.each(ENDPOINTS)('a call of %s with Prefer: respond-async returns 202 with a durable job', async (path) => {
     const response = await service.post(path, ask(path), ASYNC)
     const job = await jobOf(response)
     expect(response.status).toBe(202)
@@ -92,7 +92,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
 
   const calls = ENDPOINTS.flatMap((path) => [false, true].map((stream) => ({ path, stream })))
   test.each(calls)(
-    'for $path, stream $stream, end with a response equal to that of the synchronous call',
+    'a durable job for $path, stream $stream, ends with a response equal to that of the synchronous call',
     async ({ path, stream }) => {
       const body = ask(path, 'one two three', path === COUNT ? {} : { stream })
       const plain = await (await service.post(path, { ...body, stream: false })).json()
@@ -109,7 +109,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     },
   )
 
-  test.each(ENDPOINTS)('for %s refuse an invalid body with the error of the synchronous call', async (path) => {
+  test.each(ENDPOINTS)('a durable job for %s with an invalid body is refused with the error of the synchronous call', async (path) => {
     const bad = [
       ...[{}, say('x', { model: 'nope' }), say('x', { model: 7 }), { model: 'echo-1', messages: [] }],
       ...[{ model: 'echo-1', messages: [{ role: 'robot', content: 'x' }] }, say('x', { tools: [{ type: 5 }] })],
@@ -130,7 +130,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     }
   })
 
-  it('return the result like a synchronous call if they end within the requested wait', async () => {
+  it('a durable job that ends within the requested wait returns its result like a synchronous call', async () => {
     const response = await service.post(CHAT, say('soon'), { headers: { prefer: 'respond-async, wait=20' } })
     expect(response.status).toBe(200)
     expect(await response.json()).toMatchObject({
@@ -143,7 +143,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([failed.status, (await errorOf(failed)).code]).toEqual([502, 'upstream_refused'])
   })
 
-  it('stream the result like a synchronous call if they end within the requested wait', async () => {
+  it('a durable job that ends within the requested wait streams its result like a synchronous call', async () => {
     const body = say('one two', { stream: true })
     const plain = await (await service.post(CHAT, body)).text()
     const response = await service.post(CHAT, body, { headers: { prefer: 'wait=20, respond-async' } })
@@ -154,7 +154,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(textOf(chunksOf(text).map((chunk) => ({ chunk })))).toBe('one two')
   })
 
-  it('return 202 with the running job if they do not end within the requested wait', async () => {
+  it('a durable job that does not end within the requested wait is returned as running with 202', async () => {
     const response = await service.post(CHAT, ENDLESS, { headers: { prefer: 'respond-async, wait=1' } })
     const job = await jobOf(response)
     expect(response.status).toBe(202)
@@ -163,7 +163,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.post(`/v1/jobs/${job.id}/cancel`, {})).status).toBe(200)
   })
 
-  it('are returned at their end if the request has a wait, and with Retry-After before their end', async () => {
+  it("a read of an unfinished job returns Retry-After, and a read with a wait returns at the job's end", async () => {
     const { id } = await service.submit(say('!echo first_ms=300\nlater'))
     const early = await service.get(`/v1/jobs/${id}`)
     expect(early.headers.get('retry-after')).toBe('2')
@@ -173,7 +173,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await jobOf(late)).toMatchObject({ status: 'completed' })
   })
 
-  it('return 409 for the result before their end', async () => {
+  it('the result of an unfinished job is refused with 409', async () => {
     const { id } = await service.submit(ENDLESS)
     const response = await service.get(`/v1/jobs/${id}/result`)
     expect(response.status).toBe(409)
@@ -183,7 +183,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await service.post(`/v1/jobs/${id}/cancel`, {})
   })
 
-  it('store the error of a failed job in the format of its endpoint', async () => {
+  it('a failed job stores its error in the format of its endpoint', async () => {
     const chat = await service.ended((await service.submit(say('!echo fail=upstream_refused'))).id)
     expect(chat).toMatchObject({ status: 'failed', result: null, attempt: 1, completed_at: null })
     expect(chat.failed_at).toEqual(expect.any(Number))
@@ -204,7 +204,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     })
   })
 
-  it('are retried as a new attempt if the engine failed', async () => {
+  it('a durable job is retried as a new attempt if the engine failed', async () => {
     const { id } = await service.submit(say('!echo fail=upstream_error failures=1\nback again'))
     const waiting = await until(async () => {
       const found = await service.job(id)
@@ -216,7 +216,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(JSON.stringify(job.result)).toContain('back again')
   })
 
-  it('are created for calls with store or background, and for no other calls', async () => {
+  it('a call creates a durable job if store or background is true, and otherwise does not', async () => {
     const inBackground = await service.post(CHAT, say('x', { background: true }))
     expect(inBackground.status).toBe(202)
     const plain = await service.post(CHAT, say('kept', { store: true }))
@@ -233,7 +233,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
   })
 
   test.each([CHAT, MESSAGES])(
-    'for %s with store: true stream like a synchronous call, including failures',
+    'a call of %s with store: true streams like a synchronous call, including failures',
     async (path) => {
       const streamed = (script: string) => ask(path, script, { stream: true, store: true })
       const early = await service.post(path, streamed('!echo fail=upstream_refused'))
@@ -251,7 +251,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     },
   )
 
-  it('continue if the caller of a call with store: true disconnects', async () => {
+  it('a call with store: true continues as a job if its caller disconnects', async () => {
     const leave = new AbortController()
     const key = { 'idempotency-key': `leaves-${service.urls[0]}` }
     const body = say('!echo first_ms=400\nstill here', { metadata: { is: 'left' } })
@@ -263,14 +263,14 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await service.ended(job.id)).toMatchObject({ status: 'completed', metadata: { is: 'left' } })
   })
 
-  it('have the metadata of the submission, or else of the chat body', async () => {
+  it('a durable job has the metadata of the submission, or else of the chat body', async () => {
     const outer = await service.submit(say('x', { metadata: { in: 'body' } }), { metadata: { run: '7', ünï: 'ç' } })
     const inner = await service.submit(say('x', { metadata: { in: 'body' } }))
     expect(outer.metadata).toEqual({ run: '7', ünï: 'ç' })
     expect(inner.metadata).toEqual({ in: 'body' })
   })
 
-  it('are listed newest first, in pages without gap or duplicate, in both directions', async () => {
+  it('the job list returns newest jobs first, in pages without gap or duplicate, in both directions', async () => {
     await using own = await start({})
     const made: string[] = []
     for (let i = 0; i < 5; i++) made.push((await own.submit(say(`${i}`))).id)
@@ -284,7 +284,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(none).toEqual({ object: 'list', data: [], first_id: null, last_id: null, has_more: false })
   })
 
-  it('are listed by status, endpoint and parent', async () => {
+  it('the job list can be filtered by status, endpoint and parent', async () => {
     await using own = await start({})
     const done = await own.submit(say('x'))
     await own.ended(done.id)
@@ -307,7 +307,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await own.post(`/v1/jobs/${running.id}/cancel`, {})
   })
 
-  it('refuse unknown query parameters of the list, except those that SDKs always send', async () => {
+  it('the job list refuses unknown query parameters, except those that SDKs always send', async () => {
     for (const query of ['stat=failed', 'limit=1&wait=3', 'Status=failed']) {
       const response = await service.get(`/v1/jobs?${query}`)
       const param = query.split(/[&=]/).at(-2)
@@ -317,7 +317,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.get('/v1/jobs?beta=true')).status).toBe(200)
   })
 
-  it('report their progress, which is complete at the end', async () => {
+  it('a durable job reports its progress, which is complete at its end', async () => {
     const script = say('!echo tokens=40 delay_ms=50', { stream: true, max_tokens: 1_000 })
     const { id } = await service.submit(script)
     const running = await until(async () => (await service.job(id)).progress)
@@ -330,7 +330,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(told?.progress).toMatchObject({ phase: 'generating', message: expect.any(String) })
   })
 
-  it('refuse an http or localhost webhook with the setting that allows it', async () => {
+  it('a job with an http or localhost webhook is refused with the name of the setting that allows it', async () => {
     for (const url of ['http://example.com/hook', 'https://localhost:8443/hook']) {
       const response = await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook: { url } })
       const { message, param } = await errorOf(response)
@@ -341,7 +341,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await errorOf(await service.post('/v1/jobs', forbidden))).message).not.toContain('WEBHOOK_ALLOW_PRIVATE')
   })
 
-  it('are cancelled immediately and permanently while they wait', async () => {
+  it('a waiting job is cancelled immediately and permanently', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const cancelled = await service.post(`/v1/jobs/${id}/cancel`, {})
     expect(cancelled.status).toBe(200)
@@ -354,12 +354,12 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await errorOf(result)).toMatchObject({ code: 'job_cancelled' })
   })
 
-  it('are cancelled by a request without a body', async () => {
+  it('a durable job is cancelled by a request without a body', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     expect(await jobOf(await service.call('POST', `/v1/jobs/${id}/cancel`))).toMatchObject({ status: 'cancelled' })
   })
 
-  it('refuse a cancel after their end', async () => {
+  it('a cancel of an ended job is refused', async () => {
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     const response = await service.post(`/v1/jobs/${id}/cancel`, {})
@@ -368,7 +368,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await service.job(id)).toMatchObject({ status: 'completed' })
   })
 
-  test.each([false, true])('close the upstream request within a second after a cancel, stream %s', async (stream) => {
+  test.each([false, true])('a cancelled job closes its upstream request within a second, stream %s', async (stream) => {
     await using upstream = await startUpstream((_call, answer) => {
       if (!stream) return
       answer.open()
@@ -387,7 +387,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(upstream.calls).toHaveLength(1)
   })
 
-  it('are deleted after their end, and refuse a deletion before', async () => {
+  it('a job can be deleted after its end, and not before', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const early = await service.call('DELETE', `/v1/jobs/${id}`)
     expect(early.status).toBe(409)
@@ -404,7 +404,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await listed(service, 'limit=100')).map((job) => job.id)).not.toContain(id)
   })
 
-  it('are redriven as a new job after they failed, were cancelled or expired, and not otherwise', async () => {
+  it('a job that failed, was cancelled or expired can be redriven as a new job, and no other job can', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE(), metadata: { run: '1' } })
     const early = await service.post(`/v1/jobs/${id}/redrive`, {})
     expect([early.status, (await errorOf(early)).code]).toEqual([409, 'job_not_finished'])
@@ -420,7 +420,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([completed.status, (await errorOf(completed)).code]).toEqual([409, 'job_already_finished'])
   })
 
-  it('start no earlier than their scheduled time', async () => {
+  it('a scheduled job starts no earlier than its scheduled time', async () => {
     const runAt = Math.floor(Date.now() / 1_000) + 2
     const job = await service.submit(say('x'), { run_at: runAt, expires_after_seconds: 60 })
     expect(job).toMatchObject({ status: 'queued', run_at: runAt, expires_at: runAt + 60 })
@@ -429,7 +429,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(ended.started_at).toBeGreaterThanOrEqual(runAt)
   })
 
-  it('expire if they do not start within start_within_seconds', async () => {
+  it('a durable job expires if it does not start within start_within_seconds', async () => {
     await using own = await start({ settings: { INFERENCE_SLOTS: '1' } })
     const running = await own.submit(ENDLESS)
     await until(async () => (await own.job(running.id)).status === 'in_progress')
@@ -442,7 +442,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await own.post(`/v1/jobs/${running.id}/cancel`, {})
   })
 
-  it('fail and stop their engine at their deadline', async () => {
+  it('a durable job fails at its deadline, and its engine stops', async () => {
     await using upstream = await startUpstream(() => {})
     await using own = await start({ models: upstreamModels(upstream) })
     const { id } = await own.submit({ ...say('x'), model: 'up' }, { expires_after_seconds: 1 })
@@ -453,12 +453,12 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect([result.status, result.headers.get('x-should-retry')]).toEqual([504, 'false'])
   })
 
-  it('run with low priority', async () => {
+  it('a durable job of low priority completes', async () => {
     const { id } = await service.submit(say('x'), { priority: 'low' })
     expect(await service.ended(id)).toMatchObject({ status: 'completed', priority: 'low' })
   })
 
-  it('store bodies and results far larger than a Kafka record', async () => {
+  it('a durable job stores a body and a result far larger than a Kafka record', async () => {
     const words = 'word '.repeat(300_000)
     const { id } = await service.submit(say(words, { max_tokens: 200_000 }))
     const job = await service.ended(id)
@@ -466,7 +466,7 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(JSON.stringify(job.result).length).toBeGreaterThan(400_000)
   })
 
-  it('work with the official openai SDK by a default header and polling', async () => {
+  it('durable jobs work with the official openai SDK by a default header and polling', async () => {
     const options = { apiKey: TEST_KEY, baseURL: `${service.urls[0]}/v1` }
     const client = new OpenAI({ ...options, defaultHeaders: { Prefer: 'respond-async' } })
     const body = { model: 'echo-1', messages: [{ role: 'user' as const, content: 'by the SDK' }] }
@@ -512,8 +512,8 @@ describe('a running job before its worker has received the cancel', () => {
   })
 })
 
-describe('a result that was not loaded', () => {
-  it('is absent from a list, and present in the 202 of a repeated submission', async () => {
+describe('the result of a job that its list entry omits', () => {
+  it('is returned with 202 for a repeated submission', async () => {
     await using service = await startService()
     const init = { headers: { 'idempotency-key': 'once' } }
     const { id } = await service.submit(say('x'), {}, init)
@@ -528,7 +528,7 @@ describe('a result that was not loaded', () => {
 })
 
 describe('an expired result', () => {
-  it('is deleted with its job, and its error differs from that of an unknown job', async () => {
+  it('returns 410 to its project, and 404 for another key or an unknown job', async () => {
     await using service = await startService({
       settings: { JOB_RETENTION_MS: '1000' },
       wrapStore: withoutPurge,

@@ -145,7 +145,7 @@ it('a process with running jobs exits while the store is down', async () => {
   expect(stops.at(-1)).toBe(true)
 })
 
-it('a job whose retry budget is used up waits longer instead of failing', async () => {
+it('a job whose retry budget is spent waits longer instead of failing', async () => {
   const delays: number[] = []
   const store = {
     retry: async (_run: unknown, { delayMs }: { delayMs: number }) => void delays.push(delayMs),
@@ -164,7 +164,7 @@ it('a job whose retry budget is used up waits longer instead of failing', async 
   expect(delays[0]).toBeGreaterThanOrEqual(30_000)
 })
 
-it('a job that starts over releases its earlier output from memory', async () => {
+it('a job that restarts after a failed attempt releases the earlier output from memory', async () => {
   let open = 0
   const original = DurableJobs.prototype.follow
   vi.spyOn(DurableJobs.prototype, 'follow').mockImplementation(async function* (this: DurableJobs, ...given) {
@@ -183,7 +183,7 @@ it('a job that starts over releases its earlier output from memory', async () =>
   await until(() => open === 0)
 })
 
-it('a job that waits for days is polled rarely to count its tokens', async () => {
+it('a job that waits for days is read from the store at most 200 times per day for its followers', async () => {
   const broker = await openBroker()
   const live = await LiveEvents.open(broker, silentLog)
   vi.useFakeTimers()
@@ -236,13 +236,13 @@ it('a webhook URL with a NUL character is refused with 400', async () => {
   expect((await service.post('/v1/jobs', body)).status).toBe(400)
 })
 
-it('a webhook with a hundred repeated events is refused with 400', async () => {
+it('a webhook with a hundred repeated event types is refused with 400', async () => {
   await using service = await startService()
   const webhook = { url: 'https://example.com/', events: Array(100).fill('job.completed') }
   expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook })).status).toBe(400)
 })
 
-it('a scheduler loop that does not return is logged', async () => {
+it('a scheduler loop that hangs is reported', async () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   onTestFinished(() => void vi.useRealTimers())
   const goOn = Promise.withResolvers<void>()
@@ -286,7 +286,7 @@ it('a stream whose first attempt failed is replayed completely for its Idempoten
   expect(text.join('')).toBe('one two three four five')
 })
 
-it('concurrent reads of one job cause one read of the store', async () => {
+it('a job list filter that repeats a status reads each state once', async () => {
   const asked: unknown[] = []
   const wrapStore = (store: Store) =>
     new Proxy(store, {

@@ -36,7 +36,7 @@ const actionsOn = (id: string): [method: string, path: string][] => [
   ['DELETE', `/v1/jobs/${id}`],
 ]
 
-describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+describeJobs('validation of job requests', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
   const submission = (more: object) => ({ endpoint: CHAT, body: say('x'), ...more })
 
   test.each([
@@ -56,7 +56,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     ['in full-width digits', encodeURIComponent('job_０００００００００００')],
     ['with a wildcard', encodeURIComponent('job_%')],
     ['__proto__', '__proto__'],
-  ])('get 404 for this job id: %s', async (_name, id) => {
+  ])('a job id is refused with 404 if it is %s', async (_name, id) => {
     for (const [method, path] of actionsOn(id)) {
       const response = await service.call(method, path)
       expect([path.slice(0, 100), response.status]).toEqual([path.slice(0, 100), 404])
@@ -76,7 +76,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     [MESSAGES, 'max_tokens', { ...say('x'), max_tokens: 0 }],
     ['/v1/embeddings', 'dimensions', { model: 'echo-1', input: 'x', dimensions: 0 }],
     ['/v1/tools/code', 'timeout', { code: 'x', lang: 'python', timeout: 0 }],
-  ])('to %s are refused with 400 for a %s of 1e400', async (path, field, body) => {
+  ])('a request to %s is refused with 400 if the value of %s is 1e400', async (path, field, body) => {
     const name = field.split('.').at(-1)
     for (const number of ['1e400', '-1e400']) {
       const text = JSON.stringify(body).replace(`"${name}":0`, `"${name}":${number}`)
@@ -90,7 +90,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     }
   })
 
-  it('get the maximum deadline in the error, by whatever amount the deadline exceeds it', async () => {
+  it('a job whose deadline exceeds the maximum is refused with the maximum in the error', async () => {
     for (const expires_after_seconds of [DAY + 1, 7 * DAY, 1_000_000_000]) {
       const error = await errorOf(await service.post('/v1/jobs', submission({ expires_after_seconds })))
       const message = expect.stringContaining(`Expected a value <= ${DAY}, but got ${expires_after_seconds}`)
@@ -98,7 +98,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     }
   })
 
-  it('get error messages that quote no half of a surrogate pair', async () => {
+  it('an error message about a job request never contains half of a surrogate pair', async () => {
     const long = `${'x'.repeat(63)}😀${'y'.repeat(200)}`
     const answers = [
       await service.get(`/v1/jobs/${encodeURIComponent(long)}`),
@@ -117,7 +117,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     }
   })
 
-  it('accept a percent-encoded id, and refuse an id with additional characters', async () => {
+  it('a percent-encoded job id is accepted, and an id with additional characters is not found', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     expect((await service.get(`/v1/jobs/${id.replace('_', '%5F')}`)).status).toBe(200)
     for (const other of [`${id}%20`, `%20${id}`, `${id}%00`, `${id}/`, `${id}%2Fresult`, id.toLowerCase()]) {
@@ -139,7 +139,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     'wait=99999999999999999999',
     'wait=%00',
     'wait=%D9%A1',
-  ])('are refused for ?%s', async (query) => {
+  ])('a request for a job is refused with 400 for the query %s', async (query) => {
     const { id } = await service.submit(say('x'))
     const response = await service.get(`/v1/jobs/${id}?${query}`)
     // A parameter of another name is not validated.
@@ -172,13 +172,13 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     ["after=job_00000000'--", 'invalid_value', 'after'],
     ['parent_id=x', 'invalid_value', 'parent_id'],
     [`parent_id=job_${'0'.repeat(100)}`, 'string_above_max_length', 'parent_id'],
-  ])('to the list are refused with 400 for ?%.60s', async (query, code, param) => {
+  ])('a request for the job list is refused with 400 for the query %.60s', async (query, code, param) => {
     const response = await service.get(`/v1/jobs?${query}`)
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code, param })
   })
 
-  it('to the list return an empty list for an endpoint without jobs', async () => {
+  it('the job list is empty if its filter names an endpoint without jobs', async () => {
     for (const endpoint of ['/v1/nothing', '', '%ff', "'%20OR%201=1", '%25', '\u{1f600}']) {
       const response = await service.get(`/v1/jobs?endpoint=${endpoint}`)
       expect([endpoint, response.status]).toEqual([endpoint, 200])
@@ -187,7 +187,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
   })
 
   it.each(['stat', '__proto__', 'constructor', 'toString'])(
-    'to the list are refused with 400 for the query parameter %s',
+    'a request for the job list is refused with 400 for the unknown query parameter %s',
     async (name) => {
       const response = await service.get(`/v1/jobs?limit=1&${name}=x`)
       expect([response.status, (await errorOf(response)).param]).toEqual([400, name])
@@ -244,7 +244,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     [{ webhook: 'https://example.com/' }, 'invalid_type', 'webhook'],
     [{ webhook: { url: 'https://example.com/', events: [] } }, 'empty_array', 'webhook.events'],
     [{ webhook: { url: 'https://example.com/', events: ['job.queued'] } }, 'invalid_value', 'webhook.events[0]'],
-  ])('are refused with the name of the field for %.80j', async (more, code, param) => {
+  ])('a job submission is refused with the name of the field for %.80j', async (more, code, param) => {
     const response = await service.post('/v1/jobs', submission(more))
     expect(response.status).toBe(code === 'model_not_found' ? 404 : 400)
     const error = await errorOf(response)
@@ -290,31 +290,31 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     ['with the port of another protocol', 'https://example.com:25/'],
     ['without a scheme', 'example.com'],
     ['empty', ''],
-  ])('are refused for a webhook URL %s', async (_name, url) => {
+  ])('a job submission is refused if its webhook URL is %s', async (_name, url) => {
     const response = await service.post('/v1/jobs', submission({ webhook: { url } }))
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code: 'invalid_value', param: 'webhook.url' })
   })
 
-  it('are refused for a webhook URL of 3,000 characters', async () => {
+  it('a job submission is refused if its webhook URL has 3,000 characters', async () => {
     const webhook = { url: `https://example.com/${'x'.repeat(3_000)}` }
     const response = await service.post('/v1/jobs', submission({ webhook }))
     expect(await errorOf(response)).toMatchObject({ code: 'string_above_max_length', param: 'webhook.url' })
   })
 
-  it('accept null for every optional field', async () => {
+  it('a job submission may have null in every optional field', async () => {
     const fields = ['metadata', 'webhook', 'priority', 'expires_after_seconds', 'start_within_seconds', 'run_at']
     const nulls = Object.fromEntries([...fields, 'parent_id'].map((field) => [field, null]))
     const { id } = await service.submit(say('x'), nulls)
     expect(await service.ended(id)).toMatchObject({ status: 'completed', metadata: {}, webhook: null, parent_id: null })
   })
 
-  it('start a job immediately if its scheduled time is in the past', async () => {
+  it('a job whose scheduled time is in the past starts immediately', async () => {
     const { id } = await service.submit(say('x'), { run_at: 0 })
     expect(await service.ended(id)).toMatchObject({ status: 'completed' })
   })
 
-  it('store NUL, lone surrogates and keys such as `__proto__` as JSON allows', async () => {
+  it('a job may contain NUL, lone surrogates and keys such as constructor, as JSON allows', async () => {
     const metadata = JSON.parse('{"nul":"a\\u0000b","lone":"\\ud800","constructor":"c","toString":"t"}') as object
     const { id } = await service.submit(say('say \u0000 this \ud800', { stream: true }), { metadata })
     const job = await service.ended(id)
@@ -324,7 +324,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
   })
 
   test.each(['5', '18446744073709551616', '-1', 'x', '1.5', '0x1', '1 2', `${'9'.repeat(5_000)}`])(
-    'are refused for the event position %.30s beyond the last event of an unfinished job',
+    'an event stream of an unfinished job is refused for the invalid or future position %.30s',
     async (position) => {
       const { id } = await service.submit(say('x'), { run_at: FUTURE() })
       const byHeader = await service.get(`/v1/jobs/${id}/events`, { headers: { 'last-event-id': position } })
@@ -337,7 +337,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     },
   )
 
-  it('ignore invalid preferences, as in RFC 7240', async () => {
+  it('a call ignores invalid values of its Prefer header, as RFC 7240 requires', async () => {
     for (const prefer of ['respond-asynchronously', 'wait=5', '', ',;,', 'return=minimal', 'x'.repeat(4_000)]) {
       expect([prefer, (await service.post(CHAT, say('x'), { headers: { prefer } })).status]).toEqual([prefer, 200])
     }
@@ -351,20 +351,20 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     ['background', 1],
     ['store', 'false'],
     ['store', {}],
-  ])('are refused for the field %s with the non-boolean value %j', async (field, value) => {
+  ])('a call is refused if its field %s has the non-boolean value %j', async (field, value) => {
     const response = await service.post(CHAT, say('x', { [field]: value }))
     expect(response.status).toBe(400)
     expect(await errorOf(response)).toMatchObject({ code: 'invalid_type', param: field })
   })
 
-  it('are refused for bodies that are not a JSON object', async () => {
+  it('a job submission is refused if its body is not a JSON object', async () => {
     for (const body of [[], 'x', 7, null]) {
       expect((await service.post('/v1/jobs', body)).status).toBe(400)
       expect((await service.post(CHAT, body, ASYNC)).status).toBe(400)
     }
   })
 
-  it('respond to HEAD immediately, even if GET would wait for the end of a job', async () => {
+  it('a HEAD request returns immediately, even if GET would wait for the end of a job', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     for (const path of ['', `/${id}`, `/${id}/events`]) {
       expect((await service.call('HEAD', `/v1/jobs${path}`)).status).toBe(200)
@@ -372,7 +372,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     await service.post(`/v1/jobs/${id}/cancel`, {})
   })
 
-  it('get 405 with the allowed methods of their path', async () => {
+  it('a job request with a wrong method gets 405 with the allowed methods of its path', async () => {
     const allowed = async (method: string, path: string) => {
       const response = await service.call(method, path)
       return [response.status, response.headers.get('allow')]
@@ -382,7 +382,7 @@ describeJobs('invalid job requests', { kafka: inject('kafka'), postgres: inject(
     expect(await allowed('GET', '/v1/jobs/job_000000000000/cancel')).toEqual([405, 'POST'])
   })
 
-  it('release the subscription of a client that disconnects from an event stream', async () => {
+  it('a client that disconnects from an event stream leaves no subscription', async () => {
     await using own = await start({})
     const { id } = await own.submit(say('x'), { run_at: FUTURE() })
     for (let i = 0; i < 20; i++) {
@@ -431,7 +431,7 @@ describe('the jobs of another key', () => {
 })
 
 describe('durable jobs while the store is down', () => {
-  it('are refused with 503 and Retry-After, while synchronous calls succeed', async () => {
+  it('are refused with 503 and Retry-After, while synchronous calls still succeed', async () => {
     const outage = switchedStore()
     await using service = await startService({ wrapStore: outage.wrap })
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
@@ -457,7 +457,7 @@ describe('durable jobs while the store is down', () => {
     expect(await service.job(id)).toMatchObject({ status: 'queued' })
   })
 
-  it('leave no blob of a refused request, even of a large one', async () => {
+  it('leave no blob of a refused request, even if the request is large', async () => {
     const outage = switchedStore()
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-refused-'))
     await using service = await startService({ wrapStore: outage.wrap, dataDir })

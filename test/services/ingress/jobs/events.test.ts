@@ -28,10 +28,10 @@ afterEach(() => {
 })
 
 describeJobs(
-  'the event stream of a job',
+  'the event API of a job',
   { kafka: inject('kafka'), postgres: inject('postgres') },
   (service, start) => {
-    it('has all events of a job, numbered from 1, and ends with the job object', async () => {
+    it('an event stream has all events of its job, numbered from 1, and ends with the job object', async () => {
       const { id } = await service.submit(say('one two', { stream: true }))
       const response = await service.get(`/v1/jobs/${id}/events`)
       expect(response.status).toBe(200)
@@ -57,7 +57,7 @@ describeJobs(
       })
     })
 
-    it('begins with the reconnect delay', async () => {
+    it('an event stream begins with the reconnect delay', async () => {
       const { id } = await service.submit(say('x'))
       await service.ended(id)
       expect(await (await service.get(`/v1/jobs/${id}/events`)).text()).toMatch(
@@ -65,7 +65,7 @@ describeJobs(
       )
     })
 
-    it.each([CHAT, MESSAGES])('has exactly the chunks of a synchronous stream of %s', async (path) => {
+    it.each([CHAT, MESSAGES])('an event stream has exactly the chunks of a synchronous stream of %s', async (path) => {
       const body = say('one two three', { stream: true, max_tokens: 50, stream_options: { include_usage: true } })
       const plain = await (await service.post(path, body)).text()
       const { id } = await service.submit(body, { endpoint: path })
@@ -76,14 +76,14 @@ describeJobs(
       expect(kindsOf(chunks)).toEqual(kindsOf(said.map((line) => JSON.parse(line.slice('data: '.length)) as object)))
     })
 
-    it('has no output if the job is not streamed', async () => {
+    it('an event stream has no output events if its job is not streamed', async () => {
       const { id } = await service.submit(say('one two'))
       const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
       expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.completed'])
       expect(events.at(-1)?.job?.result).toMatchObject({ choices: [{ message: { content: 'one two' } }] })
     })
 
-    it('sends each event as soon as it is stored', async () => {
+    it('an event stream sends each event as soon as it is stored', async () => {
       const { id } = await service.submit(say('!echo tokens=1000 delay_ms=1000', { stream: true }))
       const events = await readEvents(await service.get(`/v1/jobs/${id}/events`), (read) => textOf(read) !== '')
       expect(events.slice(0, 2).map(({ type }) => type)).toEqual(['job.queued', 'job.started'])
@@ -93,7 +93,7 @@ describeJobs(
       expect(rest.slice(-2).map(({ type }) => type)).toEqual(['job.cancelling', 'job.cancelled'])
     })
 
-    it('resumes after a position, or returns 204 if no event follows', async () => {
+    it('an event stream resumes after a position, or returns 204 if no event follows', async () => {
       const { id } = await service.submit(say('one two', { stream: true }))
       const all = await readEvents(await service.get(`/v1/jobs/${id}/events`))
       for (let after = 0; after < all.length; after++) {
@@ -111,7 +111,7 @@ describeJobs(
       }
     })
 
-    it('resumes after Last-Event-ID rather than starting_after, because the header is newer', async () => {
+    it('an event stream prefers Last-Event-ID to starting_after, because the header is newer', async () => {
       const { id } = await service.submit(say('x'))
       await service.ended(id)
       const events = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=0`, lastEventId(2)))
@@ -121,7 +121,7 @@ describeJobs(
       expect(more.map((event) => event.sequence_number)).toEqual([2, 3])
     })
 
-    it('has an output reset if a job with streamed output is retried', async () => {
+    it('an event stream contains an output reset if a job with streamed output is retried', async () => {
       const script = '!echo fail=upstream_error after=2 failures=1 delay_ms=60\none two three four'
       const { id } = await service.submit(say(script, { stream: true }))
       const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
@@ -135,7 +135,7 @@ describeJobs(
       expect(events.at(-1)?.job).toMatchObject({ status: 'completed', attempt: 2 })
     })
 
-    it('has no output reset if a job without output is retried', async () => {
+    it('an event stream contains no output reset if a job without output is retried', async () => {
       const { id } = await service.submit(say('!echo fail=upstream_error failures=1\nx', { stream: true }))
       const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
       const retry = events.find(({ type }) => type === 'job.retrying')
@@ -146,7 +146,7 @@ describeJobs(
     test.each([
       ['failed', { body: say('!echo fail=upstream_refused') }, ''],
       ['cancelled', { body: say('x'), run_at: FUTURE() }, 'cancel'],
-    ])('ends with job.%s and the job object', async (status, more, verb) => {
+    ])('an event stream ends with job.%s and the job object', async (status, more, verb) => {
       const { id } = await service.submit(more.body, more)
       const reading = service.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
       if (verb) await service.post(`/v1/jobs/${id}/${verb}`, {})
@@ -155,21 +155,21 @@ describeJobs(
       expect(events.at(-1)).toMatchObject({ type: `job.${status}`, job: { id, status, result: null } })
     })
 
-    it('waits for the events of a scheduled job', async () => {
+    it('an event stream of a scheduled job waits for its events', async () => {
       const { id } = await service.submit(say('x', { stream: true }), { run_at: Math.floor(Date.now() / 1_000) + 1 })
       const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
       expectWhole(events)
       expect(events.at(-1)?.type).toBe('job.completed')
     })
 
-    it('ends without a response if the job is deleted meanwhile', async () => {
+    it('an event stream of a deleted job gets 404', async () => {
       const { id } = await service.submit(say('x'), { run_at: FUTURE() })
       await service.post(`/v1/jobs/${id}/cancel`, {})
       await service.call('DELETE', `/v1/jobs/${id}`)
       expect((await service.get(`/v1/jobs/${id}/events`, lastEventId(1))).status).toBe(404)
     })
 
-    it('has each event once if the client changes the ingress after any event', {
+    it('an event stream has each event once if its client switches to another ingress after any event', {
       timeout: 60_000,
     }, async () => {
       await using two = await start({ replicas: 2 })
@@ -188,7 +188,7 @@ describeJobs(
       }
     })
 
-    it('can be read from each position of 200 events on each ingress', { timeout: 60_000 }, async () => {
+    it('an event stream can be read from each position of 200 events on each ingress', { timeout: 60_000 }, async () => {
       await using two = await start({ replicas: 2 })
       const { id } = await two.submit(say('!echo call=look calls=100 args="{}"', { max_tokens: 100_000, stream: true }))
       const whole = await readEvents(await two.get(`/v1/jobs/${id}/events`))

@@ -25,10 +25,10 @@ import { until } from '../../../support/stack.ts'
 const keyed = (key = newId('k')) => ({ headers: { 'idempotency-key': key } })
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 
-describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+describeJobs('idempotency of submissions', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
   const forms = [CHAT, MESSAGES].flatMap((path) => [false, true].map((stream) => ({ path, stream })))
   test.each(forms)(
-    'returns the first response of $path for a repeated request, stream $stream',
+    'an Idempotency-Key returns the first response of $path for a repeated request, stream $stream',
     async ({ path, stream }) => {
       const init = keyed()
       const body = say('one two three', { stream, max_tokens: 50 })
@@ -43,14 +43,14 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     },
   )
 
-  it('returns the first token count for a repeated request', async () => {
+  it('an Idempotency-Key returns the first token count for a repeated request', async () => {
     const init = keyed()
     const first = await (await service.post(COUNT, say('one two three'), init)).json()
     const again = await service.post(COUNT, say('one two three'), init)
     expect([await again.json(), again.headers.get('idempotency-replayed')]).toEqual([first, 'true'])
   })
 
-  it('matches a repeated request with JSON keys in another order, and with quotes around the key', async () => {
+  it('an Idempotency-Key matches a request whose JSON keys are in another order, also if the key is quoted', async () => {
     const key = newId('k')
     const first = await service.post(CHAT, { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] }, keyed(key))
     const other = { messages: [{ content: 'x', role: 'user' }], model: 'echo-1' }
@@ -59,7 +59,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(again.headers.get('idempotency-replayed')).toBe('true')
   })
 
-  it('matches a repeated request whether an optional field is null or absent', async () => {
+  it('an Idempotency-Key matches a request whether an optional field is null or absent', async () => {
     const webhook = { url: 'https://example.com/hook' }
     const plain = { endpoint: CHAT, body: say('x'), webhook }
     const nulls = { metadata: null, priority: null, run_at: null, parent_id: null, expires_after_seconds: null }
@@ -75,7 +75,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect([replayed.status, replayed.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
   })
 
-  it('does not match a request without a null that has a meaning, as in a JSON Schema', async () => {
+  it('an Idempotency-Key does not match a request that lacks a significant null, as in a JSON Schema', async () => {
     const init = keyed()
     const tools = (constant: object) => [{ type: 'function', function: { name: 'f', parameters: constant } }]
     expect((await service.post(CHAT, say('x', { tools: tools({ const: null }) }), init)).status).toBe(200)
@@ -86,7 +86,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     ['another text', say('y')],
     ['one more field', say('x', { temperature: 1 })],
     ['messages in another order', { ...say('x'), messages: [...say('a').messages, ...say('x').messages].reverse() }],
-  ])('refuses another request with 422: %s', async (_name, body) => {
+  ])('an Idempotency-Key refuses a different request with 422: %s', async (_name, body) => {
     const init = keyed()
     const first = await service.post(CHAT, say('x'), init)
     const other = await service.post(CHAT, body, init)
@@ -97,7 +97,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect((await service.post(CHAT, say('x'), init)).headers.get('idempotency-replayed')).toBe('true')
   })
 
-  test.each([false, true])('returns 409 while the first request is in progress, stream %s', async (stream) => {
+  test.each([false, true])('an Idempotency-Key returns 409 while the first request is in progress, stream %s', async (stream) => {
     const init = keyed()
     const body = say('!echo first_ms=500\nslow', { stream, metadata: { is: `slow ${stream}` } })
     const first = service.post(CHAT, body, init)
@@ -111,7 +111,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect((await service.post(CHAT, body, init)).headers.get('idempotency-replayed')).toBe('true')
   })
 
-  it('creates one job for 30 concurrent submissions', async () => {
+  it('an Idempotency-Key creates one job for 30 concurrent submissions', async () => {
     const init = keyed()
     const submission = { endpoint: CHAT, body: say('x', { metadata: { of: 'many' } }) }
     const responses = await Promise.all(Array.from({ length: 30 }, () => service.post('/v1/jobs', submission, init)))
@@ -122,7 +122,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await service.ended(jobs[0]?.id ?? '')).toMatchObject({ status: 'completed', attempt: 1 })
   })
 
-  it('creates one job for 20 concurrent calls, whose responses are equal', async () => {
+  it('an Idempotency-Key creates one job for 20 concurrent calls, whose responses are equal', async () => {
     const init = keyed()
     const calls = Array.from({ length: 20 }, () => service.post(CHAT, say('!echo first_ms=50\nonce'), init))
     const responses = await Promise.all(calls)
@@ -131,7 +131,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(ids.size).toBe(1)
   })
 
-  it('can be used again after an error that a retry may fix', async () => {
+  it('an Idempotency-Key can be used again after a retryable error', async () => {
     const init = keyed()
     const failing = say('!echo fail=upstream_refused')
     const first = await service.post(CHAT, failing, init)
@@ -142,7 +142,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(after).not.toBe(before)
   })
 
-  it('returns the stored error if the request caused the error', async () => {
+  it('an Idempotency-Key returns the stored error if the request itself caused the error', async () => {
     const init = keyed()
     const refused = say('!echo fail=context_length_exceeded')
     const first = await service.post(CHAT, refused, init)
@@ -152,7 +152,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await errorOf(again)).toEqual(await errorOf(first))
   })
 
-  it('returns its job after the job has failed or was cancelled', async () => {
+  it('an Idempotency-Key returns its job after the job has failed or was cancelled', async () => {
     const failed = await submitTwice(service, { endpoint: CHAT, body: say('!echo fail=upstream_refused') })
     expect(failed.again).toMatchObject({ id: failed.first.id, status: 'failed' })
     const body = say('!echo fail=upstream_refused')
@@ -162,7 +162,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     expect(await jobOf(await service.post(CHAT, body, init))).toMatchObject({ id: accepted.id, status: 'failed' })
   })
 
-  it('cannot be used again after its job was deleted', async () => {
+  it('an Idempotency-Key cannot be used again after its job was deleted', async () => {
     const [init, other] = [keyed(), keyed()]
     const first = await service.post(CHAT, say('x'), init)
     const submission = { endpoint: CHAT, body: say('x') }
@@ -175,13 +175,13 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     }
   })
 
-  it('can be used again after a request that was refused before a job was created', async () => {
+  it('an Idempotency-Key can be used again after a request that was refused before a job was created', async () => {
     const init = keyed()
     expect((await service.post(CHAT, say('x', { temperature: 9 }), init)).status).toBe(400)
     expect((await service.post(CHAT, say('x'), init)).status).toBe(200)
   })
 
-  it('creates one job for each path', async () => {
+  it('an Idempotency-Key creates a separate job for each path', async () => {
     const init = keyed()
     const ids = []
     for (const [path, body] of [
@@ -204,7 +204,7 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     ['with a space', 'a b'],
     ['with a tab', 'a\tb'],
     ['of Latin-1', 'ké'],
-  ])('is refused if it is %s', async (_name, key) => {
+  ])('an Idempotency-Key is refused if it is %s', async (_name, key) => {
     for (const [path, body] of [
       [CHAT, say('x')],
       ['/v1/jobs', { endpoint: CHAT, body: say('x') }],
@@ -223,14 +223,14 @@ describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('p
     "'; DROP TABLE jobs; --".replaceAll(' ', '_'),
     '__proto__',
     '%00',
-  ])('is accepted if it is %.40s', async (key) => {
+  ])('an Idempotency-Key may have the value %.40s', async (key) => {
     const body = say(`for ${newId('')}`)
     const first = await service.post(COUNT, body, keyed(key))
     const again = await service.post(COUNT, body, keyed(key))
     expect([first.status, again.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
   })
 
-  it('creates one job for submissions to two ingresses', async () => {
+  it('an Idempotency-Key creates one job for submissions to two ingresses', async () => {
     await using two = await start({ replicas: 2 })
     const init = keyed()
     const calls = Array.from({ length: 20 }, (_, i) => {

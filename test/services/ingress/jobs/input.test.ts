@@ -44,7 +44,7 @@ describe('the input and progress of a job', () => {
     expect(JSON.stringify(await read('alice', `/v1/jobs/${blob}/input`))).toContain('b'.repeat(100_000))
   })
 
-  it('includes the progress of its children, also for operators, who can list them', async () => {
+  it('includes the progress of its child jobs, which operators can list as well', async () => {
     const client = new OpenAI({ baseURL: `${admin.stack.url}/v1`, apiKey: secretOf('alice'), maxRetries: 0 })
     const lines = Array.from({ length: 120 }, (_, nth) => ({
       ...{ custom_id: `r${nth}`, method: 'POST', url: '/v1/chat/completions' },

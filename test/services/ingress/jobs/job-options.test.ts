@@ -123,7 +123,7 @@ describe('a job option', () => {
     })
   })
 
-  it('in a header sends a webhook at the end of the job, including a stored synchronous call', async () => {
+  it('in a header causes a webhook at the end of the job, also for a call that is not asynchronous', async () => {
     const told: unknown[] = []
     const server = createServer((req, res) => {
       let text = ''
@@ -152,7 +152,7 @@ describe('a job option', () => {
     expect(job.expires_at).toBe(RUN_AT + 3_600)
   })
 
-  it('is part of the request that an idempotency key matches', async () => {
+  it('is part of the request that an Idempotency-Key identifies', async () => {
     const call = (more: Record<string, string>) =>
       service.post(CHAT, say(), { headers: { ...ASYNC, 'idempotency-key': 'jobOptions', ...more } })
     const first = await accepted(call({ 'x-job-priority': 'low' }))
@@ -190,7 +190,7 @@ const BAD: readonly [header: string, value: string, code: string][] = [
 
 describe('an invalid job option', () => {
   it.each(BAD)(
-    'in the header %s: %j gets 400 with the code %s and the name of the header',
+    'in the header %s: %j is refused with 400, the code %s and the name of the header',
     async (header, value, code) => {
       for (const path of ['/v1/jobs', CHAT]) {
         const body = path === CHAT ? say() : { endpoint: CHAT, body: say() }
@@ -205,7 +205,7 @@ describe('an invalid job option', () => {
     },
   )
 
-  it('in headers gets the name of the header if a webhook has events and no URL', async () => {
+  it('in a header is refused with the name of the header if webhook events have no URL or are unknown', async () => {
     const headers = { ...ASYNC, 'x-job-webhook-events': 'job.failed' }
     expect(await errorOf(await service.post(CHAT, say(), { headers }))).toMatchObject({ param: 'x-job-webhook-url' })
     const unknown = { ...headers, 'x-job-webhook-url': HOOK, 'x-job-webhook-events': 'job.failed,job.lost' }
@@ -224,14 +224,14 @@ describe('an invalid job option', () => {
     [{ priority: ['low', 'low'] }, 'priority', 'invalid_value'],
     [{ 'metadata[a]': ['1', '2'] }, 'metadata[a]', 'invalid_value'],
     [{ 'priority[]': 'low' }, 'priority[]', 'invalid_value'],
-  ])('in the form field %j gets 400 with the name of the field', async (fields, param, code) => {
+  ])('in the form field %j is refused with 400 and the name of the field', async (fields, param, code) => {
     const before = (await service.blobs()).length
     const response = await upload(fields as Record<string, string>, ASYNC)
     expect([response.status, await errorOf(response)]).toMatchObject([400, { param, code }])
     await until(async () => (await service.blobs()).length === before)
   })
 
-  it('over a WebSocket gets the error of POST /v1/jobs', async () => {
+  it('over a WebSocket is refused with the error of POST /v1/jobs', async () => {
     using client = await openWs(service)
     const bad = [
       { priority: 'urgent' },

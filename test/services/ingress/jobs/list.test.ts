@@ -22,7 +22,7 @@ const look = (matches: (id: number) => boolean, needsScan = true) => ({
 
 describe('a page of the job list', () => {
   it.each([true, false])(
-    'contains a job if a later page has one, even if that job is 40,000 rows away (scan: %s)',
+    'contains the next match even if the match is 40,000 rows away (scan: %s)',
     async (needsScan) => {
       const page = await pageOf(
         jobsUpTo(50_000),
@@ -35,7 +35,7 @@ describe('a page of the job list', () => {
     },
   )
 
-  it('is the last page if it has no jobs', async () => {
+  it('is empty only if no later page has a match', async () => {
     const page = await pageOf(
       jobsUpTo(20_000),
       'a',
@@ -45,7 +45,7 @@ describe('a page of the job list', () => {
     expect([page.jobs, page.hasMore]).toEqual([[], false])
   })
 
-  it('returns an error with a cursor if it finds no job within its scan limit', async () => {
+  it('returns an error with a cursor for continuing if no job matches within its scan limit', async () => {
     const looking = pageOf(
       jobsUpTo(200_000),
       'a',
@@ -56,7 +56,7 @@ describe('a page of the job list', () => {
     await expect(looking).rejects.toThrow('after=100000')
   })
 
-  it('for operators is the first page that has a job, or the last page', async () => {
+  it('in the admin API skips pages without jobs, up to the last page', async () => {
     const pages = [[], [], [7], [8]]
     const read = async (after: string | undefined) => {
       const nth = Number(after ?? 0)

@@ -282,7 +282,7 @@ describe('responses that the OpenAPI document describes', () => {
   })
 })
 
-describe('the pages of the ingress for browsers', () => {
+describe('the pages that the ingress serves to browsers', () => {
   it('redirect / to the console or the API reference, and return an API error to other clients', async () => {
     const { url } = admin.stack
     const page = await fetch(`${url}/`, { headers: { accept: 'text/html,*/*' }, redirect: 'manual' })

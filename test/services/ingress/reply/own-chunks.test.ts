@@ -24,8 +24,8 @@ function sayAll(res: ServerResponse): void {
   res.end('last')
 }
 
-describe('chunks of a response that are written as one string each', () => {
-  it('arrive unchanged with any characters, and leave the connection usable for the next call', async () => {
+describe('HTTP chunks that the server writes as one string each', () => {
+  it('arrive unchanged with any characters, and leave the connection usable for the next request', async () => {
     const url = await startServer(sayAll)
     for (let call = 0; call < 2; call++) {
       const response = await fetch(url)
@@ -38,7 +38,7 @@ describe('chunks of a response that are written as one string each', () => {
     expect(client.isEnded).toBe(false)
   })
 
-  it('consist of the terminating chunk if no data remains', async () => {
+  it('are only the terminating chunk if the response has no further data', async () => {
     using client = await openRaw(await startServer((res) => res.end()))
     client.send(rawRequest('GET /'))
     await until(() => client.received.endsWith('\r\n\r\n0\r\n\r\n'))
@@ -66,7 +66,7 @@ describe('chunks of a response that are written as one string each', () => {
     expect(client.received.split('ea60\r\n')).toHaveLength(written + 1)
   })
 
-  it('are replaced by plain bytes for a client of HTTP/1.0', async () => {
+  it('are replaced by bytes without chunk headers for a client of HTTP/1.0', async () => {
     using client = await openRaw(await startServer(sayAll))
     client.send('GET / HTTP/1.0\r\n\r\n')
     await until(() => client.isEnded)

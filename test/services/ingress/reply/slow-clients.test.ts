@@ -31,7 +31,7 @@ function drip(client: RawClient, text: string, everyMs: number): void {
 }
 
 describe('the timeouts of the HTTP server', () => {
-  it('allow pooled connections to be idle for 75 s, longer request heads, and uploads of ten minutes', () => {
+  it('are at least 75 s for an idle pooled connection, more for request heads, and 10 minutes for uploads', () => {
     expect(SERVER_BOUNDS.keepAliveMs).toBeGreaterThanOrEqual(75_000)
     expect(SERVER_BOUNDS.headersMs).toBeGreaterThan(SERVER_BOUNDS.keepAliveMs)
     expect(SERVER_BOUNDS.requestMs).toBeGreaterThanOrEqual(600_000)
@@ -97,7 +97,7 @@ describe('the timeouts of the HTTP server', () => {
 })
 
 describe('a response to a client that reads slowly', () => {
-  it('is aborted if the client reads nothing, and its memory is released piece by piece', async () => {
+  it('is aborted if the client reads nothing, and its memory is released gradually', async () => {
     const outcome = Promise.withResolvers<unknown>()
     let mostBuffered = 0
     const server = await startServer(async (_req, res) => {
@@ -118,7 +118,7 @@ describe('a response to a client that reads slowly', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('is aborted if the client reads only a byte from time to time', async () => {
+  it('is aborted if the client reads only a byte at long intervals', async () => {
     const outcome = Promise.withResolvers<unknown>()
     const server = await startServer(async (_req, res) => {
       await writePieces(res, bytePieces(Buffer.alloc(64 * MIB)), 300).then(
@@ -152,7 +152,7 @@ describe('a response to a client that reads slowly', () => {
     expect((await client.answer()).body).toHaveLength(8 * MIB)
   })
 
-  it('is aborted if the client does not read the end', async () => {
+  it('is aborted if the client stops reading before the end', async () => {
     const server = await startServer((_req, res) => endWithin(res, 200, 'x'.repeat(64 * MIB)))
     using client = await openRaw(server.url)
     client.socket.pause()

@@ -64,7 +64,7 @@ it('chains of responses store each message once, whatever their length', async (
   await until(async () => (await bytesOnDisk(stack)) === 0)
 })
 
-it('chains of short responses yield to the event loop within 50 ms', async () => {
+it('reading a chain of short responses yields to the event loop within 50 ms', async () => {
   await using stack = await startStack()
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   let previous_response_id: string | null = null

@@ -45,7 +45,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
   const create = (body: Omit<OpenAI.Responses.ResponseCreateParamsNonStreaming, 'model'>) =>
     client.responses.create({ model: 'echo-1', ...kept, ...body })
 
-  test('returns text and its parameters', async () => {
+  test('returns text and the parameters of the request', async () => {
     const response = await create({ input: UNICODE, instructions: 'Be brief.', metadata: { a: 'b' }, temperature: 0.5 })
     expect(response).toMatchObject({
       ...{ object: 'response', status: 'completed', error: null, incomplete_details: null, model: 'echo-1' },
@@ -93,7 +93,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(again.output_text).toBe('and now?')
   })
 
-  test('is incomplete if it reached a limit, and returns a refusal as a refusal item', async () => {
+  test('is incomplete if it reached a token limit, and contains a refusal as a refusal item', async () => {
     const cut = await create({ input: '!echo tokens=50', max_output_tokens: 3 })
     expect(cut).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } })
     expect(cut.output).toMatchObject([{ status: 'incomplete' }])
@@ -141,7 +141,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect((await stream.finalResponse()).output).toMatchObject(done)
   })
 
-  test('is an HTTP error if it fails before any output, and ends with an event otherwise', async () => {
+  test('returns an HTTP error for a failure before any output, and ends its stream with an event after output', async () => {
     const early = await failureOf(create({ input: '!echo fail=context_length_exceeded' }))
     expect(early).toMatchObject({ status: 400, code: 'context_length_exceeded' })
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'
@@ -180,7 +180,7 @@ describe('an unsupported responses request', () => {
     expect((await refusal(body)).param).toBe(param)
   })
 
-  test('gets an error with the kind of model that a tool needs, or 404 for an unknown model', async () => {
+  test('returns an error with the pool of models that a tool needs, or 404 for an unknown model', async () => {
     expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain('need a research model')
     expect((await stack.post('/v1/responses', { model: 'gpt-9', input: 'hi' })).status).toBe(404)
   })

@@ -20,12 +20,12 @@ function script(code: string, more = 'rounds=1'): string {
   return `!echo call=code_interpreter args=${JSON.stringify(JSON.stringify({ code }))} ${more}`
 }
 
-describeCode('a response that runs code', inject('kafka'), (stack) => {
+describeCode('the code interpreter of the Responses API', inject('kafka'), (stack) => {
   const client = () => new OpenAI({ apiKey: TEST_KEY, baseURL: `${stack().url}/v1`, maxRetries: 0, timeout: 120_000 })
   const ask = (input: string, more: Partial<ResponseCreateParamsNonStreaming> = {}) =>
     client().responses.create({ model: 'echo-1', input, tools: [TOOL], ...more })
 
-  it('runs the code of the model, and the model continues with the output', async () => {
+  it('a response runs the code of the model, and the model continues with the output', async () => {
     const response = await ask(script('print(6 * 7)'), { include: [LOGS], instructions: 'Be exact.' })
     expect(response).toMatchObject({ status: 'completed', tools: [TOOL], output_text: '42' })
     const [call, message] = response.output
@@ -42,7 +42,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(again.output).toMatchObject([{ type: 'code_interpreter_call', outputs: null }, { type: 'message' }])
   })
 
-  it('runs code in a batch, where code jobs are allowed as well', async () => {
+  it('a response runs code in a batch, in which code jobs are allowed as well', async () => {
     const asked = { model: 'echo-1', input: script('print(6 * 7)'), tools: [TOOL] }
     const responses = await runBatch(client(), '/v1/responses', [asked])
     expect(responses.output).toMatchObject([
@@ -53,7 +53,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(runs.errors).toMatchObject([{ custom_id: 'r1', response: { body: { error: { param: 'code' } } } }])
   })
 
-  it('has each event once and in order, both live and from the store, after any position', async () => {
+  it('a response with a code run streams each event once and in order, both live and from the store', async () => {
     const stream = await client().responses.create({
       ...{ model: 'echo-1', input: script('print(1)', 'rounds=2'), tools: [TOOL] },
       ...{ stream: true, background: true, include: [LOGS] },
@@ -84,7 +84,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(events.at(-1)).toMatchObject({ response: { id, output: ended.output } })
   })
 
-  it('stops the program if it is cancelled, or if its caller disconnects', async () => {
+  it('a response stops its program if it is cancelled, or if its caller disconnects', async () => {
     const response = await ask(script(SLEEP), { background: true })
     await untilBusy(stack(), 1)
     expect(await client().responses.retrieve(response.id)).toMatchObject({ status: 'in_progress' })
@@ -101,7 +101,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('reports errors to the model, and returns figures', async () => {
+  it('a response sends errors of its code run to the model, and returns figures', async () => {
     const wrong = await ask('!echo call=code_interpreter args=[] rounds=1')
     expect(wrong.output).toMatchObject([{ status: 'failed', code: '[]' }, { type: 'message' }])
     expect(wrong.output_text).toContain('JSON object')
@@ -113,7 +113,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(drawn.output_text).toContain('plot_1.png')
   })
 
-  it('ends at the maximum number of tool calls if the model continues to call', async () => {
+  it('a response ends at the maximum number of tool calls if the model continues to call', async () => {
     const bounded = await ask(script('print(1)', ''), { max_tool_calls: 2 })
     const ends = { status: 'incomplete', incomplete_details: { reason: 'max_tool_calls' } }
     expect(bounded).toMatchObject(ends)
@@ -127,7 +127,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     })
   })
 
-  it('returns function calls to its caller, who continues with their outputs', async () => {
+  it('a response returns function calls to its caller, who continues with their outputs', async () => {
     const look = { type: 'function' as const, name: 'look', parameters: { type: 'object' }, strict: false }
     const input = 'Ask code_interpreter and look.'
     const called = await ask(input, { tools: [TOOL, look] })
@@ -138,7 +138,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect((await client().responses.create(went)).output_text).toBe('seen')
   })
 
-  it('refuses unsupported options, and drops tools that the service does not run', async () => {
+  it('a response refuses unsupported tool options, and drops tools that the service does not run', async () => {
     const refused = async (body: object) => {
       const response = await stack().post('/v1/responses', { model: 'echo-1', input: 'hi', ...body })
       const { error } = (await response.json()) as { error: { param: string; message: string } }
@@ -155,7 +155,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(await refused({ tools: [TOOL, TOOL] })).toEqual(says('tools[1].name', 'twice'))
   })
 
-  it('copies files into the directory of each run while the files are stored', async () => {
+  it('a response copies stored files into the directory of each code run', async () => {
     const upload = async (text: string | Buffer, name: string) =>
       (await client().files.create({ file: await toFile(Buffer.from(text), name), purpose: 'user_data' })).id
     const [first, second] = [
@@ -202,7 +202,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect((await ask(sized, { tools: withFiles(large) })).output_text).toBe(String(RUN_FILES_BYTES_MAX))
   })
 
-  it('works with the code interpreter of the Vercel AI SDK, with and without streaming', async () => {
+  it('a response works with the code interpreter of the Vercel AI SDK, with and without streaming', async () => {
     const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack().url}/v1` })
     const tools = { code_interpreter: openai.tools.codeInterpreter({}) }
     const asked = { model: openai('echo-1'), prompt: script('print(3)'), tools, maxRetries: 0 }
@@ -215,7 +215,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(await streamed.toolResults).toMatchObject([{ output: { outputs: [{ type: 'logs', logs: '3\n' }] } }])
   })
 
-  it('adds the code run to its conversation, and another response continues from the run', async () => {
+  it('a response adds its code run to the conversation, and another response continues from the run', async () => {
     const { id } = await client().conversations.create()
     await ask(script('print(5)'), { conversation: id })
     await until(async () => (await client().conversations.items.list(id)).data.length === 3)

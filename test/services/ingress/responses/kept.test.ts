@@ -152,7 +152,7 @@ describe('a background response', () => {
     expect(text.join('')).toBe((await client.responses.retrieve(id)).output_text)
   })
 
-  test('reports that its output restarts, and streams the output from the beginning', async () => {
+  test('fails its stream if the output restarts, and a new stream returns the output from the beginning', async () => {
     const input = '!echo tokens=12 delay_ms=30 after=6 fail=upstream_error failures=1'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen: ResponseStreamEvent[] = []
@@ -167,7 +167,7 @@ describe('a background response', () => {
     expect(whole.filter(({ type }) => type === 'response.output_item.added')).toHaveLength(1)
   })
 
-  test('ends its stream with an event if it failed or was cancelled', async () => {
+  test('ends its stream with an event if the response failed or was cancelled', async () => {
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'
     const failing = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     expect((await collect(failing)).at(-1)).toMatchObject({ type: 'response.failed', response: { status: 'failed' } })

@@ -128,7 +128,7 @@ describe('the Responses API for an in-process model', () => {
         { type: 'web_search_call', status: 'completed', action: { type: 'open_page', url: 'https://example.com' } },
       ],
     },
-  ])('accepts a client that sends %j', async (body) => {
+  ])('accepts a request with the field of a newer client: %j', async (body) => {
     const { status } = await post({ model: 'echo-1', input: 'hi', ...body })
     expect(status).toBe('completed')
   })
@@ -434,7 +434,7 @@ describe('an upstream of the Responses API', () => {
       framesOf(answerOf([message('Hello')])).map(({ output_index: _, item_id: __, ...frame }) => frame),
     ],
     ['[DONE] instead of response.completed', [...framesOf(answerOf([message('Hello')])).slice(0, -1), '[DONE]']],
-  ])('may send a stream with %s', async (_name, frames) => {
+  ])('may send a stream that has %s', async (_name, frames) => {
     responses.script((_call, to) => {
       to.open()
       for (const frame of frames) to.frame(frame)

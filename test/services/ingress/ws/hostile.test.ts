@@ -39,7 +39,7 @@ async function gauge(of: Stack, name: string): Promise<number> {
 }
 const running = (of: Stack) => gauge(of, 'sluice_attached_jobs{pool="inference",state="running"}')
 
-describe('a WebSocket frame', () => {
+describe('a WebSocket frame from a client', () => {
   const MALFORMED: [what: string, frame: string | Buffer][] = [
     ['that is not JSON', '{"type":'],
     ['that is empty', ''],
@@ -98,7 +98,7 @@ describe('a WebSocket frame', () => {
     ],
     ['a stream that is a number', { endpoint: CHAT, body: { model: 'echo-1', messages: [], stream: 1 } }, null, null],
     ['an empty body', { endpoint: CHAT, body: {} }, null, null],
-  ])('that starts a request with %s fails that request', async (_what, more, param, code) => {
+  ])('that starts a request with %s fails only that request', async (_what, more, param, code) => {
     using client = await openWs(stack)
     // More often than malformed frames are allowed.
     for (const id of ['r1', 'r2', 'r3', 'r4']) client.send({ type: 'request.create', id, ...more })
@@ -203,7 +203,7 @@ describe('a WebSocket upgrade', () => {
     expect(client.received).toContain('\x03\xea')
   })
 
-  it('does not return its API key', async () => {
+  it('is answered without its API key in the response', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([key, version, `sec-websocket-protocol: bearer.${TEST_KEY}, inference.v1`]))
     await until(() => client.received.includes('session.created'))
@@ -395,7 +395,7 @@ describe('the memory budget of WebSocket messages', () => {
     expect(await held(stack)).toBe(0)
   })
 
-  it('admits one message of a single client over the budget, and is released after the refusal', async () => {
+  it('refuses further data of a client over the budget, and then releases the memory of its message', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 60_000 } })
     using client = await openHalf(own)
     client.send(FRAGMENT)
@@ -407,7 +407,7 @@ describe('the memory budget of WebSocket messages', () => {
     expect(client.isCut).toBe(false)
   })
 
-  it('includes the received part of a message until the client disconnects', async () => {
+  it('includes the received part of an unfinished message until the client disconnects', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' } })
     {
       using client = await openWs(own)
@@ -420,7 +420,7 @@ describe('the memory budget of WebSocket messages', () => {
 })
 
 describe('reading from a WebSocket client', () => {
-  it('is not resumed by a sent reply while a message is being read', () => {
+  it('stays paused while a message is being processed, even after a reply is sent', () => {
     const flushes: (() => void)[] = []
     const ws = {
       isPaused: false,

@@ -142,7 +142,7 @@ describe('a WebSocket session', () => {
 })
 
 describe('a WebSocket request', () => {
-  it('streams the events of a chat completion over HTTP', async () => {
+  it('streams the same events as a chat completion over HTTP', async () => {
     const body = say('one two three', { stream: true, stream_options: { include_usage: true } })
     const http = dataOf(await (await stack.post(CHAT, body)).text()).map((text) => JSON.parse(text))
     using client = await openWs(stack)
@@ -159,7 +159,7 @@ describe('a WebSocket request', () => {
     expect(frames).toHaveLength(numbers.length + 2)
   })
 
-  it('streams the events of the Messages API over HTTP', async () => {
+  it('streams the same events as the Messages API over HTTP', async () => {
     const body = say('hello', { max_tokens: 100 })
     const http = dataOf(await (await stack.post(MESSAGES, { ...body, stream: true })).text())
     using client = await openWs(stack)
@@ -171,7 +171,7 @@ describe('a WebSocket request', () => {
   it.each([
     [CHAT, say('hello there')],
     [MESSAGES, say('hello there', { max_tokens: 100 })],
-  ])('without streaming gets the HTTP body of %s', async (endpoint, body) => {
+  ])('without streaming gets the same body as %s over HTTP', async (endpoint, body) => {
     const http = await (await stack.post(endpoint, body)).json()
     using client = await openWs(stack)
     client.send({ type: 'request.create', id: 'r1', endpoint, body: { ...body, stream: false } })
@@ -215,14 +215,14 @@ describe('a WebSocket request', () => {
       'upstream_refused',
       null,
     ],
-  ])('fails for %s with the error of HTTP', async (_what, endpoint, body, status, code, param) => {
+  ])('fails for %s with the same error as over HTTP', async (_what, endpoint, body, status, code, param) => {
     using client = await openWs(stack)
     client.send({ type: 'request.create', id: 'r1', endpoint, body })
     const error = { message: expect.any(String), type: expect.any(String), param, code }
     expect(await client.end('r1')).toEqual({ type: 'request.failed', id: 'r1', status, error })
   })
 
-  it('fails once if the engine fails after some events', async () => {
+  it('fails exactly once if the engine fails after some events', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo fail=upstream_error after=2\none two three four')
     expect(await client.end('r1')).toMatchObject({ type: 'request.failed', status: 502 })
@@ -231,7 +231,7 @@ describe('a WebSocket request', () => {
     await until(() => client.about('r1').filter(isEnd).length === 2)
   })
 
-  it('gets a retry delay with an overload error', async () => {
+  it('includes a retry delay in its overload error', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo fail=overloaded retry_after_ms=9000')
     expect(await client.end('r1')).toMatchObject({ type: 'request.failed', status: 503, retry_after: 9 })
@@ -392,13 +392,13 @@ describe('a WebSocket subscription to a job', () => {
     ['an invalid job id', { job_id: '../../etc/passwd' }, 404, 'job_not_found'],
     ['no job id', {}, 400, 'missing_required_parameter'],
     ['a negative position', { job_id: 'job_0123456789abcdef', starting_after: -1 }, 400, 'integer_below_min_value'],
-  ])('fails for %s', async (_what, more, status, code) => {
+  ])('is refused for %s', async (_what, more, status, code) => {
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', ...more })
     expect(await client.end('s1')).toMatchObject({ type: 'request.failed', status, error: { code } })
   })
 
-  it('fails for a position beyond the last event of a running job', async () => {
+  it('is refused for a position beyond the last event of a running job', async () => {
     const job_id = await submit('!echo first_ms=2000 tokens=9')
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', job_id, starting_after: 500 })
@@ -408,7 +408,7 @@ describe('a WebSocket subscription to a job', () => {
 })
 
 describe('WebSocket limits', () => {
-  it('of a key apply to each request, and tokens are counted', async () => {
+  it('of a key apply to each request, including its tokens', async () => {
     await using own = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3', CONCURRENCY_MAX_PER_KEY: '2' } })
     using client = await openWs(own)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -535,7 +535,7 @@ describe('an ingress with WebSockets that drains', () => {
 })
 
 describe('the access log of a WebSocket', () => {
-  it('has one line per request id, in the form of HTTP lines, without content', async () => {
+  it('has one line per request id, in the format of HTTP requests and without content', async () => {
     const lines: object[] = []
     const metrics = new Metrics()
     const context = { metrics, log: { info: (line: object) => lines.push(line) } } as unknown as IngressContext

@@ -173,7 +173,7 @@ const HI: TemplateMessage = { role: 'user', content: 'Hi' }
 const HELLO: TemplateMessage = { role: 'assistant', content: 'Hello!' }
 const BRIEF: TemplateMessage = { role: 'system', content: 'Be brief.' }
 
-describe('a chat template', () => {
+describe('a chat template in Jinja', () => {
   test.each<[string, string, Partial<Conversation>, string]>([
     [
       'begins with its own system message if the caller has none',
@@ -268,13 +268,13 @@ describe('a chat template', () => {
     ['Qwen', QWEN, ['<tool_call>\n{"name": "'], ['", "arguments":'], { type: 'text', text: '<tool_call>' }],
     ['Llama 3', LLAMA_3, ['{"name": "'], ['", "parameters":'], { type: 'start', text: '{"name": "' }],
     ['Mistral', MISTRAL, ['[TOOL_CALLS][{"name": "'], ['", "arguments":'], { type: 'text', text: '[TOOL_CALLS][' }],
-  ])('is parsed to the tool call format of %s', (_, source, before, between, trigger) => {
+  ])('has the tool call format of %s', (_, source, before, between, trigger) => {
     const { tools } = templateOf(source).forms
     expect(tools).toMatchObject({ before, between })
     if (tools) expect(triggerOf(tools)).toMatchObject(trigger)
   })
 
-  test('begins a tool call with a control token if it has one', () => {
+  test('begins a tool call with a control token if the template has one', () => {
     const { tools } = templateOf(MISTRAL, ['[TOOL_CALLS]']).forms
     expect(tools && triggerOf(tools)).toEqual({ type: 'token', token: 10, rest: ['[{"name": "'] })
   })
@@ -283,7 +283,7 @@ describe('a chat template', () => {
     ['CHATML', CHATML],
     ['Gemma', GEMMA],
     ['Phi', PHI],
-  ])('has no tool call format if it is that of %s', (_, source) => {
+  ])('of %s has no tool call format', (_, source) => {
     expect(templateOf(source).forms.tools).toBeUndefined()
   })
 
@@ -291,7 +291,7 @@ describe('a chat template', () => {
     ['invalid Jinja', '{% for %}', /Unexpected token/],
     ['a template without user messages', 'Hello', /does not render user messages/],
     ['a template that raises an error for every conversation', `{{ raise_exception('Never.') }}`, /Never\./],
-  ])('is refused if it is %s', (_, source, message) => {
+  ])('is refused at the load if it is %s', (_, source, message) => {
     expect(() => templateOf(source)).toThrow(message)
   })
 
@@ -335,7 +335,7 @@ describe("template marks in a caller's text", () => {
     expect(pieces.filter((piece) => typeof piece === 'string').join('')).toContain('<|im_end|>')
   })
 
-  test('do not arise where the texts of two messages meet', () => {
+  test('do not arise at the boundary between the texts of two messages', () => {
     const source = `{% for m in messages %}[{{ m.content }}]{{ m.content }}{% endfor %}<|im_end|>{{ '<|im' + '_end|>' }}`
     for (const [first, second] of [
       ['INST', 'x'],

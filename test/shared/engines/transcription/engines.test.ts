@@ -87,7 +87,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       await close()
     })
 
-    test('yields start first, then usage and finish last, each once', async () => {
+    test('an engine yields start first, then usage and finish last, each once', async () => {
       const events = await collectTranscript(engine, askTranscript({ stream: true }), { duration: 5 }, fileOf(audio))
       const types = events.map(({ type }) => type)
       expect([types[0], ...types.slice(-2)]).toEqual(['start', 'usage', 'finish'])
@@ -96,7 +96,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(eventsOf(events, 'usage')[0]?.usage.output_tokens).toBeGreaterThan(0)
     })
 
-    test('yields the text of a segment before the segment, numbered from 0, without gaps in the text', async () => {
+    test('an engine yields the text of a segment before the segment, and numbers segments from 0 without gaps', async () => {
       const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
       const segments = eventsOf(events, 'segment').map(({ segment }) => segment)
       expect(
@@ -115,7 +115,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       }
     })
 
-    test('yields words in order of time that join to the text', async () => {
+    test('an engine yields words in order of time that join to the text', async () => {
       const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
       const words = eventsOf(events, 'segment').flatMap(({ segment }) => segment.words ?? [])
       // Whisper writes "ill-disposed" as two words, and one of them without a blank before it.
@@ -124,7 +124,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(starts).toEqual(starts.toSorted((a, b) => a - b))
     })
 
-    test('yields log probabilities whose tokens join to the text', async () => {
+    test('an engine yields log probabilities whose tokens join to the text', async () => {
       const request = askTranscript({ logprobs: true })
       const events = await collectTranscript(engine, request, { duration: 5 }, fileOf(audio))
       const logprobs = eventsOf(events, 'text').flatMap((event) => event.logprobs ?? [])
@@ -137,7 +137,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(logprobs.every(({ logprob }) => logprob <= 0)).toBe(true)
     })
 
-    test('ends a call when its signal is aborted, closes the file, and runs the next call', async () => {
+    test('an engine ends a call when its signal is aborted, closes the file, and runs the next call', async () => {
       const stop = new AbortController()
       const file = fileOf(long)
       const call = collectTranscript(engine, askTranscript({ stream: true }), { signal: stop.signal }, file)
@@ -150,14 +150,14 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(transcriptOf(await collectTranscript(engine, askTranscript(), {}, fileOf(audio)))).not.toBe('')
     })
 
-    test('does not start a call whose signal is already aborted', async () => {
+    test('an engine does not start a call whose signal is already aborted', async () => {
       const signal = AbortSignal.abort('never')
       const file = fileOf(audio)
       await expect(collectTranscript(engine, askTranscript(), { signal }, file)).rejects.toBe('never')
       await until(() => file.unclosed === 0)
     })
 
-    test('closes the file if the caller stops reading in the middle', async () => {
+    test('an engine closes the file if the caller stops reading in the middle', async () => {
       const file = fileOf(audio)
       for await (const event of engine.transcribe(askTranscript(), file, transcribeOptions())) {
         if (event.type === 'text') break
@@ -165,7 +165,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       await until(() => file.unclosed === 0)
     })
 
-    test('fails with invalid_audio for an empty file', async () => {
+    test('an engine fails with invalid_audio for an empty file', async () => {
       const empty = { ...fileOf(), bytes: 0, open: () => Promise.resolve(Readable.from([])) }
       expect(await transcriptFailure(engine, askTranscript(), {}, empty)).toMatchObject({
         code: 'invalid_audio',

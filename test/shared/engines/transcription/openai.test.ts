@@ -146,7 +146,7 @@ describe('the request to a transcription upstream', () => {
       { diarize: true },
       { 'timestamp_granularities[]': ['segment'] },
     ],
-  ])('has %s', async (_, transcription, options, fields) => {
+  ])('contains %s', async (_, transcription, options, fields) => {
     await using at = await openOn(sends(VERBOSE), {}, { transcription })
     await collectTranscript(at.engine, askTranscript(options))
     expect(at.server.calls[0]?.fields).toMatchObject(fields)
@@ -413,7 +413,7 @@ describe('a failing call of a transcription upstream', () => {
     await engine.close()
   })
 
-  test('is not sent if the file is missing', async () => {
+  test('is not sent if the audio file is missing', async () => {
     await using at = await openOn(sends(VERBOSE))
     const gone = { ...fileOf(), open: () => Promise.reject(new Error('gone')) }
     await expect(collectTranscript(at.engine, askTranscript(), {}, gone)).rejects.toThrow('gone')

@@ -98,7 +98,7 @@ describe('an attached job', () => {
     ['has already been processed', [2, 3, 2, 4], 'a1a2a4', []],
     ['is missing', [2, 4], 'a1', ['lost']],
   ])(
-    'handles an output event whose sequence number %s: output "$2", reports $3',
+    'with an output event whose sequence number %s returns "$2" and reports $3',
     async (_name, numbers, text, expected) => {
       const { job, asked, say, tell } = openJob()
       tell(1, 'started')
@@ -165,7 +165,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('second attempt')
   })
 
-  it('records whether its caller may have received output', () => {
+  it('records whether the caller may have received output', () => {
     for (const [stream, seen] of [
       [true, true],
       [false, false],
@@ -188,7 +188,7 @@ describe('an attached job', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
   })
 
-  it('keeps its first end, and ignores all events after that', async () => {
+  it('keeps its first end state, and ignores all later events', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     job.finish({ code: 'timeout', message: 'too late', param: null })

@@ -127,7 +127,7 @@ const FREE = { slots: 1, running: 0 }
 const STARTED = { type: 'started' } as const
 const COMPLETED = { type: 'completed' } as const
 
-describe('the attached jobs of an ingress', () => {
+describe('the attached jobs that an ingress owns', () => {
   it('are sent to a worker, return its output, and are removed when they complete', async () => {
     const job = await submit()
     const taken = await take()
@@ -460,7 +460,7 @@ describe('the attached jobs of an ingress', () => {
     expect(blobs.size).toBe(0)
   })
 
-  it('pass a body to an in-process worker without a copy, and store it in a blob if they must wait', async () => {
+  it('pass their body to an in-process worker without a copy, and store it in a blob if they must wait', async () => {
     const body = { text: 'x'.repeat(100_000) }
     const job = await submit({ body, heldBytes: 300_000 })
     const [handed] = await queue.take(1, AbortSignal.timeout(1_000))
@@ -565,7 +565,7 @@ describe('the attached jobs of an ingress', () => {
     expect(order).toEqual([0, 1, 2, 3, 5])
   })
 
-  it('stay queued in the ingress during an outage of the broker, while new ones are refused', async () => {
+  it('stay queued in the ingress during an outage of the broker, which refuses new jobs', async () => {
     let isReachable = true
     const away = new Proxy(broker, {
       get(target, name) {

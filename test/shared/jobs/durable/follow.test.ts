@@ -228,7 +228,7 @@ describe('a subscriber of the events of a durable job', () => {
     expect(reads.size).toBeGreaterThan(4)
   })
 
-  it('ends if its job is deleted', async () => {
+  it('ends if the job is deleted', async () => {
     const { job, follower } = await arrange()
     job.isGone = true
     await pass(LONG_MS)

@@ -68,7 +68,7 @@ describe('the queue position of a durable job', () => {
     expect(await placesOf([running as DurableJob, later])).toEqual([null, null])
   })
 
-  it('is known for a job that was queued after the last read of the store', async () => {
+  it('is known even for a job that was queued after the last read of the store', async () => {
     const [first] = (await queue('a', 1)) as [DurableJob]
     vi.useFakeTimers({ now: Date.now(), toFake: ['Date'] })
     try {

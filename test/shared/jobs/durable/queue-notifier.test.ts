@@ -42,13 +42,13 @@ function published(hints: QueueNotifier, count = 1_500): number {
 }
 
 describe('a queue record for a new durable job', () => {
-  it('is published only while workers have free slots without another published record', () => {
+  it('is published only while workers have free slots for which no record is published yet', () => {
     expect(published(channel(12).hints)).toBe(12)
     expect(published(channel(0).hints)).toBe(0)
     expect(published(channel(12, { ingresses: () => 3 }).hints)).toBe(4)
   })
 
-  it('is published once for each ended job with a published record', () => {
+  it('is published when a job with a published record ends, once per ended job', () => {
     const { hints } = channel(2)
     const ids = ['job_1', 'job_2', 'job_3', 'job_4']
     const asked = () => ids.map((id) => hints.mayPublish({ ...JOB, id })).filter(Boolean).length
@@ -72,7 +72,7 @@ describe('a queue record for a new durable job', () => {
     expect(published(channel(0, { workersWithModel: () => [untold, worker([])] }).hints)).toBe(0)
   })
 
-  it('is published 16 times if there are no workers', () => {
+  it('is published for at most 16 jobs if there are no workers', () => {
     expect(published(channel(0, { workers: () => [] }).hints)).toBe(16)
   })
 })

@@ -79,7 +79,7 @@ async function submitOne(id: string, more: object): Promise<void> {
 const runs = (model: string) => [...running.keys()].filter((id) => id.startsWith(model))
 const said = (id: string) => events.filter(({ job_id }) => job_id === `job_${id}`).map(({ type }) => type)
 
-describe('the calls of a model that hangs', () => {
+describe('the calls of a model that stops responding', () => {
   it('hold the slots of their model only, while calls of another model run', async () => {
     const worker = await openWorker(4, 2)
     await submit('slow', 8)
@@ -99,7 +99,7 @@ describe('the calls of a model that hangs', () => {
     expect([worker.running, worker.parkedCalls]).toEqual([5, 4])
   })
 
-  it('release slots to the model with the fewest slots, although its calls arrived last', async () => {
+  it('release slots to the model with the fewest slots, even if the calls of that model arrived last', async () => {
     const worker = await openWorker(8, 8)
     await submit('slow', 12)
     await until(() => worker.running === 8)
@@ -133,7 +133,7 @@ describe('the calls of a model that hangs', () => {
     expect(worker.running + worker.parkedCalls).toBe(0)
   })
 
-  it('receive slots in order of the tenant with the fewest running calls', async () => {
+  it('receive slots in order of tenants, the one with the fewest running calls first', async () => {
     await openWorker(4, 2)
     await submit('slow', 6, { tenant: 'key_a' })
     await until(() => runs('slow').length === 2)

@@ -448,7 +448,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await store.list(TENANT, { limit: 100 })).toMatchObject({ jobs: [] })
   })
 
-  it('are deleted together with their children and steps; a child alone cannot be deleted', async () => {
+  it('are deleted with their children and steps; the deletion of a single child is refused', async () => {
     await openWorker()
     const id = await submit({ steps: 2, children: [{ text: 'a', isHeld: true }, { text: 'b' }] })
     const b = await until(async () => (await children(id)).find(({ state }) => state === 'completed'))

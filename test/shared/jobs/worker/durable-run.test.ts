@@ -262,7 +262,7 @@ describe('the run of a durable job', () => {
     expect(run.event({ text: 'a' })).toBeUndefined()
   })
 
-  it('stops and writes nothing more once its job has been requeued', async () => {
+  it('stops, and writes nothing more, once its job has been requeued', async () => {
     const sent: Sent[] = []
     const { run, id, lost } = await claim(fateful([], sent))
     await passing(store.handBack({ id, attempt: 1, boot: BOOT, chunk: 0 }))
@@ -274,7 +274,7 @@ describe('the run of a durable job', () => {
     expect((await eventsOf(id)).map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
-  it('abandons the retry of a write once its lease is lost', async () => {
+  it('stops retrying a write once its lease is lost', async () => {
     const sent: Sent[] = []
     const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
     void run.event({ text: 'a' })

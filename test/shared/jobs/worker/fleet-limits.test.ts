@@ -50,7 +50,7 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
 const places = () => processes.map(({ limit }) => limit.permits)
 const sum = () => places().reduce((total, one) => total + one, 0)
 
-test('workers with a model divide its limit equally, also after one joins and one leaves', async () => {
+test("workers with a model divide the model's limit equally, even after one joins and one leaves", async () => {
   await openProcess(8)
   await until(() => sum() === 8)
   await openProcess(8)
@@ -64,7 +64,7 @@ test('workers with a model divide its limit equally, also after one joins and on
   await until(() => [0, 2].every((nth) => places()[nth] === 4))
 })
 
-test('a limit of two for three workers leaves one worker without a slot', async () => {
+test('a limit of two calls for three workers leaves one worker without a slot', async () => {
   for (let nth = 0; nth < 3; nth++) await openProcess(2)
   await until(() => places().toSorted().join() === '0,1,1')
 })

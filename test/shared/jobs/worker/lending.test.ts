@@ -143,7 +143,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
   })
 
   it.each(ways)(
-    'pass the next freed slots from model %s to model %s, which returns the slots when its work has ended',
+    'pass freed slots from model %s to model %s, and get them back when the other model has no work',
     async (first, second) => {
       await submit(first, 3 * SLOTS)
       await until(() => runs(first) === SLOTS)

@@ -317,7 +317,7 @@ describe('a pause message from an ingress', () => {
     await until(() => textOfEvents(events) === '123')
   })
 
-  it.each(['before', 'after'])('does not keep a cancelled job running, if it arrives %s the cancel', async (order) => {
+  it.each(['before', 'after'])('does not keep a cancelled job running if the message arrives %s the cancel message', async (order) => {
     const pool = await openPool()
     await submit('a')
     const job = await until(() => work.running.get('job_a:1'))
@@ -418,7 +418,7 @@ describe('the drain of a worker', () => {
     expect(said('spoken').at(-1)).toBe('failed worker_lost')
   })
 
-  it('ends an earlier drain with a longer timeout if it times out first', async () => {
+  it('ends an earlier drain with a longer timeout if the newer drain times out first', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -428,7 +428,7 @@ describe('the drain of a worker', () => {
     expect(said('a').at(-1)).toBe('handed_back')
   })
 
-  it('is part of closing a worker, which takes no further jobs', async () => {
+  it('is part of closing a worker, and a closed worker takes no further jobs', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -445,7 +445,7 @@ describe('the queued jobs of an ingress', () => {
   const later = Date.now() + 30_000
   const old = { created_at_ms: later - 10_000, deadline_ms: later + 60_000 }
 
-  it('are dropped if the ingress sends no heartbeats, and run otherwise', async () => {
+  it('are dropped if that ingress sends no heartbeats, and run otherwise', async () => {
     const pool = await openPool()
     vi.spyOn(Date, 'now').mockReturnValue(later)
     // The channel must be proved to work: our own heartbeat has arrived since.

@@ -69,7 +69,7 @@ describe('the response of a research job', () => {
     expect(() => research.answer().whole(EVENTS.slice(0, -1), CONTEXT)).toThrow('without finishing')
   })
 
-  test('is streamed as chunks with choices, with all annotations in one chunk and usage in the last', () => {
+  test('is streamed as chunks with choices; one chunk has all annotations, and the last chunk has usage', () => {
     const chunks = chunksOf(EVENTS)
     expect(chunks.every(({ choices }) => Array.isArray(choices))).toBe(true)
     expect(new Set(chunks.map(({ id, model }) => `${id} ${model}`))).toEqual(new Set(['chatcmpl-c1 dr']))

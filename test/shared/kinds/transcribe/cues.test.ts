@@ -69,7 +69,7 @@ describe('the subtitles of a transcript', () => {
     expect(said).toBe(words.length)
   })
 
-  test('stay visible long enough to be read, unless another subtitle follows', async () => {
+  test('are visible long enough for reading, unless another subtitle follows', async () => {
     const [short, fast, next] = await cuesOf([
       segment('No.', 0, 0.2),
       segment('This was spoken in one breath, and quickly.', 5, 0.1),

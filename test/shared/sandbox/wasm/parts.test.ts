@@ -64,7 +64,7 @@ it('the frame reader refuses a frame above the maximum length at its header', ()
 })
 
 describe('the shared output buffer of a run', () => {
-  it('is announced once until it is read, and can be read without an announcement', () => {
+  it('announces new output once until the output is read, and can be read without an announcement', () => {
     const writer = new SharedOutput(makeOutputBuffer(16))
     const reader = new SharedOutput(writer.buffer)
     expect([writer.write(Buffer.from('ab')), writer.write(Buffer.from('c'))]).toEqual([true, false])
@@ -107,7 +107,7 @@ describe('a WebAssembly module with rewritten memory limits', () => {
     expect(Buffer.from(m.buffer, 0, 2).toString()).toBe('hi')
   })
 
-  it('has no initial data if it is restored from a memory image', async () => {
+  it('loses its initial data if it is restored from a memory image', async () => {
     const instance = new Instance(await compile(limitModule(module, 3, true)), {})
     const { m } = instance.exports as { m: Memory }
     expect(Buffer.from(m.buffer).every((byte) => byte === 0)).toBe(true)
@@ -126,8 +126,8 @@ it('a memory image omits long runs of zeros and no other byte', () => {
   expect(segments.reduce((sum, [, length]) => sum + length, 0)).toBeLessThan(100_000)
 })
 
-describe('the restarts of an interpreter', () => {
-  it('have a growing delay, and are refused with sandbox_unavailable after too many in five minutes', () => {
+describe('the restarts of a sandbox interpreter', () => {
+  it('are delayed increasingly, and are refused with sandbox_unavailable after too many in five minutes', () => {
     let nowMs = 0
     const restarts = new Restarts(() => nowMs)
     expect(restarts.delayMs(1)).toBe(0)

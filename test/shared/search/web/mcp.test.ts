@@ -193,7 +193,7 @@ describe('the search backend with an MCP server', () => {
     ],
     ['never responds', 'upstream_timeout', () => {}],
     ['responds byte by byte without an end', 'upstream_timeout', (_, response) => drip(response)],
-  ])('fails if the server %s, with the code %s and its name in the message', async (_, code, listener) => {
+  ])('fails if the server %s, with the code %s and the name of the backend in the message', async (_, code, listener) => {
     handle = listener
     await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
   })

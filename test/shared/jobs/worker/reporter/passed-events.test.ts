@@ -17,7 +17,7 @@ async function openPassing() {
 
 const turn = () => new Promise(setImmediate)
 
-describe('the reporter with an in-process ingress', () => {
+describe('the reporter of a worker in the process of its ingress', () => {
   it('delivers output to the ingress before the event loop reads the next socket', async () => {
     const { reporter, events } = await openPassing()
     const streams = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
