@@ -78,11 +78,6 @@ export interface Route {
   /** True if the request needs a body: JSON, unless {@link readBody} is given. */
   readonly hasBody?: boolean
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
-  /**
-   * Answers the call.
-   *
-   * @throws ServiceError before or after output; the caller of the handler sends the error in the format of the path
-   */
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
 

@@ -247,7 +247,6 @@ export async function readOwnKey({ config, keys }: IngressContext, { key, reply 
   await reply.whole({ ...head, scopes, endpoints, models, limits, expires_at })
 }
 
-/** GET /v1/webhook-secrets (docs/guides/webhooks.md, Verify it): secrets that sign the webhooks of the caller's project. */
 export async function listWebhookSecrets(context: IngressContext, call: Call): Promise<void> {
   requireJobs(context)
   const secrets = await context.keys.webhookSecretsOf(projectIdOf(call.key))

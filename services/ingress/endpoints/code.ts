@@ -50,7 +50,6 @@ export const code: JobEndpoint = {
       ...(userId !== undefined && { user_id: userId }),
     }
     return {
-      // Jobs, logs and metrics show the language as the model.
       model: asked.lang,
       userId,
       body: request,

@@ -15,7 +15,6 @@ import { type Caller, getModel, isUsable, type JobEndpoint } from '#services/ing
 import { moderate } from '#shared/kinds/moderate/moderate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** POST /v1/moderations (docs/guides/moderations.md): classifies inputs by the word list or by a moderation model. */
 export const moderations: JobEndpoint = {
   path: '/v1/moderations',
   format: 'openai',

@@ -400,7 +400,7 @@ export function endWithin(
   end: { readonly onSlow?: (error: ServiceError) => void; readonly encoding?: BufferEncoding | undefined } = {},
 ): void {
   res.end(text, end.encoding ?? 'utf8')
-  // In most cases the kernel has already accepted all bytes, so no timer is needed.
+  // In most cases the kernel has already accepted all bytes, so no time limit is needed.
   if (res.writableLength === 0 || res.destroyed) return
   const timer = setTimeout(() => {
     end.onSlow?.(tooSlow())

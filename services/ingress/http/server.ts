@@ -23,7 +23,7 @@ export interface ServerBounds {
    * refused body, or does not close its side.
    */
   readonly lingerMs: number
-  /** Interval at which Node checks the first three timeouts. */
+  /** Interval at which Node checks `keepAliveMs`, `headersMs` and `requestMs`. */
   readonly checkMs: number
   readonly connectionsMax: number
 }
@@ -97,7 +97,6 @@ export async function listen(
   return { server, port: typeof address === 'object' && address ? address.port : port }
 }
 
-/** Stops listening and waits until all connections have ended. When `signal` aborts, the remaining ones are cut. */
 export async function closeServer(server: Server, signal: AbortSignal): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()))
   server.closeIdleConnections()

@@ -37,7 +37,6 @@ import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { DoneStep } from '#shared/store/jobs.ts'
 import { callCost } from '#shared/usage/cost.ts'
 
-/** POST /v1/jobs (docs/guides/jobs.md, Submit): validates a call to another endpoint and runs it as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const jobs = requireJobs(context)
   refuseUnknown(SubmitJob, body)
@@ -129,11 +128,6 @@ function gone(): ServiceError {
   return new ServiceError('result_expired', 'The result of this job has expired.')
 }
 
-/**
- * POST /v1/jobs/{id}/cancel: requests the cancellation of a job.
- *
- * @throws ServiceError `job_already_finished`
- */
 export async function cancelJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const { id, tenant } = await findJob(jobs, call)
@@ -181,11 +175,6 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   await sendAccepted(jobs, call, again)
 }
 
-/**
- * DELETE /v1/jobs/{id}: deletes a job that has ended.
- *
- * @throws ServiceError `job_not_finished`
- */
 export async function deleteJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const { id, tenant } = await findJob(jobs, call)
@@ -193,11 +182,6 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole({ id, object: 'job.deleted', deleted: true })
 }
 
-/**
- * A job with its result, child counts, steps, cost and webhook deliveries.
- *
- * @param known Result, if already loaded
- */
 export async function jobWithDetails(
   context: IngressContext,
   job: DurableJob,

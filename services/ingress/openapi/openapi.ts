@@ -39,7 +39,7 @@ Every path with a GET operation also accepts HEAD.`
 
 /**
  * Generates the OpenAPI 3.1 document from the route table, the operations and the zod schemas that validate requests.
- * Converting the schemas takes long, so the generator yields to the event loop after each group of schemas.
+ * Converting all schemas at once would block the event loop, so the generator yields to the event loop after each group of schemas.
  *
  * @throws Error if a route has no operation, or an operation no route
  */
@@ -217,9 +217,7 @@ function schemaOf(names: readonly AnswerName[]): JsonSchema {
   return more.length === 0 ? first : { anyOf: [first, ...more] }
 }
 
-/**
- * OpenAPI 3.1 cannot describe a stream of events, although OpenAPI 3.2 can. The schema therefore describes one event.
- */
+/** OpenAPI 3.1 cannot describe a stream of events. The schema therefore describes a single event of the stream. */
 function eventsOf(data: AnswerName | null): JsonSchema {
   const content = { type: 'string', contentMediaType: 'application/json', ...(data && { contentSchema: refTo(data) }) }
   const properties = { event: { type: 'string' }, id: { type: 'string' }, retry: { type: 'integer' }, data: content }

@@ -116,7 +116,6 @@ export interface SocketBounds {
   readonly lingerMs: number
 }
 
-/** Defaults (docs/guides/websocket.md, Limits). */
 export const SOCKET_BOUNDS: SocketBounds = {
   connectionsMax: 5_000,
   connectionsMaxPerKey: 200,
@@ -159,8 +158,8 @@ export class Outbox {
   }
 
   /**
-   * Sends output of a request. The caller must first wait for {@link waitForSpace}. Has no effect if the connection is
-   * closing.
+   * Sends output of a request. The caller must first wait for {@link waitForSpace}. If the connection is closing, then the output is
+   * dropped.
    */
   send(text: string): void {
     this.#send(text, () => this.#onFlushed())

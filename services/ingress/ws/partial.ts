@@ -8,11 +8,11 @@ const MASK_BYTES = 4
 /** Control frames have this opcode or a higher one. Such frames may occur between the fragments of a message. */
 const CONTROL = 8
 
-/** Memory overhead in `ws`, in bytes: once per piece read from the socket, and once per fragment. */
+/** Memory overhead of `ws`, in bytes, for each piece read from the socket and for each fragment of a message. */
 const PIECE_BYTES = 256
 /**
- * Incomplete messages up to this size are not charged to BODY_BUDGET_BYTES. Most messages arrive whole and stay in
- * memory only briefly.
+ * Incomplete messages up to this size are not charged to BODY_BUDGET_BYTES. Most messages arrive in one piece and stay in memory only
+ * briefly, so charging them would cost more than it protects.
  */
 const FREE_BYTES = 48 * 1024
 /**

@@ -81,7 +81,7 @@ export class Sockets {
 
   /** Closes all connections with 1012 and waits for them, at most `lingerMs`. */
   async close(): Promise<void> {
-    // Jobs that just failed can send their errors during this iteration of the event loop.
+    // Waits for one iteration of the event loop, in which jobs that have just failed send their errors.
     await new Promise((resolve) => setImmediate(resolve))
     const closed = [...this.#sessions].map(([session, ws]) => {
       const { promise, resolve } = Promise.withResolvers<void>()

@@ -149,10 +149,7 @@ function isSilent(message: AssistantMessage): boolean {
   return !(tool_calls?.length || refusal || function_call || audio || reasoning_content)
 }
 
-/**
- * Fields of an assistant message that have no internal form. Some have a text that replaces them for upstreams of other
- * APIs.
- */
+/** Fields of an assistant message that have no internal form. For upstreams of other APIs, a text replaces some of these fields. */
 function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
   const fields: NativePart[] = []
   if (refusal) fields.push(native({ refusal }, refusal))

@@ -47,7 +47,6 @@ export function textBetween(text: string): NativePart {
   return { type: 'native', dialect: 'anthropic', value: {}, text }
 }
 
-/** Returns a block as the caller sent it. The validation wraps objects of unknown types, so these are unwrapped. */
 function asSent(value: unknown): unknown {
   if (value instanceof Unknown) return value.value
   if (Array.isArray(value)) return value.map(asSent)

@@ -122,8 +122,8 @@ async function change(
 }
 
 /**
- * Stand-in for a model at an upstream of the Responses API that accepts every input. The items of a conversation are
- * checked against it, because the model of the next response is unknown.
+ * Placeholder for a model that accepts every input. The items of a conversation are checked against it, because the model of the next
+ * response is unknown.
  */
 const ANY_MODEL = {
   id: 'any',
@@ -144,8 +144,8 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
   try {
     for (const item of before) runToEnd(turns.add(withoutContent(item), []))
   } catch {
-    // Versions before 2026-12 accepted such items, so the stored conversation may contain them. No response can
-    // continue this conversation, so new items are not checked.
+    // Versions before 2026-12 accepted items that this check refuses, so the stored conversation may contain them. No response can continue
+    // this conversation, so new items are not checked.
     return
   }
   for (const [index, item] of added.entries()) {
@@ -452,8 +452,8 @@ async function readReferences(
 }
 
 /**
- * Output of a response. If the response does not exist, then the output is empty. The reference to its item is then
- * refused later, with its path in the request.
+ * Output of a response. If the response does not exist, then the output is empty. A later check refuses the reference to an item of that
+ * response, with the path of the reference in the request.
  */
 async function outputOf(context: IngressContext, tenant: string, callId: string): Promise<ResponseObject['output']> {
   try {

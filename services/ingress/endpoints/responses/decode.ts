@@ -169,11 +169,6 @@ const REASONING_CONSUMED: ReadonlySet<string> = new Set(['effort'])
 const TEXT_CONSUMED: ReadonlySet<string> = new Set(['format'])
 const NOTHING: ReadonlySet<string> = new Set()
 
-/**
- * Fields that are passed on to the upstream unchanged.
- *
- * @param toolChoice Tool choice of the request, if it has no internal form
- */
 function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unknown> | undefined {
   return extraOf(
     {
@@ -235,8 +230,8 @@ function decodeTools({ tools, input }: Pick<ResponsesRequest, 'tools' | 'input'>
     const key = keyOf(tool.name, tool.namespace)
     if (tool.native_only || known.has(key)) continue
     known.add(key)
-    // An upstream of the Responses API receives the whole item, which already contains the tool. The tool itself is
-    // therefore not passed on (`native: null`).
+    // An upstream of the Responses API receives the whole item, which already contains the tool. Passing on the tool, too, would duplicate
+    // it, so `native` is null.
     decoded.push({ tool: { ...tool, native: null }, path })
   }
   return withUniqueNames(decoded)

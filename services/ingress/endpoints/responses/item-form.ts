@@ -155,7 +155,6 @@ function idIn(item: unknown): string | undefined {
   return typeof id === 'string' && ITEM_ID.test(id) ? id : undefined
 }
 
-/** Start of an item whose tool Sluice ran. The suffix `_0` of the id marks such items (see `isHostedItem`). */
 function hostedStartOf(type: keyof typeof PREFIXES) {
   return { ...startOf(type), id: `${newId(PREFIXES[type])}_0` }
 }

@@ -15,7 +15,7 @@ import { dialectOf } from '#shared/engines/adapt.ts'
 import { isSealed, unsealReasoning } from '#shared/kinds/generate/responses/items.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Ids of items of hosted tools that Sluice ran. The ordinal at the end distinguishes them from ids of OpenAI. */
+/** Matches ids of items of hosted tools that Sluice ran. The number at the end distinguishes such ids from those of OpenAI. */
 const HOSTED_ID = /^(ci|ws|fs)_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 interface ItemContext {
@@ -34,7 +34,7 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'output
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['type', 'role', 'content'])
 const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypted_content'])
 
-/** Ids of items that Sluice created. An upstream does not know these items. */
+/** Matches ids of items that Sluice created. An upstream does not know these items. */
 const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /**
@@ -195,9 +195,7 @@ export class ItemTurns {
     throw new ServiceError('context_length_exceeded', message, { param: 'input' })
   }
 
-  /**
-   * Turn to which the next item of the assistant is added. If a turn has calls without an output, then it is that turn.
-   */
+  /** Turn to which the next item of the assistant is added. A turn that has calls without an output takes precedence. */
   #assistant(isMessage: boolean): AssistantTurn {
     const [calling] = this.#unanswered.values()
     if (calling) return calling

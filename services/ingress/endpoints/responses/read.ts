@@ -44,11 +44,6 @@ export async function getResponse(context: IngressContext, call: Call): Promise<
   await streamStored(context, call, kept, { after: after ?? -1, isBackground: true }).finally(end)
 }
 
-/**
- * DELETE /v1/responses/{id}: deletes a response that has ended.
- *
- * @throws ServiceError `job_not_finished`
- */
 export async function deleteResponse(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
   await requireJobs(context).erase(tenant, id)

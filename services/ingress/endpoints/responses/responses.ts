@@ -44,7 +44,6 @@ const NOT_A_NAME = /^.*[/\\]|[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gsu
 
 const COUNT_TIMEOUT_MS = 30_000
 
-/** POST /v1/responses (docs/guides/responses.md). Responses are stored unless the body has `store: false`. */
 export const responses: JobEndpoint = {
   path: RESPONSES_PATH,
   format: 'openai',
@@ -68,7 +67,6 @@ export const responses: JobEndpoint = {
   },
 }
 
-/** POST /v1/responses/input_tokens (docs/guides/responses.md, Counting tokens). */
 export const responsesCount: JobEndpoint = {
   path: `${RESPONSES_PATH}/input_tokens`,
   format: 'openai',
@@ -134,8 +132,8 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
 }
 
 /**
- * Stored segments with which the prompt begins. Empty if decoding changed the turns of the previous response, because
- * the prompt then differs from the segments.
+ * Stored segments at the beginning of the prompt. Empty if decoding changed the turns of the previous response, because the prompt then
+ * differs from the segments.
  */
 function sharedOf(
   { previous_response_id: id, instructions }: ResponsesRequest,

@@ -27,7 +27,6 @@ const NAMES = 'known_speaker_names'
 const REFERENCES = 'known_speaker_references'
 
 interface DecodeContext {
-  /** @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
   readonly getModel: (id: string) => ModelConfig
   readonly audioBytesMax: number
 }

@@ -149,7 +149,7 @@ const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
 ])
 
 const HEAD_BYTES = 64
-/** Size of an ID3v2 header: `ID3`, version, flags, and the size of the tag in four bytes with seven bits each. */
+/** Bytes of an ID3v2 header: `ID3`, version, flags, and the size of the tag in four bytes with seven bits each. */
 const ID3_HEAD_BYTES = 10
 const ID3_FOOTER_FLAG = 0x10
 /** Maximum consecutive ID3v2 tags that are skipped. Real files have one. */
@@ -170,11 +170,6 @@ export class AudioSniffer {
     this.#filename = filename
   }
 
-  /**
-   * Reads the next bytes.
-   *
-   * @throws ServiceError `invalid_audio` as soon as the content cannot be audio
-   */
   push(chunk: Buffer): void {
     if (this.#format !== undefined) return
     let rest = chunk
