@@ -22,7 +22,7 @@ const QUOTES_PER_SOURCE_MAX = 4
 /** A quote's score is reduced by this factor times its similarity to the most similar quote already chosen (maximal marginal relevance). */
 const SIMILARITY_PENALTY = 1
 const POOL_MAX = 200
-/** A quote is dropped if its likelihood is below this share of the best quote's likelihood. */
+/** Minimum likelihood of a quote, as a fraction of the best quote's likelihood. Quotes below it are dropped. */
 const SHARE_MIN = 0.1
 /** A quote may be replaced by a longer one that begins with it. The score of the longer quote may be lower by at most this value. */
 const GROWTH_LOSS_MAX = 1

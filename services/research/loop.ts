@@ -49,7 +49,7 @@ export interface ResearchSetup {
 
 /** Maximum UTF-16 units of one `text` event. */
 const PIECE_CHARS = 4_000
-/** The next round's queries use terms that several of the 5 best passages share (pseudo-relevance feedback), at most 6 terms per query. */
+/** Pseudo-relevance feedback: the next round's query adds at most 6 terms that several of the 5 best passages share. */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
 /** Minimum passages of a corpus in which a missing word means that its subject is missing. Smaller corpora lack many common words. */

@@ -91,7 +91,6 @@ export function* rankPassages(
   return [...scores].sort(byScore).map(([passage]) => passage)
 }
 
-/** Returns the weight of the terms for which `holds` is true, as a share of the weight of all terms, 0 to 1. */
 export function massOf(terms: Iterable<string>, weights: Weights, holds: (term: string) => boolean): number {
   let all = 0
   let held = 0

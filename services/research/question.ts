@@ -78,7 +78,6 @@ export function withParts(question: Question, parts: readonly string[]): Questio
   return { ...question, clauses: parts.flatMap((part) => clauseOf(part, question.language)) }
 }
 
-/** Maps each term of the question and its clauses to its first word. Contains at most 80 terms. */
 export function vocabularyOf({ terms, clauses }: Question): Map<string, string> {
   const words = new Map(terms)
   for (const clause of clauses)
@@ -98,7 +97,7 @@ export function searchFormOf(term: string, word: string): string {
 /** Names within a sentence. Matches capitalized words, optionally followed by a number, and versions: `Debian 13`, `Wayland`, `2.39`. */
 const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d|\p{Lu}[\p{L}\p{N}+#-]+|\d+(?:\.\d+)+)/gu
 
-/** Matches a platform such as "on Debian". Most documents about a program do not mention the platform, so it is no required name. */
+/** Matches a platform such as "on Debian". Most documents about a program do not mention the platform, so an answer need not contain it. */
 const ENVIRONMENT =
   /\b(?:on|under|in|for) (?:an? |my |the )?(?:Debian|Ubuntu|(?:GNU\/)?Linux|Unix)(?: (?:system|machine|computer|server|box))?(?=\s*[?.,!]|$)/gu
 

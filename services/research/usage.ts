@@ -8,7 +8,6 @@ const Tokens = z.union([
   z.looseObject({ input_tokens: z.int().min(0), output_tokens: z.int().min(0) }),
 ])
 
-/** Returns the tokens of a child job, from its result or its job record. Zero if neither has counts or the job did not complete. */
 export function usageOf(end: ChildEnd): { input: number; output: number } {
   if (end.state !== 'completed') return { input: 0, output: 0 }
   for (const from of [(end.result as { usage?: unknown } | null)?.usage, end.usage]) {

@@ -3,7 +3,7 @@ import type { Readable } from 'node:stream'
 /**
  * The blob port stores values that are too large for a record, by key. The default adapter stores them in a directory.
  *
- * Promises every adapter keeps (test/shared/blobs/blobs.test.ts).
+ * Guarantees of every adapter (test/shared/blobs/blobs.test.ts):
  * 1. After `put` resolves, `get` returns the complete value in every process.
  * 2. A reader never sees a partial value.
  * 3. A missing key throws `not_found`.

@@ -11,7 +11,7 @@ import type { Blobs, OldBlob } from './blobs.ts'
 const readFile = promisify(readFileWithCallback)
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
-/** In ms. A purge, which may free space on the full disk, runs every minute. */
+/** Retry-After for a full disk, in ms. A purge, which may free space, runs every minute. */
 const FULL_RETRY_MS = 60_000
 const SWEEP_MAX = 256
 

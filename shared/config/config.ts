@@ -17,7 +17,6 @@ export interface KafkaConfig {
 
 export type Config = ReturnType<typeof parseConfig>
 
-/** Invalid settings. `problems` has one sentence per setting. */
 export class ConfigError extends Error {
   readonly problems: readonly string[]
   constructor(problems: readonly string[]) {

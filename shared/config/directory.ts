@@ -86,7 +86,7 @@ function closeToOthers(path: string): void {
   }
 }
 
-/** Writes and syncs some KiB, because a full disk still accepts empty files. */
+/** Writes and syncs a file of {@link PROBE_BYTES}, because a full disk still accepts empty files. */
 function writeProbe(path: string): void {
   const file = openSync(path, 'wx', 0o600)
   try {

@@ -13,15 +13,15 @@ import type { ContentFilter } from './content-filter.ts'
 
 /** Maximum length of checked text, in UTF-16 units. Checking it takes about 3 ms of CPU. */
 const TEXT_MAX = 16 * 1024
-/** In words, obscenity keeps two of these letters in a row (ni_gg_er, fe_ll_atio) and only one of any other letter. */
+/** The library obscenity keeps up to two of these letters in a row (ni_gg_er, fe_ll_atio), and only one of any other letter. */
 const PAIRS = new Set([...'beolsg'].map((letter) => letter.charCodeAt(0)))
 const CODE_UNITS = 65_536
 let scan: ((text: string) => boolean) | undefined
 const DISGUISES = [resolveConfusablesTransformer(), resolveLeetSpeakTransformer(), toAsciiLowerCaseTransformer()]
 
 /**
- * Finds English profanity, also in common disguises, by the word list of the library obscenity. Context is ignored. Other
- * categories need a classifier or an upstream that has one.
+ * Finds English profanity, also in common disguises, by the word list of the npm package `obscenity`. Context is ignored. Other categories
+ * need a classifier or an upstream that has one.
  */
 export function openProfanityFilter(): ContentFilter {
   // Building the scan takes 15 ms with cold code, so it is built before the first call.

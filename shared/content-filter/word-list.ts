@@ -43,8 +43,8 @@ export function openWordList(): ModerationEngine {
     return found
   }
   /**
-   * One generator for all inputs. With one per input, each would begin a new time slice, and many inputs would block the event
-   * loop.
+   * One generator for all inputs. With one generator per input, each input would begin a new time slice, so many small inputs would never
+   * yield.
    */
   const judgeAll = function* (inputs: readonly ModerationInput[]): Generator<undefined, ModerationResult[]> {
     const results: ModerationResult[] = []

@@ -44,7 +44,6 @@ const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7
 /** Minimum result of `fitOf`, which rates from 0 to 1 how well a text fits the requested type of answer. */
 const FIT_MIN = 0.5
-/** Number of neighbouring sentences that are tested as one group. */
 const TOGETHER = 3
 const PASSAGES_MAX = 150
 
@@ -207,7 +206,7 @@ function rarest(names: readonly string[], weights: Weights): string | undefined 
   return weighed.toSorted((a, b) => b.weight - a.weight)[0]?.name
 }
 
-/** Minimum length of a name that matches longer words: `Postgres` matches `PostgreSQL`, but `Java` not `JavaScript`. */
+/** Minimum length of a name that matches longer words: `Postgres` matches `PostgreSQL`, but `Java` does not match `JavaScript`. */
 const PREFIX_CHARS_MIN = 6
 
 function wholeWord(name: string): RegExp {

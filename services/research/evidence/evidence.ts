@@ -62,7 +62,9 @@ const SOURCE_PASSAGES = 6
 const SOURCE_SHARE_MIN = 0.55
 /** Minimum share of the question's weight that a sentence and its surroundings (label, heading, title, neighbours) must contain. */
 const SENTENCE_MASS_MIN = 0.05
-/** When one part of the question is answered, the weights of terms of the other parts are multiplied by this factor. */
+/**
+ * When sentences are scored for one part of the question, the weights of terms that only other parts contain are multiplied by this factor.
+ */
 const OTHER_PARTS = 0.4
 /** Factor for the noun after `which` or `what`: an answer to "which city" names a city and may lack the word "city". */
 const KIND = 0.5

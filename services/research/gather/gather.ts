@@ -232,7 +232,6 @@ export class Gathering {
   }
 }
 
-/** Whether two sources may be copies of each other: similar in length, and not parts of the same document. */
 function mayRepeat(a: Snapshot, b: Snapshot): boolean {
   const [shorter, longer] = [Math.min(a.text.length, b.text.length), Math.max(a.text.length, b.text.length)]
   return longer - shorter <= LENGTH_SLACK + (1 - LENGTH_RATIO_MIN) * longer && documentOf(a.url) !== documentOf(b.url)

@@ -26,7 +26,10 @@ export async function fetchTermCounts(
   return weighed ?? undefined
 }
 
-/** @param signals If `soft` aborts, then the call returns null, as after a timeout. If `hard` aborts, then the call throws. */
+/**
+ * @param signals Two abort signals. If `soft` aborts, then the call returns null, as after a timeout. If `hard` aborts, then the call
+ * throws.
+ */
 async function countInTime(
   backend: SearchBackend,
   words: readonly string[],

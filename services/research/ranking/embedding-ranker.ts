@@ -138,7 +138,6 @@ function* similarityOf(result: unknown, questions: number, passages: number): Ge
   return nearness
 }
 
-/** Scales a vector to length 1. Returns undefined if the item is not a vector, or if its norm is 0 or not finite. */
 function unitOf(item: { index?: unknown; embedding?: unknown } | null, at: number): Float64Array | undefined {
   const numbers = item?.embedding
   if (item?.index !== at || !Array.isArray(numbers)) return undefined

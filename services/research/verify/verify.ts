@@ -125,7 +125,6 @@ export function numbersIn(text: string): { value: string; unit: string | undefin
   return [...digits, ...words]
 }
 
-/** Whether a quote contains the number. The units must be equal, unless one side has no unit. */
 function hasNumber(quote: string, { value, unit }: { value: string; unit: string | undefined }): boolean {
   return numbersIn(quote).some((own) => {
     return own.value === value && (unit === undefined || own.unit === undefined || own.unit === unit)

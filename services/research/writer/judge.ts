@@ -5,7 +5,6 @@ import type { Ask, Asker } from './ask.ts'
 /** Decision of the judge on a claim. `unchecked`: the judge gave no clear verdict, or was too late. */
 export type Judgement = 'supported' | 'not_supported' | 'unchecked'
 
-/** Decides on claims that the mechanical check leaves undecided. @returns One judgement per claim, in order */
 export type Judge = (claims: readonly Claim[], round: string) => Promise<Judgement[]>
 
 const PAIRS_MAX = 10
