@@ -5,9 +5,12 @@ const PAUSE_MS_MAX = 60_000
 
 /** Number of calls that may queue inside the server, so that it is never idle: `part` of the limit, but at least `least`. */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** A decrease because of a queue keeps at least this fraction of the calls in flight. */
+/** If a queue inside the server lowers the limit, then the limit stays at least this fraction of the calls in flight. */
 const STEP_MIN = 0.5
-/** Calls once queued inside the server. For this time, the limit rises slowly above nine tenths of the limit of that moment. */
+/**
+ * Time after a decrease because of a queue inside the server. In this time, the limit rises slowly once it reaches 90 % of its value after
+ * that decrease.
+ */
 const QUEUE_SLOW_RISE_MS = 60_000
 
 export interface LimitPartition {
@@ -51,7 +54,10 @@ export class AdaptiveLimit {
   readonly #queueing = new Queueing()
   #limit: number
   #generation = 0
-  /** Limit after the last decrease because of a queue inside the server, with its time; and the limit before that decrease. */
+  /**
+   * Limit after the last decrease because of a queue inside the server, with the time of the decrease. `#limitBeforeQueue` is the limit
+   * before the first of consecutive decreases.
+   */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   #limitBeforeQueue: number | undefined
   #loweredAtMs = Number.NEGATIVE_INFINITY
@@ -215,9 +221,9 @@ export class AdaptiveLimit {
   }
 }
 
-/** A measurement ends after as many first bytes as half of the calls in flight, within these bounds. */
+/** Number of first bytes per measurement: half of the calls in flight, within these bounds. */
 const WINDOW_STREAMS = { least: 8, most: 64 }
-/** The shortest wait of each of the last ten spans of this length is stored. */
+/** Length of a span. For each of the last ten spans, the shortest wait is stored. */
 const SPAN_MS = 60_000
 const SPANS = 10
 /**

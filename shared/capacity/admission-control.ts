@@ -3,12 +3,15 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { type Work, workKey } from './fair-queue.ts'
 import { WaitEstimate } from './wait-estimate.ts'
 
-/** Retry-After targets 80 % of `startTimeoutMs`; the other 20 % absorbs estimation error. */
+/**
+ * A rejected caller is asked to retry when the estimated wait has fallen to this fraction of `startTimeoutMs`. The rest absorbs estimation
+ * errors.
+ */
 const RETRY_TARGET_RATIO = 0.8
 /** Makes Retry-After 3 % longer, so that workers that are slower than estimated have time to catch up. */
 const RETRY_AFTER_MARGIN = 1.03
 const RETRY_AFTER_MS_MIN = 1_000
-/** Maximum Retry-After for unknown clients, because every known SDK honours at least 60 s. */
+/** Maximum Retry-After for clients whose SDK is unknown. Every known SDK honours at least 60 s. */
 const RETRY_AFTER_MS_MAX = 60_000
 /** A Retry-After above the maximum becomes a random time between this fraction of the maximum and the maximum. */
 const CAP_SPREAD_RATIO = 0.5
@@ -160,8 +163,8 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 
   /**
-   * True if the broker may have lost a job that was sent long ago. A job of a model with its own limit may instead wait at a worker
-   * for a permit. Such a job is not lost while other jobs run and no later job has started.
+   * Whether the broker may have lost a job that was sent long ago and has not started. A job of a model with its own limit may instead wait
+   * at a worker for a permit. Such a job does not count as lost while workers run jobs and no job that was sent later has started.
    */
   mayBeLost(job: Job): boolean {
     const queue = this.#queueOf.get(job)

@@ -201,7 +201,6 @@ export interface Holding extends Disposable {
   grow(bytes: number): Promise<void> | undefined
   /** Empties the holding, because a committed row now counts its bytes. */
   stored(): void
-  /** Returns a blob store whose writes first reserve their bytes in this holding. */
   over(blobs: Blobs): Blobs
 }
 

@@ -30,7 +30,8 @@ interface ModelOrder {
  * The problem: in a plain FIFO, a tenant that sends 1,000 calls delays every other tenant by 1,000 calls. A scan over all waiting
  * jobs would also pass thousands of jobs whose model has no free capacity.
  *
- * index per model (kind and model) lists the ranks of the tenants that wait for it. The next job is found by comparing only the
+ * How it works: each tenant has a rank, and the tenant with the lowest rank is served next. An index per model (kind and model) lists the
+ * ranks of the tenants that wait for it. The next job is found by comparing only the
  * lowest rank of each model with free capacity. The cost therefore does not depend on the number of waiting tenants.
  *
  * Example: tenant A has 1,000 calls waiting, then B adds one. The order is A, B, A, A and so on: B waits behind at most one call
@@ -44,7 +45,6 @@ export class FairQueue<Job extends FairQueueItem> {
   readonly #order = new WeakMap<Job, number>()
   #last = 0
   #first = 0
-  /** Cached result of {@link countsWithout} for the keys in `without`. */
   #others: { readonly without: ReadonlySet<string>; readonly counts: TenantCounts } | undefined
 
   get size(): number {

@@ -26,7 +26,7 @@ export function callsName(tenant: string): string {
 /**
  * Counts that all ingresses of a fleet share, by name; a table of Postgres. An embedded service has one ingress and needs none.
  *
- * Promises every adapter keeps (test/shared/capacity/fleet-counts.test.ts).
+ * Guarantees of every adapter (test/shared/capacity/fleet-counts.test.ts):
  * 1. Concurrent writers see each other's sums, so totals are exact.
  * 2. A window begins with its first use. Only the clock of the store counts; if that clock jumps back, then a new window begins.
  * 3. A report of running calls expires {@link RUNNING_MS} after its last renewal, so a dead process holds no permits.

@@ -29,7 +29,6 @@ export interface JobBounds {
   readonly limitsOfKey?: (keyId: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
 }
 
-/** Numbers of queued jobs, of queued plus running jobs (`underWay`), and of scheduled jobs. */
 type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
 
 type QuotaRequest = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
@@ -163,7 +162,7 @@ export class JobQuota {
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
     await this.#count()
-    // Old counts never refuse a job. If they leave no room, then the job waits for the count in progress.
+    // Outdated counts never refuse a job. If they show a full quota, then the job waits for the count in progress.
     if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
   }
 

@@ -280,7 +280,7 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * @param more Number of calls to admit that are not counted yet
+   * @param more Number of calls to admit, which the counts do not contain yet
    * @throws ServiceError if a limit does not allow these calls
    */
   #refuse(uses: readonly Use[], slots: readonly SlotUse[], more: number): void {

@@ -128,7 +128,6 @@ const PERMITS = 2
 const FREE_RUN_MS = 2
 const PAUSE_FACTOR = 2
 const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }
-/** Limits of one project: the number of its waiting submissions, and how long each of them waits. */
 const WAITING_MAX = 1_000
 const WAIT_MS_MAX = 30_000
 const RETRY_AFTER_MS = 2_000

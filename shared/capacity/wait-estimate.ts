@@ -6,7 +6,7 @@ const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
 /** If a job has waited longer than this, then all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
-/** After jobs have waited this long, and for two job durations, this ingress presumably uses all slots that it can get. */
+/** If jobs have waited for this time and for two job durations, then this ingress is assumed to use all slots that it can get. */
 const SETTLED_MS = 5_000
 /** The peak number of running jobs covers the current interval of this length and the one before it. */
 const PEAK_MS = 30_000

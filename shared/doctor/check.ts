@@ -1,7 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Config } from '#shared/config/config.ts'
 
-/** Result of a check for one subject, such as Kafka or the data directory. */
 export interface Finding {
   readonly check: string
   readonly status: 'ok' | 'skip' | 'warn' | 'fail'
@@ -43,7 +42,6 @@ export function ok(check: string, message: string): Finding {
   return { check, status: 'ok', message }
 }
 
-/** The finding for a dependency that this deployment does not need. @param message The reason */
 export function skipped(check: string, message: string): Finding {
   return { check, status: 'skip', message }
 }

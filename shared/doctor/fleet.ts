@@ -12,7 +12,6 @@ export interface PoolFacts {
   readonly free: number
   readonly waiting: number
   readonly oldestSeconds: number | undefined
-  /** Models with queued jobs whose permits are all in use at some worker. */
   readonly fullModels: readonly string[]
   /** Whether a configured model or feature needs a worker of this pool. */
   readonly isNeeded: boolean

@@ -10,7 +10,6 @@ export function isSchema(value: unknown): value is Schema {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Value of a keyword if it is a number, otherwise undefined. In an untrusted schema it may have any type. */
 export function numberOf(schema: Schema, keyword: string): number | undefined {
   const value = schema[keyword]
   return typeof value === 'number' ? value : undefined
@@ -46,7 +45,6 @@ export class SchemaReader {
     return this.#targets.get(pointer)
   }
 
-  /** Replaces a `$ref` by its target, merged with the keywords next to the reference. */
   resolve(schema: unknown): unknown {
     let resolved = schema
     for (let hop = 0; hop < HOPS_MAX; hop++) {
@@ -173,7 +171,6 @@ export function valuesOf(schema: Schema): readonly unknown[] | undefined {
   return listed?.filter((value) => canonical(value) === text).slice(0, 1) ?? [schema.const]
 }
 
-/** JSON text with sorted keys: equal values have equal texts. */
 export function canonical(value: unknown): string {
   return JSON.stringify(value, (_, inner: unknown) =>
     isSchema(inner) ? Object.fromEntries(Object.entries(inner).toSorted(([a], [b]) => (a < b ? -1 : 1))) : inner,

@@ -3,7 +3,6 @@ import { isDeepStrictEqual } from 'node:util'
 const DIFFERENCES_MAX = 8
 const SHOWN_CHARS = 120
 
-/** Paths at which two JSON values differ, each with both values. The number and length of the lines are bounded. */
 export function differencesOf(a: unknown, b: unknown): string[] {
   const found: string[] = []
   for (const line of walk(a, b, '')) {

@@ -48,7 +48,7 @@ export function parseSoon(text: string): unknown | Promise<unknown> {
 }
 
 async function parseLarge(text: string): Promise<unknown> {
-  // The caller has just read the text, which took time in this event-loop iteration.
+  // The caller has just read the text, which took time in this event-loop iteration, so parsing begins in the next one.
   await yieldToEventLoop()
   const json = Buffer.from(text)
   await yieldToEventLoop()

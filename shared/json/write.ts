@@ -45,12 +45,10 @@ export function* jsonTextIn(value: unknown): Generator<undefined, string> {
   return text
 }
 
-/** The JSON text of a value. For a large value, the result is a promise, so that the event loop is not blocked. */
 export function jsonTextSoon(value: unknown): string | Promise<string> {
   return isSmall(value) ? (JSON.stringify(value) ?? 'null') : runYielding(jsonTextIn(value))
 }
 
-/** The JSON text of a value as UTF-8. To be run by `runYielding`. */
 export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
   const pieces: Buffer[] = []
   let bytes = 0

@@ -214,7 +214,7 @@ function full(path: string, most: number, what: string): string {
 
 /**
  * The secret in the file `webhook-root` of the data directory, created once and readable by its owner only. `keys.json` cannot
- * contain the secret, because its existence means that a key was once created.
+ * contain the secret, because the existence of `keys.json` means that a key was once created.
  *
  * @throws Error if the file does not contain a secret
  */

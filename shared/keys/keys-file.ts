@@ -132,7 +132,7 @@ function entryOf(line: string): AuditEntry | undefined {
   try {
     return AuditEntry.parse(JSON.parse(line))
   } catch {
-    // A full disk may have truncated this line.
+    // A full disk may have truncated this line, so the line is skipped.
     return undefined
   }
 }

@@ -48,7 +48,7 @@ export interface KeyChange {
 /**
  * The key store port: API keys, projects and webhook secrets. Adapters: Postgres for several machines, `keys.json` for one.
  *
- * Promises every adapter keeps (test/shared/keys/keys.test.ts).
+ * Guarantees of every adapter (test/shared/keys/keys.test.ts):
  * 1. A resolved change is durable. Every process that uses the store reads it with its next `list`.
  * 2. Concurrent writers do not overwrite each other's changes. A reader never sees a partial write.
  * 3. Keys are never deleted, only revoked, which is final. Projects are never deleted.
@@ -96,7 +96,6 @@ export interface KeyStore extends WebhookSecretSource {
    */
   createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
   deleteWebhookSecret(project: string, id: string, by?: string): Promise<'deleted' | 'last' | 'none'>
-  /** The latest audit entries, newest first. @param limit Up to `AUDIT_LIMIT_MAX` */
   listAudit(limit: number): Promise<AuditEntry[]>
   close(): Promise<void>
 }

@@ -2,7 +2,6 @@ import { z } from 'zod'
 import { ApiKey } from './keys.ts'
 import { Project, projectIdOf } from './project.ts'
 
-/** A stored key, possibly written by another version or by hand. */
 export const StoredKey = ApiKey.extend({ scopes: z.unknown().optional(), limits: z.unknown().optional() }).loose()
 export type StoredKey = z.infer<typeof StoredKey>
 
