@@ -124,9 +124,12 @@ describe('import rules between folders', () => {
   }, RUN_MS)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  it.each(IMPORTS)('finds for the file %s with an import of %s this broken rule, or none: %s', (from = '', to = '', law) => {
-    const line = linesOf(from).indexOf(`import '${to}'`) + 1
-    expect(broken.get(`${from}:${line}`)).toBe(law)
-    expect(broken.get(`${from}:${line + 1}`)).toBe(law)
-  })
+  it.each(IMPORTS)(
+    'finds for the file %s with an import of %s this broken rule, or none: %s',
+    (from = '', to = '', law) => {
+      const line = linesOf(from).indexOf(`import '${to}'`) + 1
+      expect(broken.get(`${from}:${line}`)).toBe(law)
+      expect(broken.get(`${from}:${line + 1}`)).toBe(law)
+    },
+  )
 })

@@ -53,13 +53,17 @@ async function run(seed: number, mutant = {}): Promise<Report> {
   return await simulate(seed, mutant)
 }
 
-it.each(batches)('durable jobs satisfy every invariant in simulations with the seeds %i to %i', options, async (from = 0, to = 0) => {
-  for (let seed = from; seed <= to; seed++) {
-    const report = await run(seed)
-    expect(report.failure).toBe('')
-    for (const [what, count] of Object.entries(report.counts)) counts[what] = (counts[what] ?? 0) + count
-  }
-})
+it.each(batches)(
+  'durable jobs satisfy every invariant in simulations with the seeds %i to %i',
+  options,
+  async (from = 0, to = 0) => {
+    for (let seed = from; seed <= to; seed++) {
+      const report = await run(seed)
+      expect(report.failure).toBe('')
+      for (const [what, count] of Object.entries(report.counts)) counts[what] = (counts[what] ?? 0) + count
+    }
+  },
+)
 
 it.skipIf(ONLY !== undefined)('two simulations with one seed have equal histories', options, async () => {
   const [first, again] = [await simulate(1), await simulate(1)]

@@ -107,11 +107,14 @@ describe.each(Object.entries(SHELLS))('the %s completion script', (shell, offere
     expect(offered(out, line)).toEqual([wanted])
   })
 
-  it.skipIf(!isHere || shell === 'zsh')('offers every command, and does not offer a second action after a complete one', async () => {
-    const { out } = await sluice(['completion', shell])
-    expect(offered(out, 'sluice ').toSorted()).toEqual(names.toSorted())
-    expect(offered(out, 'sluice keys rotate ')).not.toContain('audit')
-  })
+  it.skipIf(!isHere || shell === 'zsh')(
+    'offers every command, and does not offer a second action after a complete one',
+    async () => {
+      const { out } = await sluice(['completion', shell])
+      expect(offered(out, 'sluice ').toSorted()).toEqual(names.toSorted())
+      expect(offered(out, 'sluice keys rotate ')).not.toContain('audit')
+    },
+  )
 })
 
 describe('sluice completion', () => {

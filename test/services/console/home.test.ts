@@ -133,12 +133,15 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it.each(['constructor', '__proto__', 'nothing'])('plots jobs by default if the URL names the unknown plot %s', async (name) => {
-    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
-    await page.goto(`${admin.stack.url}/console?plot=${name}`)
-    await page.getByRole('img', { name: /^inference, Jobs/ }).waitFor()
-    await page.context().close()
-  })
+  it.each(['constructor', '__proto__', 'nothing'])(
+    'plots jobs by default if the URL names the unknown plot %s',
+    async (name) => {
+      const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+      await page.goto(`${admin.stack.url}/console?plot=${name}`)
+      await page.getByRole('img', { name: /^inference, Jobs/ }).waitFor()
+      await page.context().close()
+    },
+  )
 
   it('draws a latency beyond the last histogram bound at the top of the plot', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)

@@ -284,33 +284,36 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await look(page, 'playground-rerank')
   })
 
-  it.skipIf(!speech)('transcribes a dropped file, plays the audio from a selected word, and downloads subtitles', async () => {
-    const page = await openForm('Audio')
-    const base64 = speech?.beckett?.bytes.toString('base64')
-    await page.evaluate(`{
+  it.skipIf(!speech)(
+    'transcribes a dropped file, plays the audio from a selected word, and downloads subtitles',
+    async () => {
+      const page = await openForm('Audio')
+      const base64 = speech?.beckett?.bytes.toString('base64')
+      await page.evaluate(`{
       const bytes = Uint8Array.from(atob('${base64}'), (one) => one.charCodeAt(0))
       const data = new DataTransfer()
       data.items.add(new File([bytes], 'beckett.wav', { type: 'audio/wav' }))
       document.querySelector('.drop').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }))
     }`)
-    await page.getByRole('region', { name: 'Waveform' }).waitFor()
-    await page.getByRole('button', { name: 'Transcribe' }).click()
-    const word = page
-      .locator('.words')
-      .getByRole('button', { name: /^failed/i })
-      .first()
-    await word.waitFor()
-    await page.locator('.spoken .speaker').first().waitFor()
-    await word.click()
-    await page.getByRole('button', { name: 'Pause' }).waitFor()
-    const [download] = await Promise.all([
-      page.waitForEvent('download'),
-      page.getByRole('button', { name: 'Download .srt' }).click(),
-    ])
-    expect(download.suggestedFilename()).toBe('beckett.srt')
-    expect(await readFile(await download.path(), 'utf8')).toMatch(/^1\n00:00:0\d,\d{3} --> [\s\S]*[Ff]ail better/)
-    await look(page, 'playground-audio')
-  })
+      await page.getByRole('region', { name: 'Waveform' }).waitFor()
+      await page.getByRole('button', { name: 'Transcribe' }).click()
+      const word = page
+        .locator('.words')
+        .getByRole('button', { name: /^failed/i })
+        .first()
+      await word.waitFor()
+      await page.locator('.spoken .speaker').first().waitFor()
+      await word.click()
+      await page.getByRole('button', { name: 'Pause' }).waitFor()
+      const [download] = await Promise.all([
+        page.waitForEvent('download'),
+        page.getByRole('button', { name: 'Download .srt' }).click(),
+      ])
+      expect(download.suggestedFilename()).toBe('beckett.srt')
+      expect(await readFile(await download.path(), 'utf8')).toMatch(/^1\n00:00:0\d,\d{3} --> [\s\S]*[Ff]ail better/)
+      await look(page, 'playground-audio')
+    },
+  )
 
   it('converts text to speech, plays the audio, and shows working example code', async () => {
     const page = await openForm('Speech')

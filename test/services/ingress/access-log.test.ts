@@ -95,18 +95,21 @@ describe('the access log', () => {
     [MESSAGES, 'upstream_error', 502, {}],
     [MESSAGES, 'overloaded', 529, {}],
     [CHAT, 'worker_lost', 500, { 'idempotency-key': 'stored-once' }],
-  ])('logs a stream of %s that fails with %s after its first token with the status %i', async (path, code, status, headers) => {
-    const before = [await counted(path, String(status)), await counted(path, '200')]
-    const { response, text, line } = await post(
-      path,
-      say(`!echo fail=${code} after=2\none two three four`, STREAM),
-      headers,
-    )
-    expect([response.status, text.includes('one')]).toEqual([200, true])
-    expect(line).toMatchObject({ status, sent_status: 200, error_code: code })
-    const after = [await counted(path, String(status)), await counted(path, '200')]
-    expect(after).toEqual([Number(before[0]) + 1, before[1]])
-  })
+  ])(
+    'logs a stream of %s that fails with %s after its first token with the status %i',
+    async (path, code, status, headers) => {
+      const before = [await counted(path, String(status)), await counted(path, '200')]
+      const { response, text, line } = await post(
+        path,
+        say(`!echo fail=${code} after=2\none two three four`, STREAM),
+        headers,
+      )
+      expect([response.status, text.includes('one')]).toEqual([200, true])
+      expect(line).toMatchObject({ status, sent_status: 200, error_code: code })
+      const after = [await counted(path, String(status)), await counted(path, '200')]
+      expect(after).toEqual([Number(before[0]) + 1, before[1]])
+    },
+  )
 
   it('logs a failure response with the status that was sent', async () => {
     const { response, line } = await post(CHAT, say('!echo fail=upstream_refused', STREAM))

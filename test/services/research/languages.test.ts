@@ -39,14 +39,17 @@ describe('research in other languages', () => {
     expect(cases.length).toBeGreaterThanOrEqual(40)
   })
 
-  test.each(cases)("answers with a sentence of the question's language, $language: $question", async ({ question, answer }) => {
-    const { annotations, report, end } = await researched({ backends: [corpus] }, { question })
-    const quotes = annotations.map(({ url_citation }) => url_citation.quote)
-    expect(quotes.slice(0, 3).join('\n'), `quotes at the beginning of the report ${report}`).toContain(answer)
-    const asking =
-      /^(?:wo|wie|wann|quelle|quand|où|est|какая|кто|какова|كم|من|أين|kaç|ne|कितनी|कहाँ|چقدر|کجا|ποιο|πότε|qué|cuánto|quién)$/iu
-    expect(end.quality.gaps.filter((gap) => asking.test(gap))).toEqual([])
-  })
+  test.each(cases)(
+    "answers with a sentence of the question's language, $language: $question",
+    async ({ question, answer }) => {
+      const { annotations, report, end } = await researched({ backends: [corpus] }, { question })
+      const quotes = annotations.map(({ url_citation }) => url_citation.quote)
+      expect(quotes.slice(0, 3).join('\n'), `quotes at the beginning of the report ${report}`).toContain(answer)
+      const asking =
+        /^(?:wo|wie|wann|quelle|quand|où|est|какая|кто|какова|كم|من|أين|kaç|ne|कितनी|कहाँ|چقدر|کجا|ποιο|πότε|qué|cuánto|quién)$/iu
+      expect(end.quality.gaps.filter((gap) => asking.test(gap))).toEqual([])
+    },
+  )
 
   test.each(cases.map(({ question }) => question.normalize('NFD')))(
     'answers a question in Unicode NFD: %s',

@@ -122,7 +122,9 @@ for (const [mode, kafka] of MODES) {
         expect(text).toMatch(/^Jane: .+\nA: .+\nJane: /)
       })
 
-      test('the transcription of recorded speech runs as one durable job, which reports progress', { timeout: 420_000 }, async () => {
+      test('the transcription of recorded speech runs as one durable job, which reports progress', {
+        timeout: 420_000,
+      }, async () => {
         // Longer than a minute, with a pause in between, so that there is less speech than audio.
         const reading = await readingOfDickens()
         const file = waveOf(joined([reading.slice(0, 20 * RATE), silence(35), reading.slice(0, 15 * RATE)]))

@@ -12,12 +12,16 @@ it.each([
   ['one slot', ONE_SLOT, 50],
   ['two concurrent slots', TWO_SLOTS, 500],
   ['two slots with restarts', { ...TWO_SLOTS, restartsMax: 2 }, 2_000],
-])('the model of the fair queue, with %s, has no reachable state in which a tenant starves', options, (_, size, statesMin) => {
-  const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
-  expect(verdict).toMatchObject({ violation: undefined, path: [] })
-  // A model with few reachable states proves little.
-  expect(verdict.states).toBeGreaterThan(statesMin)
-})
+])(
+  'the model of the fair queue, with %s, has no reachable state in which a tenant starves',
+  options,
+  (_, size, statesMin) => {
+    const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
+    expect(verdict).toMatchObject({ violation: undefined, path: [] })
+    // A model with few reachable states proves little.
+    expect(verdict.states).toBeGreaterThan(statesMin)
+  },
+)
 
 const PASSED = 'a tenant starved'
 

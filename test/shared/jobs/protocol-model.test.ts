@@ -13,9 +13,13 @@ it('the model of the job protocol satisfies every invariant despite any two faul
   expect(verdict.states).toBeGreaterThan(20_000)
 })
 
-it('the model of the job protocol satisfies every invariant if records are acknowledged before the claim', options, () => {
-  expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
-})
+it(
+  'the model of the job protocol satisfies every invariant if records are acknowledged before the claim',
+  options,
+  () => {
+    expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
+  },
+)
 
 const LEFT = 'a job left a terminal state'
 

@@ -1,6 +1,7 @@
 import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
 import { type AddressInfo, createServer as createSocketServer, type Server } from 'node:net'
+import { gzipSync } from 'node:zlib'
 import { describe, expect, it } from 'vitest'
 import { checkUrl, checkWebhookUrl, reachOf, resolveAllowed } from '#shared/outbound/guard.ts'
 import { getOutbound, type OutboundRequest, postOutbound, streamOutbound } from '#shared/outbound/outbound.ts'
@@ -370,6 +371,21 @@ describe('an outbound request', () => {
     })
     expect(await post(`http://127.0.0.1:${receiver.port}/`)).toMatchObject({ status: 200 })
     await cut.promise
+  })
+
+  it.each([
+    ['plain', 'identity', (text: string) => text],
+    ['compressed', 'gzip', (text: string) => gzipSync(text)],
+  ])('stops reading a %s page after the bytes that the caller uses', async (_, encoding, pack) => {
+    const large = pack('x'.repeat(4_000_000))
+    await using receiver = await receiveHttp((_req, res) => res.setHeader('content-encoding', encoding).end(large))
+    const { body } = await getOutbound(`http://127.0.0.1:${receiver.port}/`, {
+      ...{ headers: {}, policy: PRIVATE, timeoutMs: 5_000, bytesMax: 5_000_000 },
+      usedBytesOf: ({ status }) => (status === 200 ? 1_000 : 0),
+      signal: new AbortController().signal,
+    })
+    expect(body.length).toBeGreaterThan(1_000)
+    expect(body.length).toBeLessThan(200_000)
   })
 
   it('fails with upstream_timeout if the host accepts the connection and never responds', async () => {

@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type RequestListener, type Server, 
 import type { AddressInfo } from 'node:net'
 import { gzipSync } from 'node:zlib'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import type { SearchBackend } from '#shared/search/search.ts'
+import { type SearchBackend, SNAPSHOT_CHARS_MAX } from '#shared/search/search.ts'
 import { brave } from '#shared/search/web/backends/brave.ts'
 import { exa } from '#shared/search/web/backends/exa.ts'
 import { searxng } from '#shared/search/web/backends/searxng.ts'
@@ -10,6 +10,7 @@ import { serper } from '#shared/search/web/backends/serper.ts'
 import { tavily } from '#shared/search/web/backends/tavily.ts'
 import { WebPages } from '#shared/search/web/pages.ts'
 import { openWebSearch, type WebService } from '#shared/search/web/web.ts'
+import { until } from '../../support/stack.ts'
 
 const ALL = { allow: [] as string[], deny: [] as string[] }
 const { signal } = new AbortController()
@@ -323,5 +324,51 @@ describe('the reader of web pages', () => {
     await read()
     await read()
     expect(asked.filter((path) => path === '/robots.txt')).toHaveLength(1)
+  })
+
+  /** Sends data until the client closes the connection. */
+  const sendWithoutEnd = (response: ServerResponse, headers: Record<string, string>, status = 200) => {
+    const write = () => {
+      while (response.write('A text about tides. '.repeat(5_000)));
+    }
+    response.writeHead(status, headers).on('drain', write)
+    write()
+  }
+
+  test('reads of an endless text page only the part that a snapshot shows', async () => {
+    const large = new WebPages({ policy: { allowPrivate: true } })
+    site({ '/page': (response) => sendWithoutEnd(response, { 'content-type': 'text/plain' }) })
+    const { text } = await large.read(`${base}/page`, READING)
+    expect(text).toHaveLength(SNAPSHOT_CHARS_MAX)
+    await large.close()
+  })
+
+  test.each([
+    ['of another type', 'unsupported_media_type', 200, 'application/octet-stream'],
+    ['of an error status', 'not_found', 404, 'text/html'],
+  ])('reads nothing of an endless page %s', async (_, code, status, type) => {
+    site({ '/page': (response) => sendWithoutEnd(response, { 'content-type': type }, status) })
+    await expect(read()).rejects.toMatchObject({ code })
+  })
+
+  test('downloads at most 8 pages of a project at once, and pages of another project meanwhile', async () => {
+    const open = new Set<ServerResponse>()
+    let most = 0
+    handle = ({ url }, response) => {
+      if (url !== '/held') return url === '/page' ? send(response, PAGE) : send(response, '', {}, 404)
+      open.add(response)
+      most = Math.max(most, open.size)
+    }
+    await read()
+    const reading = Array.from({ length: 20 }, () => read('/held'))
+    await until(() => open.size === 8)
+    expect((await pages.read(`${base}/page`, { ...READING, project: 'prj_2' })).title).toBe('Tides')
+    while (open.size > 0) {
+      for (const response of open) send(response, PAGE)
+      open.clear()
+      await until(() => open.size > 0 || asked.filter((path) => path === '/held').length === 20)
+    }
+    expect(await Promise.all(reading)).toHaveLength(20)
+    expect(most).toBe(8)
   })
 })

@@ -173,7 +173,9 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('a sandbox copies the files of a run into the directory of that run only', { timeout: WAIT_MS }, async (context) => {
+  it('a sandbox copies the files of a run into the directory of that run only', {
+    timeout: WAIT_MS,
+  }, async (context) => {
     const large = Buffer.alloc(RUN_FILES_BYTES_MAX - 6, 7)
     const files = [
       { name: 'left large.bin', bytes: large },

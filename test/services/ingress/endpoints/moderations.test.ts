@@ -124,10 +124,13 @@ describe('a moderation model', () => {
   test.each([
     ['MANY', 'one result for each of 1 inputs'],
     ['LONG', 'too long'],
-  ])('fails the call with 502 for an oversized or invalid response without reading all of it: %s', async (input, message) => {
-    const call = client.moderations.create({ model: 'guard', input: [input] })
-    await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
-  })
+  ])(
+    'fails the call with 502 for an oversized or invalid response without reading all of it: %s',
+    async (input, message) => {
+      const call = client.moderations.create({ model: 'guard', input: [input] })
+      await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
+    },
+  )
 
   test('is listed with the capability moderation, and is refused for other tasks', async () => {
     const { data } = await client.models.list()

@@ -109,26 +109,29 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     },
   )
 
-  test.each(ENDPOINTS)('a durable job for %s with an invalid body is refused with the error of the synchronous call', async (path) => {
-    const bad = [
-      ...[{}, say('x', { model: 'nope' }), say('x', { model: 7 }), { model: 'echo-1', messages: [] }],
-      ...[{ model: 'echo-1', messages: [{ role: 'robot', content: 'x' }] }, say('x', { tools: [{ type: 5 }] })],
-      ...(path === COUNT ? [] : [ask(path, 'x', { temperature: 'hot' }), ask(path, 'x', { max_tokens: 0 })]),
-    ]
-    for (const body of bad) {
-      const plain = await service.post(path, body)
-      const job = await service.post('/v1/jobs', { endpoint: path, body })
-      const asked = await service.post(path, body, ASYNC)
-      const error = await errorOf(plain)
-      expect(plain.status).toBeGreaterThanOrEqual(400)
-      expect([job.status, asked.status]).toEqual([plain.status, plain.status])
-      expect(await errorOf(asked)).toEqual(error)
-      const { message, param } = await errorOf(job)
-      // The Anthropic format has the path in its message; a job has it in param.
-      if (path === CHAT) expect({ message, param }).toEqual({ message: error.message, param: `body.${error.param}` })
-      else expect(`${String(param).replace(/\[(\d+)\]/g, '.$1')}: ${message}`).toBe(`body.${error.message}`)
-    }
-  })
+  test.each(ENDPOINTS)(
+    'a durable job for %s with an invalid body is refused with the error of the synchronous call',
+    async (path) => {
+      const bad = [
+        ...[{}, say('x', { model: 'nope' }), say('x', { model: 7 }), { model: 'echo-1', messages: [] }],
+        ...[{ model: 'echo-1', messages: [{ role: 'robot', content: 'x' }] }, say('x', { tools: [{ type: 5 }] })],
+        ...(path === COUNT ? [] : [ask(path, 'x', { temperature: 'hot' }), ask(path, 'x', { max_tokens: 0 })]),
+      ]
+      for (const body of bad) {
+        const plain = await service.post(path, body)
+        const job = await service.post('/v1/jobs', { endpoint: path, body })
+        const asked = await service.post(path, body, ASYNC)
+        const error = await errorOf(plain)
+        expect(plain.status).toBeGreaterThanOrEqual(400)
+        expect([job.status, asked.status]).toEqual([plain.status, plain.status])
+        expect(await errorOf(asked)).toEqual(error)
+        const { message, param } = await errorOf(job)
+        // The Anthropic format has the path in its message; a job has it in param.
+        if (path === CHAT) expect({ message, param }).toEqual({ message: error.message, param: `body.${error.param}` })
+        else expect(`${String(param).replace(/\[(\d+)\]/g, '.$1')}: ${message}`).toBe(`body.${error.message}`)
+      }
+    },
+  )
 
   it('a durable job that ends within the requested wait returns its result like a synchronous call', async () => {
     const response = await service.post(CHAT, say('soon'), { headers: { prefer: 'respond-async, wait=20' } })

@@ -317,17 +317,20 @@ describe('a pause message from an ingress', () => {
     await until(() => textOfEvents(events) === '123')
   })
 
-  it.each(['before', 'after'])('does not keep a cancelled job running if the message arrives %s the cancel message', async (order) => {
-    const pool = await openPool()
-    await submit('a')
-    const job = await until(() => work.running.get('job_a:1'))
-    const pause: ControlRecord = { type: 'pause', job_id: 'job_a', attempt: 1 }
-    const cancel: ControlRecord = { type: 'cancel', job_id: 'job_a' }
-    job.say({ text: '1' })
-    job.say({ text: '2' })
-    await Promise.all((order === 'before' ? [pause, cancel] : [cancel, pause]).map((record) => control(record)))
-    await until(() => pool.running === 0)
-  })
+  it.each(['before', 'after'])(
+    'does not keep a cancelled job running if the message arrives %s the cancel message',
+    async (order) => {
+      const pool = await openPool()
+      await submit('a')
+      const job = await until(() => work.running.get('job_a:1'))
+      const pause: ControlRecord = { type: 'pause', job_id: 'job_a', attempt: 1 }
+      const cancel: ControlRecord = { type: 'cancel', job_id: 'job_a' }
+      job.say({ text: '1' })
+      job.say({ text: '2' })
+      await Promise.all((order === 'before' ? [pause, cancel] : [cancel, pause]).map((record) => control(record)))
+      await until(() => pool.running === 0)
+    },
+  )
 })
 
 describe('a queue record of a job', () => {

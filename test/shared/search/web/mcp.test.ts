@@ -193,10 +193,13 @@ describe('the search backend with an MCP server', () => {
     ],
     ['never responds', 'upstream_timeout', () => {}],
     ['responds byte by byte without an end', 'upstream_timeout', (_, response) => drip(response)],
-  ])('fails if the server %s, with the code %s and the name of the backend in the message', async (_, code, listener) => {
-    handle = listener
-    await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
-  })
+  ])(
+    'fails if the server %s, with the code %s and the name of the backend in the message',
+    async (_, code, listener) => {
+      handle = listener
+      await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
+    },
+  )
 
   test('sends no requests during the Retry-After of a 429 response', async () => {
     handle = (_, response) => throttled(response)
