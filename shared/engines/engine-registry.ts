@@ -19,7 +19,6 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
   readonly #models: Models
   readonly #open: (model: ModelConfig) => Engine
   readonly #opened = new Map<string, Opened<Engine>>()
-  /** Engines of models that were changed or removed. Each is closed when no call uses it any more. */
   readonly #retired = new Set<Engine>()
 
   constructor(models: Models, open: (model: ModelConfig) => Engine) {
@@ -115,7 +114,6 @@ export async function* withFallbacks<Said, Event>(
   throw firstError
 }
 
-/** Thrown if the model is in the ingress's catalogue but not in that of this worker. */
 function throwUnknown(name: string): never {
   throw new ServiceError('model_not_found', `The model '${name}' does not exist or you do not have access to it.`)
 }

@@ -27,7 +27,6 @@ export interface ChatEngine {
    * If undefined, then the engine cannot complete raw prompts. A prompt is then sent as a user turn, in a request without `completion`.
    */
   readonly completes?: 'all' | 'one' | undefined
-  /** @throws ServiceError */
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent>
   /** Counts the prompt's tokens with the engine's tokenizer. If the method or its result is undefined, then the caller estimates the tokens. */
   countTokens?(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined>
@@ -84,7 +83,6 @@ export interface RankedDocument {
 }
 
 export interface Ranked {
-  /** Most relevant first. */
   readonly results: readonly RankedDocument[]
   /** Tokens of the query and all documents. Undefined if the engine does not count. */
   readonly tokens: number | undefined
@@ -159,7 +157,6 @@ export interface SpeechEngine {
 export interface TranscriptionEngine {
   /** Current maximum of concurrent calls. If undefined, then the configured limit applies. */
   readonly places?: number
-  /** @throws ServiceError */
   transcribe(request: TranscribeRequest, audio: AudioFile, options: TranscribeOptions): AsyncIterable<TranscribeEvent>
   close(): Promise<void>
 }
@@ -216,7 +213,6 @@ export interface AudioTools {
   close(): Promise<void>
 }
 
-/** Converts an error about a voice sample, so that the error names the request field of the sample. */
 export function aboutReference(error: unknown, index: number): unknown {
   if (!(error instanceof ServiceError) || error.status !== 400) return error
   const param = `known_speaker_references[${index}]`

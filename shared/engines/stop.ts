@@ -64,7 +64,7 @@ export class StopFilter {
     return undefined
   }
 
-  /** Length of the longest suffix of the held text that begins a stop string, or of a high surrogate at its end. */
+  /** Number of characters at the end of the held text that must stay held: the longest beginning of a stop string, or a high surrogate. */
   #claimableLength(): number {
     let longest = isHighSurrogate(this.#held.charCodeAt(this.#held.length - 1)) ? 1 : 0
     for (const matcher of this.#matchers) longest = Math.max(longest, matcher.length)

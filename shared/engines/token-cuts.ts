@@ -16,8 +16,8 @@ export function cutAfter(text: string, start: number, chars: number, charsMost =
 }
 
 /**
- * Whether no token can span this place. Such places are before the space after a word, and before a Chinese or Japanese punctuation mark after a
- * letter. The rule holds for byte-level encodings (GPT, Llama 3, Qwen) and for SentencePiece.
+ * Whether no token can contain characters from both sides of this place. Such places are before the space after a word, and before a
+ * Chinese or Japanese punctuation mark after a letter. The rule holds for byte-level encodings (GPT, Llama 3, Qwen) and for SentencePiece.
  */
 function isSafeCut(text: string, at: number): boolean {
   const next = text[at] as string

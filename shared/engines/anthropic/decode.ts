@@ -36,7 +36,7 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
   safety: 'content_filter',
 }
 
-/** A valid answer without content may report up to this many output tokens, because servers count end markers. */
+/** A valid answer without content may report up to this many output tokens, because some servers count end markers as tokens. */
 const EMPTY_TOKENS_MAX = 4
 
 /**
@@ -192,7 +192,7 @@ export class AnthropicDecoder implements AnswerDecoder {
         out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
       }
     }
-    // The start of a whole message already passed on its fields.
+    // When a whole message began, its fields were already passed on.
     if (type !== 'message') this.#pass(end, 'answer', out)
   }
 

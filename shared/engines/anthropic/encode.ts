@@ -29,7 +29,6 @@ export function encodeAnthropic(request: GenerateRequest, model: ModelConfig, co
   })
 }
 
-/** Encodes the body of POST /v1/messages/count_tokens, which has the prompt, but no parameters of the answer. */
 export function encodeCount(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   const { metadata: _, ...fields } = promptFields(request, model, config)
   if (request.dialect === 'anthropic') return defined(fields)
@@ -230,7 +229,6 @@ function encodeTurn(turn: Turn, index: number, sameDialect: boolean): Block[] {
   return [{ value, isPlain: false }]
 }
 
-/** Encodes content: a string for one plain text, otherwise the blocks. Undefined if there is no content. */
 function simplest(content: readonly Block[]): unknown {
   const [only] = content
   if (!only) return undefined

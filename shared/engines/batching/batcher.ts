@@ -10,7 +10,10 @@ export interface BatcherOptions extends BatchBounds {
 /** A batch takes inputs of at most half of the waiting jobs. Up to this many jobs may always share a batch. */
 const BATCH_TEXTS_MIN = 8
 
-/** HTTP statuses that one faulty text can cause. If a batch fails with such a status, then its other jobs are not at fault. */
+/**
+ * HTTP statuses with which an upstream may reject a call because of one faulty text. If a batch fails with such a status, then its other
+ * jobs are not at fault.
+ */
 const REFUSED = new Set([400, 413])
 /** Matches the `param` of an error that one text may cause. For example, models in half precision compute NaN for some texts. */
 const ABOUT_TEXT = /^input(\[|$)/

@@ -111,7 +111,6 @@ function callOf(event: GenerateEvent): number {
   return 'call' in event ? event.call : -1
 }
 
-/** The pace of one echo answer. `next` waits before each token, counts tokens, and fails if the script says so. Must be closed. */
 class EchoPace {
   readonly #directive: Directive
   readonly #signal: AbortSignal

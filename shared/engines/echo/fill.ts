@@ -52,7 +52,6 @@ interface FillOptions {
 class Filler {
   readonly #reader: SchemaReader
   readonly #budget: FillBudget
-  /** Cached sizes of constants, because references may repeat a constant ten thousand times. */
   readonly #sizes = new Map<unknown, number>()
 
   constructor(root: Schema, budget: FillBudget) {

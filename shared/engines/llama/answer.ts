@@ -83,7 +83,7 @@ async function* writeText(call: SequenceCall, plan: Plan, choice: number): Async
 interface SampledText {
   readonly generated: readonly Token[]
   readonly hit?: string | undefined
-  /** True if the text became a tool call. `generated` then ends where the remaining pieces of the {@link Trigger} follow. */
+  /** True if the text became a tool call. `generated` then ends before the remaining pieces of the {@link Trigger}. */
   readonly isCall?: boolean
 }
 
@@ -133,7 +133,10 @@ function stopsOf({ runtime, request }: SequenceCall, plan: Plan, trigger: Trigge
   return [...request.stop, ...runtime.format.endMarks, ...(trigger?.type === 'text' ? [trigger.text] : [])]
 }
 
-/** Whether the answer begins with a text. The answer is sampled here and later again. Both have the same tokens, because the seed is the same. */
+/**
+ * Whether the answer begins with a text. The answer is sampled here and later again. Both samples have equal tokens, because they use one
+ * seed.
+ */
 async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: string): Promise<boolean> {
   const decoder = new TokenText(call.runtime.model)
   let said = ''
@@ -323,7 +326,6 @@ function requireFitting({ contextTokens }: LlamaRuntime, tokens: Token[]): Token
   return tokens
 }
 
-/** Rewrites an error about `messages`, because the prompt of a completion is in the field `prompt`. */
 function inPrompt({ code, message }: ServiceError): ServiceError {
   return new ServiceError(code, message.replaceAll('messages', 'prompt'), { param: 'prompt' })
 }

@@ -16,7 +16,6 @@ const CLOSE_MS = 5_000
 const TEMPLATE_BYTES_MAX = 1_048_576
 
 export interface LlamaEngineOptions {
-  /** Directory of prepared weights: DATA_DIR/models. */
   readonly weightsDir: string
   /** Directory of the operator's own GGUF files. Default: weightsDir. */
   readonly modelsDir?: string | undefined

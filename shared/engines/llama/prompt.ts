@@ -30,13 +30,11 @@ export function describeAnswer(runtime: LlamaRuntime, request: GenerateRequest):
   return describe(runtime, request, { instructions: describeFormat(request), tools, prefill: prefillOf(request) })
 }
 
-/** Makes the prompt of a tool call for formats without tools. The prompt ends where the arguments begin. */
 export function describeCall(runtime: LlamaRuntime, request: GenerateRequest, tool: Tool): Conversation {
   const instructions = `${describeTools([tool])}\nAnswer with a call of ${tool.name}.`
   return describe(runtime, request, { instructions, tools: [], prefill: `{"name": "${tool.name}", "arguments":` })
 }
 
-/** Makes the prompt of a call in the template's form. {@link LlamaRuntime.format} must support tools. */
 export function describeNativeCall(runtime: LlamaRuntime, request: GenerateRequest): Conversation {
   const conversation = describe(runtime, request, { instructions: '', tools: offeredTools(request), prefill: '' })
   return { ...conversation, thinks: false }
@@ -94,7 +92,6 @@ export async function tokensOf({ model }: LlamaRuntime, prompt: Prompt, signal: 
   return await runYielding(tokenizePrompt(model, prompt), signal)
 }
 
-/** @throws ServiceError `context_length_exceeded` or `invalid_value` */
 export async function fittingTokensOf(
   runtime: LlamaRuntime,
   conversation: Conversation,

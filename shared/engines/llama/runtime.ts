@@ -15,7 +15,6 @@ export const PROMPT_CHUNK_TOKENS = 64
 /** The module node-llama-cpp. The package is an optional dependency and is loaded on first use, which takes half a second and 50 MB. */
 type LlamaModule = typeof import('node-llama-cpp')
 
-/** A loaded model with its sequences. The engine that opened the model must close it with {@link closeRuntime}. */
 export interface LlamaRuntime {
   readonly module: LlamaModule
   readonly llama: Llama

@@ -16,7 +16,6 @@ export class SerialThread {
   #worker: Worker | undefined
   #isClosed = false
 
-  /** @param worker A thread that is already running */
   constructor(start: () => Promise<Worker>, worker?: Worker) {
     this.#start = start
     this.#worker = worker

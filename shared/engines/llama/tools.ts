@@ -16,7 +16,7 @@ import type { LlamaCall, SequenceCall } from './runtime.ts'
 import { openSampling, sample } from './sample.ts'
 import type { Piece, ToolForms } from './template/conversation.ts'
 
-/** A tool is called if the probability of any tool is at least this many times the probability of `none`. */
+/** Minimum ratio of the probability of any tool to the probability of `none`. At or above this ratio, a tool is called. */
 const CALL_ODDS_MIN = 4
 export const NAME_TOKENS_MAX = 64
 
@@ -167,7 +167,7 @@ function toolNamed(tools: readonly Tool[], name: string): Tool | undefined {
   return tools.find((tool) => tool.name === name)
 }
 
-/** Maximum tokens of one character. A longer incomplete sequence is invalid output and becomes U+FFFD. */
+/** Maximum tokens that together form one character. A longer incomplete sequence is invalid output and becomes U+FFFD. */
 const CHARACTER_TOKENS_MAX = 8
 const NEVER = -9999
 const BROKEN = '\ufffd'
@@ -198,12 +198,6 @@ export class TokenText {
   }
 }
 
-/**
- * Describes a sampled token in OpenAI's form.
- *
- * @param probabilities Probabilities of the whole vocabulary, highest first. These are the values after temperature and grammar, because llama.cpp
- * provides no others
- */
 export function describeToken(
   model: LlamaModel,
   token: Token,

@@ -15,13 +15,12 @@ import { callTranscription, encodeFields, openForm } from '#shared/engines/opena
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { Upstream, type UpstreamCall, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 
-/** Timeout that is longer than the deadline of any job, so that it has no effect. */
+/** Timeout beyond the deadline of any job, so that the deadline always ends a call first. */
 const CALL_MS_MAX = 24 * 3_600_000
 
 /** Finds the local model server. If `model` is not loaded by default, then the server loads it. @throws ServiceError `model_loading` */
 type Connect = (signal: AbortSignal, model?: string) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
-/** Opens an embedding engine on the local model server, which has OpenAI's API and reports the tokens of each text. */
 export function openLocalEmbeddings(model: ModelConfig, connect: Connect): EmbeddingEngine {
   return new OpenAiEmbeddings(model.id, configOf(model), {}, { connect: (signal) => connect(signal) })
 }

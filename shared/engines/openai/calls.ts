@@ -31,7 +31,6 @@ export interface WireToolCall {
 interface WireFunction {
   name?: unknown
   arguments?: unknown
-  /** Servers of Llama models send the arguments in this field. */
   parameters?: unknown
 }
 

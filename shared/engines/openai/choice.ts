@@ -4,7 +4,7 @@ import { nativeEvent } from '#shared/kinds/native-output.ts'
 import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { Calls } from './calls.ts'
 
-/** Finish reasons of other servers, in lower case without punctuation. Any reason that is not listed means `stop`. */
+/** Finish reasons of other servers, in lower case without punctuation. A reason that is not in this list counts as `stop`. */
 const SYNONYMS: Readonly<Record<Exclude<WireFinish, 'stop'>, readonly string[]>> = {
   length: [
     ...['length', 'maxtokens', 'maxtokensreached', 'maxoutputtokens', 'maxnewtokens', 'maxlength', 'modellength'],

@@ -16,7 +16,7 @@ const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
 ])
 const ANSWER_FIELDS_MAX = 64
-/** A valid answer without text may report up to this many tokens per choice, because servers count the end marker. */
+/** A valid answer without text may report up to this many tokens per choice, because some servers count the end marker as a token. */
 const SILENT_TOKENS_MAX = 1
 
 /**
@@ -260,7 +260,6 @@ class UsageReader {
     return usage.input_tokens === undefined && usage.output_tokens === undefined ? undefined : usage
   }
 
-  /** The merged usage objects in their own form. Undefined if they have only the standard fields. */
   get native(): NativeUsage | undefined {
     const { prompt_tokens: prompt, completion_tokens: completion, total_tokens: total, ...others } = this.#native
     const isSum = total === undefined || total === (prompt as number) + (completion as number)
@@ -297,7 +296,6 @@ function countsIn(usage: Json): Counts {
   return counts
 }
 
-/** Reads the counts of llama.cpp, whose prompt count excludes cached tokens. */
 function timingCounts(timings: Json): Counts {
   const { prompt_n, cache_n = 0 } = timings
   const counts = countsIn(timings)

@@ -135,7 +135,6 @@ function isAboutFormat(error: unknown): boolean {
   return error.param === 'encoding_format' || error.message.includes('encoding_format')
 }
 
-/** Changes the field of a context overflow error from `messages`, which embeddings lack, to `input`. */
 function aboutInput(error: unknown): unknown {
   if (!(error instanceof ServiceError) || error.code !== 'context_length_exceeded' || error.param !== 'messages') {
     return error

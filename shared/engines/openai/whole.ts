@@ -45,12 +45,6 @@ class WholeCalls {
     })
   }
 
-  /**
-   * Makes one call.
-   *
-   * @param read Converts the answer. Throws ServiceError for an unknown shape
-   * @throws ServiceError, or the signal's reason
-   */
   async call<T>(path: string, asked: object, signal: AbortSignal, read: (body: unknown) => T): Promise<T> {
     const body = JSON.stringify(asked)
     const exchange = await this.#upstream.call({ path, headers: {}, body, isStream: false, signal })

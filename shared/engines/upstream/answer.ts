@@ -19,7 +19,8 @@ const SIZE_PER_YIELD = 256 * 1024
 const EVENT_SIZE = 512
 
 /**
- * Spreads the ends of this process's answers over event-loop ticks. An end takes as long as a few tokens, and many answers may end in the same tick.
+ * Spreads the ends of this process's answers over event-loop ticks. Processing an end takes as long as a few tokens. If many answers ended
+ * in one tick, then the tick would block the event loop.
  */
 const throttleEnd = openTickThrottle()
 
@@ -45,7 +46,8 @@ export async function* answerEvents(
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
-  // The check of the request has just blocked the event loop. Encoding blocks for about the same time, so other work runs in between.
+  // The check of the request has just blocked the event loop. Encoding blocks for about as long, so the event loop gets a chance to run
+  // other work first.
   if (request.turns.length > TURNS_PER_TICK_MAX) await yieldToEventLoop()
   const call = await open()
   const exchange = await upstream.call(call)

@@ -22,7 +22,6 @@ const PUBLIC_HEADERS = new Set([
   'anthropic-beta',
 ])
 
-/** Start of a stack trace. Python servers append stack traces to their messages. */
 const TRACE = /Traceback \(most recent call last\)|\bFile "[^"]*", line \d/
 const CREDENTIALS = /\bBearer\s+[^\s,;]{6,}|\bsk-[\w*.-]{6,}/gi
 const URLS = /\b[a-z][a-z0-9+.-]*:\/\/[^\s"'<>]+/gi

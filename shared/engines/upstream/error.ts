@@ -111,7 +111,6 @@ export function answerError(model: string, what: string, cause?: unknown): Servi
   return new ServiceError('upstream_error', `The upstream of model '${model}' ${what}.`, { cause })
 }
 
-/** Type of the frame by which POST /responses reports an error. The error is in the frame's field `response`. */
 const RESPONSE_FAILED = 'response.failed'
 
 export function hasError(body: object): boolean {
@@ -199,7 +198,6 @@ function isBadRequestCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
 }
 
-/** HTTP statuses for errors that specify no status. The key is the type or code of the error, in lower case. */
 const STATUS_OF_TYPE: Record<string, number> = {
   invalid_request_error: 400,
   invalid_request: 400,

@@ -55,7 +55,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #broken: ServiceError | undefined
   #wake: (() => void) | undefined
 
-  /** @param onEnd Called once, when the socket is free or destroyed. */
   constructor(options: {
     errorContext: ErrorContext
     timeouts: Timeouts
@@ -98,7 +97,6 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (failure !== undefined) throw failure
   }
 
-  /** Waits like {@link waitForBytes}, but returns the error instead of throwing it. */
   waitForChange(): Promise<unknown> {
     return new Promise((resolve) => {
       this.#wake = () => resolve(this.#chunks.length === 0 ? this.#failure : undefined)
@@ -349,7 +347,6 @@ function openZstd(create: typeof zlib.createZstdDecompress): Transform {
   return create({ chunkSize: PIECE_BYTES, params: { [zlib.constants.ZSTD_d_windowLogMax]: ZSTD_WINDOW_LOG_MAX } })
 }
 
-/** Decompresses one answer as a stream, with backpressure in both directions. */
 class Inflater {
   readonly #stream: Transform
 

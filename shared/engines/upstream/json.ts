@@ -46,7 +46,6 @@ export function* answerObject(
   return objectOf(errorContext, body, json.length)
 }
 
-/** Whether {@link smallObject} may parse a frame. Most frames are small, because a stream has one frame per token. */
 export function isSmallFrame(text: string): boolean {
   return text.length <= SMALL_BYTES
 }
@@ -79,7 +78,6 @@ export function isJson(text: string): boolean {
   }
 }
 
-/** Whether an error of {@link answerObject} means invalid or truncated JSON. */
 export function isUnreadable(error: unknown): boolean {
   return error instanceof ServiceError && error.cause instanceof SyntaxError
 }

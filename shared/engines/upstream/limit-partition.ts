@@ -5,13 +5,11 @@ const MEMBERS_TTL_MS = 100
 
 export interface Member {
   readonly boot: string
-  /** Maximum number of calls that the worker can make at the same time. */
   readonly slots: number
 }
 
 export interface FleetView {
   readonly boot: string
-  /** Returns the workers that serve a model and accept jobs, including this one. */
   membersOf(model: string): readonly Member[]
 }
 

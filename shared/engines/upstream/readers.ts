@@ -194,7 +194,6 @@ function firstLineOf(json: Buffer): string {
   return end > 0 && end <= BARE_LINE_CHARS_MAX ? json.toString('utf8', 0, end) : ''
 }
 
-/** Finds the end of a JSON object or array in pieces of bytes, without parsing it. */
 class JsonEnd {
   #depth = 0
   #isInString = false

@@ -24,7 +24,6 @@ export interface Server {
   readonly limit: AdaptiveLimit
 }
 
-/** A permit on a server. The holder must return it with {@link Servers.leave}, once. */
 export interface AcquiredPermit<Own extends Server> {
   readonly server: Own
   readonly permit: Permit
@@ -114,7 +113,7 @@ export function isOpenAiServer(config: UpstreamConfig): boolean {
   return isOwn
 }
 
-/** Cached results of {@link isOpenAiServer}. Parsing the URL for every call would take a hundredth of the time of the call. */
+/** Cached results of {@link isOpenAiServer}. Without the cache, parsing the URL would take 1 % of the time of each call. */
 const ownServers = new WeakMap<UpstreamConfig, boolean>()
 
 /**
@@ -153,7 +152,8 @@ export class Breaker {
    * @throws ServiceError `overloaded` with the time until the next trial, or the error of the call.
    */
   run<T>(call: () => Promise<T>): Promise<T> {
-    // During the trial call, cockatiel would make other calls wait for its result without a bound. Such calls are rejected here instead.
+    // During the trial call, the library cockatiel would make other calls wait for its result without a bound. Such calls are rejected here
+    // instead.
     if (this.#policy.state === CircuitState.HalfOpen) throw this.#open(this.#resetMs)
     if (this.#policy.state === CircuitState.Open && Date.now() < this.#opensAgainMs) {
       throw this.#open(this.#opensAgainMs - Date.now())

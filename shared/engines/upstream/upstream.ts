@@ -28,7 +28,6 @@ const SERVER_ERROR_CODES = new Set(['overloaded', 'upstream_error', 'upstream_ti
 const ERROR_BODY_MAX = 64 * 1024
 
 export interface UpstreamCall {
-  /** Path with a leading slash, which is appended to the base URL. */
   readonly path: string
   readonly headers: Record<string, string>
   /** Headers of the caller. Headers of the service and of the catalogue override them. */

@@ -21,7 +21,6 @@ const LANGUAGES_MAX = 20_000
 const READ_CHARS = 32
 export const STATES_MAX = 2_000
 
-/** A language. Equal languages are represented by the same object. */
 export interface Language {
   readonly id: number
   readonly isNullable: boolean
@@ -106,7 +105,6 @@ export class Languages {
     return this.#derive(state, END).isNullable
   }
 
-  /** Returns the automaton of a language. The initial state has index 0. @throws SchemaProblem if the automaton is too large */
   automaton(language: Language): State[] {
     const known = this.#automata.get(language)
     if (known) return known

@@ -8,7 +8,6 @@ export interface Member {
   readonly isRequired: boolean
 }
 
-/** Returns the constant beginning of an object. The beginning ends at the first member that is optional or not constant. */
 export function openingOf(members: readonly Member[]): string {
   let opening = '{'
   for (const { name, value, isRequired } of members) {

@@ -70,7 +70,6 @@ export function hasLanguage(schema: Schema): boolean {
   return textsOf(schema.pattern).length > 0 || textsOf(schema.format).some((format) => FORMATS.has(format))
 }
 
-/** Returns the texts, of any length, that the patterns and formats of a schema accept. @throws SchemaProblem for an unsupported pattern */
 export function stringLanguage(languages: Languages, schema: Schema): Language {
   const formats = textsOf(schema.format).flatMap((format) => FORMATS.get(format) ?? [])
   const patterns = [...textsOf(schema.pattern), ...formats.map((source) => `^(?:${source})$`)]

@@ -16,7 +16,9 @@ const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string
   ['$recursiveRef', () => true],
 ])
 
-/** Keywords whose effect is limited to their own schema. Merging that schema with another one would change their meaning. */
+/**
+ * Keywords whose effect is limited to their own schema. Merging that schema with another one would change the meaning of these keywords.
+ */
 const ALONE = ['patternProperties', 'prefixItems', 'unevaluatedProperties', 'unevaluatedItems']
 
 const COUNTS = 'minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains'.split(' ')

@@ -15,7 +15,6 @@ const ARGUMENT = 'needleargument'
 const NO_ESCAPE = '\ufdd0'
 const ARGUMENTS = `{"${ARGUMENT}": "needlevalue"}`
 
-/** @throws Error if the template does not render a plain conversation */
 export function findForms(draw: Draw, marks: Marks): TemplateForms {
   const { content, noTools } = findContent(draw)
   const plain = (messages: readonly TemplateMessage[], isOpen = true) =>
@@ -233,7 +232,6 @@ function idOf(id: string, form: 'any' | 'nine' | undefined): string {
   return createHash('sha256').update(id).digest('hex').slice(0, 9)
 }
 
-/** Parses the arguments of a caller's tool call, which are not always JSON. */
 function parsed(text: string): unknown {
   try {
     const value: unknown = JSON.parse(text)

@@ -40,7 +40,6 @@ export class ModelTemplate {
     this.forms = forms
   }
 
-  /** @throws ServiceError `model_loading` with the reason if the template is unusable */
   static async open(source: TemplateSource, limits: TemplateLimits = {}): Promise<ModelTemplate> {
     const { worker, forms } = await start(source, limits)
     return new ModelTemplate(source, limits, worker, forms)

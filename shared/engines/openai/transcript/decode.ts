@@ -126,7 +126,6 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#isDone = true
   }
 
-  /** Reads a chunk of vLLM, which is shaped like a chat chunk. */
   #chunk(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#hasOwnEnd = true
     this.#readUsage(data.usage)
@@ -137,7 +136,6 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     }
   }
 
-  /** Reads an object of Speaches, which sends one per segment. In the format `json`, the object contains only the text. */
   #piece(data: Record<string, unknown>, out: TranscribeEvent[]): void {
     this.#read(data)
     const text = data.text as string

@@ -51,11 +51,6 @@ interface FormCall {
   readonly path?: string
 }
 
-/**
- * Sends a file with its form and yields the events of the answer, whole or streamed.
- *
- * @throws ServiceError, or the signal's reason
- */
 export async function* callTranscription(
   upstream: Upstream,
   model: ModelConfig,
