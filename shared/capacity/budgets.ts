@@ -307,9 +307,10 @@ interface LedgerAnswer {
 
 /**
  * Amounts of one budget in one month that this ingress counts itself, in billionths of a US dollar. Included are reservations of running
- * calls, and amounts in the store that the last read of the ledger did not contain. The next read contains these amounts, too. attached:
- * reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent durable: reserved ──job created──▶ hold, unread ──next
- * read──▶ ofJobs
+ * calls, and amounts in the store that the last read of the ledger did not contain. The next read contains these amounts, too.
+ *
+ *     attached: reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent
+ *     durable:  reserved ──job created──▶ hold, unread ──next read──▶ ofJobs
  */
 export class HeldBudget {
   readonly month: string

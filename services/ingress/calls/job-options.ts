@@ -248,6 +248,7 @@ function readMetadata(text: string, header: string): unknown {
   try {
     if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
   } catch {
+    // The value is not JSON, so the error after this block is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
 }
@@ -348,6 +349,7 @@ function readObject(field: string, value: string): unknown {
   try {
     if (value.length <= OBJECT_CHARS_MAX) return JSON.parse(value)
   } catch {
+    // The value is not JSON, so the error after this block is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${field}': expected a JSON object.`, { param: field })
 }

@@ -324,7 +324,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
     <article class="card pool">
       <div class="title">
         <h3>{id}</h3>
-        { }
+        {/* A missing worker without queued work may be intended, so the card shows no error. The list of problems above shows real ones. */}
         <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
           {state}
         </span>
