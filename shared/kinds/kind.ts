@@ -21,14 +21,11 @@ export interface Kind<Request = unknown, Event = unknown> {
   merge(previous: Event, next: Event): Event | undefined
   /** Whether the event contains output. A job is not retried after output, because the caller would receive that output twice. */
   isOutput(event: Event): boolean
-  /** Returns the encoder of results for an API endpoint. The result of a durable job is stored in the format of the endpoint. */
   answer(endpoint?: string): Answer<Event>
 }
 
-/** Progress of a job, to show to users (docs/internals/protocol.md, The job object). */
 export interface Progress {
   readonly phase: string
-  /** Progress from 0 to 100, or null if unknown. */
   readonly percent: number | null
   readonly message: string
   readonly counts?: Readonly<Record<string, number>>

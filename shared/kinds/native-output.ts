@@ -22,7 +22,6 @@ export class NativeReader {
     this.#dialect = dialect
   }
 
-  /** Returns the object that this event completes. Undefined if more pieces follow, or if the object belongs to another dialect. */
   read(event: NativeEvent): Record<string, unknown> | undefined {
     if (event.dialect !== this.#dialect) return undefined
     this.#pieces.push(event.text)

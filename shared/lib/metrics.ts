@@ -15,7 +15,7 @@ const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as con
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
-/** Longest possible resolution. prom-client's own measurement would otherwise wake an idle process again and again. */
+/** Resolution that effectively disables prom-client's own measurement, which would otherwise wake an idle process at short intervals. */
 const NEVER_MS = 2 ** 31 - 1
 
 /**

@@ -56,7 +56,7 @@ export function yieldToEventLoop(): Promise<void> {
   })
 }
 
-/** An immediate that is scheduled here runs in the next iteration. The event loop handles other events in between. */
+/** The immediate runs in the next iteration of the event loop, so the loop handles other events in between. */
 function grant(): void {
   waiting.shift()?.()
   if (waiting.length > 0) setImmediate(grant)

@@ -17,7 +17,6 @@ const MESSAGE_MAX = 1_000
 const FRAMES_MAX = 20
 const CAUSES_MAX = 5
 
-/** An error in the log. Some errors add fields from their `facts`, such as the HTTP status of an upstream. */
 interface ErrorFields {
   type: string
   code?: string | number

@@ -151,7 +151,7 @@ const FORBIDDEN_4 = subnets('ipv4', [
   '100.100.100.200/32', // metadata service of Alibaba
   '168.63.129.16/32', // wire server of Azure, a public address
   '192.0.0.0/24', // IETF protocols: 192.0.0.192 is the metadata service of Oracle
-  '192.0.2.0/24', // documentation, as the next two
+  '192.0.2.0/24', // documentation, as are the next two networks
   '198.51.100.0/24',
   '203.0.113.0/24',
   '192.88.99.0/24', // 6to4 relays
@@ -175,7 +175,7 @@ const PRIVATE_4 = subnets('ipv4', [
 const PUBLIC_6 = subnets('ipv6', ['2000::/3'])
 const TRANSLATED_6 = subnets('ipv6', [
   '2001::/23', // Teredo, ORCHID, benchmarks
-  '2001:db8::/32', // documentation, as 3fff::/20
+  '2001:db8::/32', // documentation, as is 3fff::/20
   '3fff::/20',
   '2002::/16', // 6to4: an IPv4 address inside
 ])

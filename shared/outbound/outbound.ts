@@ -178,7 +178,6 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
   }
 }
 
-/** Reads and decompresses a body. @throws ServiceError `request_too_large`; `upstream_error` if decompression fails */
 async function readBody(answer: IncomingMessage, bytesMax: number, usedBytes: number): Promise<Buffer> {
   const chunks: Buffer[] = []
   let bytes = 0
@@ -206,11 +205,10 @@ async function* decompressed(answer: IncomingMessage, bytesMax: number): AsyncGe
   }
 }
 
-/** Incomplete and empty input is accepted, as in browsers. The length of the body was checked before. */
+/** Options that accept incomplete and empty input, as browsers do. The length of the body was checked before. */
 const ZLIB = { finishFlush: constants.Z_SYNC_FLUSH }
 const BROTLI = { finishFlush: constants.BROTLI_OPERATION_FLUSH }
 
-/** Decoders by content coding (RFC 9110 §8.4.1), which run in the thread pool. */
 const DECODERS: Readonly<Record<string, () => Transform>> = {
   gzip: () => createGunzip(ZLIB),
   'x-gzip': () => createGunzip(ZLIB),

@@ -206,7 +206,7 @@ async function count(directory: string, onBytes: (bytes: number) => void, signal
   }
 }
 
-/** Sum of the sizes of all files. Files disappear while pip works; a missing file counts 0. */
+/** Sum of the sizes of all files. Files disappear while pip works; a file that has disappeared counts 0. */
 async function bytesIn(directory: string, signal: AbortSignal): Promise<number> {
   let sum = 0
   const entries = await opendir(directory).catch(() => undefined)

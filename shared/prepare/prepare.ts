@@ -88,7 +88,8 @@ async function makeLocked<Found>(
   let furthest = 0
   try {
     await make((fraction, message) => {
-      // When a step ends, pip moves its files out of the counted directory, so the number of bytes decreases.
+      // When a step of pip ends, its files leave the counted directory, so the fraction would decrease. The highest fraction so far is
+      // reported instead.
       furthest = Math.max(furthest, fraction)
       lock.note(furthest, message)
       onProgress?.(furthest, message)

@@ -17,7 +17,6 @@ interface Together {
   hasFailed: boolean
   /** Names of models and environments that were reported as ready. Several pools may share one, which is reported once. */
   readonly ready: Set<string>
-  /** Progress, from 0 to 1, of each model or environment that was missing. */
   readonly shares: Map<string, number>
   readonly startedMs: number
 }

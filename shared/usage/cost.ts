@@ -17,7 +17,6 @@ export interface EndedCall {
   readonly endedAtMs: number
 }
 
-/** The ledger row of a call. @param price Price of the call's model; undefined if it has none */
 export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, end, endedAtMs } = call
   // A batch itself does not count as a call, because each of its requests does.
@@ -44,7 +43,6 @@ export function dayOf(unixMs: number): string {
   return last.day
 }
 
-/** Cost of a call in billionths of a dollar; undefined if the call's model has no price. */
 export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
   const hasPrice = price && Object.values(price).some((amount) => amount > 0)
   return hasPrice ? costNanos(metered, price, isCompleted) : undefined

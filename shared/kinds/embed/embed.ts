@@ -20,7 +20,6 @@ export const embed: Kind<EmbedRequest, EmbedEvent> = {
   answer: () => embeddingsAnswer,
 }
 
-/** Merges consecutive vectors. Undefined if the result would exceed {@link PIECE_CHARS_MAX}. */
 export function mergeEmbedEvents(a: EmbedEvent, b: EmbedEvent): EmbedEvent | undefined {
   if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
   if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined

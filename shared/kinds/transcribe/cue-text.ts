@@ -71,7 +71,6 @@ export function columnsOf(text: string): number {
   return columns
 }
 
-/** Splits a text into tokens. No token is wider than a line. */
 export function tokensOf(text: string, language: string): Token[] {
   const { begins, binds } =
     PHRASES[languageName(language)] ?? (PHRASES.english as NonNullable<(typeof PHRASES)[string]>)

@@ -21,7 +21,7 @@ const PAUSE_SECONDS = 0.35
 const PAUSE_SCORE = 50
 /** Silence within a segment after which a new cue begins, in seconds. */
 const SILENCE_SECONDS = 2
-/** Cost, in points of the score, for each column by which a cue is longer or shorter than an even division of the text. */
+/** Cost, in points of the score, of each column by which a cue is longer or shorter than in an even division of the text. */
 const UNEVEN_COST = 1.2
 const CUE_COLUMNS = 76
 /** Maximum characters of spaces and punctuation between two words. A match farther away would be a later repetition of the word. */

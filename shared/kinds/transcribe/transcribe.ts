@@ -228,7 +228,6 @@ function encodeDiarized({ duration, segments }: Transcript): object {
   return { task: 'transcribe', duration, text: labelled(said), segments: said, usage: durationUsage(duration) }
 }
 
-/** A segment with its speaker. The format `diarized_json` contains such segments, and its stream sends each as an event. */
 interface DiarizedSegment {
   type: 'transcript.text.segment'
   id: string
@@ -265,7 +264,6 @@ interface Transcript {
   readonly text: string
   readonly segments: readonly TranscriptSegment[]
   readonly logprobs: readonly TokenLogprob[]
-  /** ISO 639-1 code, or empty. */
   readonly language: string
   readonly duration: number
   readonly usage: TranscriptUsage

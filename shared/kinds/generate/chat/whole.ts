@@ -143,8 +143,8 @@ class ChoiceAnswer {
         continue
       }
       const { function: called } = call
-      // Clients parse the arguments of every call, but an engine may send no text for a call without arguments (docs/reference/compatibility.md,
-      // Tools).
+      // Clients parse the arguments of every call, so an empty text becomes `{}` (docs/reference/compatibility.md, Tools). An engine may
+      // send no text for a call without arguments.
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
     }

@@ -141,7 +141,6 @@ class Pieces {
   }
 }
 
-/** Arguments that are no JSON object, because of the token limit or a model error, become an empty `input` object. */
 function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
   switch (piece.type) {
     case 'text': {
@@ -295,7 +294,6 @@ export function toolBlock(
   }
 }
 
-/** Parses the arguments of a call. Undefined if they are no JSON object. An empty text means `{}`. */
 export function parseInput(text: string): Record<string, unknown> | undefined {
   return text.trim() === '' ? {} : objectIn(text)
 }
@@ -309,8 +307,8 @@ type NativeContent =
   | { readonly type: 'citations'; readonly citations: readonly unknown[] }
 
 /**
- * Reads the native events of one answer. Message fields are collected until the end of the stream. One member collects the fields inside
- * the `delta` object of `message_delta` events. Another member collects the fields next to that object.
+ * Reads the native events of one answer. Message fields are collected until the end of the stream. Fields inside the `delta` object of
+ * `message_delta` events and fields next to that object are collected separately.
  */
 export class NativeAnswer {
   readonly #reader = new NativeReader('anthropic')

@@ -18,7 +18,6 @@ export interface ItemEvent {
 /** An output item to which more output may be added. Each method appends its stream events to `out`. */
 export interface OpenItem {
   readonly item: OutputItem
-  /** Ends the item. @param isCut Whether a token limit ended the answer */
   close(out: ItemEvent[], isCut: boolean): void
 }
 
@@ -239,7 +238,7 @@ export class OpenCall implements OpenItem {
     out.push({ type: 'response.function_call_arguments.delta', ...this.#at, delta })
   }
 
-  /** Ends the call. Clients parse the arguments of every call, but an engine may send no text for a call without arguments. */
+  /** Ends the call. Clients parse the arguments of every call, so a call for which the engine sent no arguments gets `{}`. */
   close(out: ItemEvent[], isCut: boolean): void {
     this.item.arguments += this.#characters.flush()
     if (this.item.arguments === '' && !isCut) this.push(out, '{}')

@@ -323,7 +323,6 @@ function visibleItem<Item extends OutputItem>(item: Item, includes: readonly str
   } as Item
 }
 
-/** Prefix of a response id. The rest of the id is the id of the job. */
 export const RESPONSE_PREFIX = 'resp_'
 
 /** Makes a response with the given fields. Each other field has its value for a response without output (docs/guides/responses.md, Answers). */
