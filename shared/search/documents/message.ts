@@ -22,14 +22,12 @@ export interface RobotsQuestion {
   readonly agent: string
 }
 
-/** Loads the libraries for web pages in advance. The thread sends no reply. */
 export interface ThreadStart {
   readonly type: 'start'
 }
 
 export type ThreadTask = DocumentInput | RobotsQuestion | ThreadStart
 
-/** A reply of the thread. `problem` is a message that is shown to the caller. */
 export type ThreadReply =
   | { readonly document: ReadDocument }
   | { readonly isAllowed: boolean }

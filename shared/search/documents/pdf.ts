@@ -8,7 +8,7 @@ const PAGES_MAX = 1_000
 const RAW_CHARS_PER_CHAR = 2
 /** CPU time of the thread after which no further page is read. The text length alone is no limit, because pages may have no text. */
 const CPU_MS_MAX = 1_000
-/** Additional CPU time that each read character allows. */
+/** Additional CPU time that is allowed per character of the pages read so far. */
 const CPU_MS_PER_CHAR = 0.01
 
 type Pdf = Awaited<ReturnType<typeof getDocumentProxy>>

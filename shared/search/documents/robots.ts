@@ -8,7 +8,6 @@ interface Robot {
   isAllowed(url: string, agent: string): boolean | undefined
 }
 
-/** Whether a robots.txt allows a page (RFC 9309). A page without a matching rule is allowed. */
 export function allows({ robotsUrl, bytes, url, agent }: RobotsQuestion): boolean {
   return parse(robotsUrl, new TextDecoder().decode(bytes)).isAllowed(url, agent) !== false
 }

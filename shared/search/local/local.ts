@@ -28,7 +28,9 @@ import { watchCorpus } from './watch.ts'
 
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 const RETRY_DELAY_MS = 5_000
-/** READ_AHEAD documents are read before they are indexed. The size of the index is checked every SIZE_CHECK_DOCUMENTS documents. */
+/**
+ * Number of documents that are read ahead of their indexing, and number of indexed documents after which the size of the index is checked.
+ */
 const READ_AHEAD = 3
 const SIZE_CHECK_DOCUMENTS = 20
 const NO_SNAPSHOTS: Promise<Snapshot[]> = Promise.resolve([])

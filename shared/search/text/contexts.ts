@@ -18,7 +18,6 @@ export interface Span {
   readonly text: string
 }
 
-/** The role of a block, and the earlier texts that a reader needs to understand the block. */
 export interface BlockContext {
   readonly isLabel: boolean
   readonly spans: readonly Span[]

@@ -18,7 +18,6 @@ export interface Passage {
   readonly sentences: readonly Sentence[]
 }
 
-/** Generates the passages of a snapshot in order, one by one, so that the caller can yield between them. */
 export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Generator<Passage> {
   let heading = ''
   let open: Sentence[] = []
