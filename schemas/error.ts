@@ -65,7 +65,6 @@ export const ERRORS = {
   slow_reader: { status: 408, retry: false },
 } as const
 
-/** An error code: a key of {@link ERRORS}. */
 export type ErrorCode = keyof typeof ERRORS
 
 /** An error in job events and job records. Field names are wire names. */

@@ -20,7 +20,6 @@ export type PoolName = z.infer<typeof PoolName>
 
 /** Pools without models: code runs in a sandbox, and batches run their requests as child jobs. */
 const WITHOUT_MODELS = ['code', 'batches'] as const
-/** A pool whose jobs name a model. */
 export type ModelPool = Exclude<PoolName, (typeof WITHOUT_MODELS)[number]>
 
 export function hasModels(pool: PoolName): pool is ModelPool {

@@ -330,7 +330,6 @@ export interface ModelInfo {
   id: string
   type: 'model'
   display_name: string
-  /** Time in the format of RFC 3339. */
   created_at: string
   lifecycle: 'active'
   line: null

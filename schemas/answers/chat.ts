@@ -102,7 +102,6 @@ export const ChatCompletionChunk = z.looseObject({
   usage: Usage.nullable().optional().describe('Present only with stream_options.include_usage'),
 }) satisfies z.ZodType<ChatChunk>
 
-/** Response of `POST /v1/deep-research`: a chat completion whose message is the report. */
 export const ResearchAnswer = z.object({
   ...completion,
   choices: z.array(

@@ -74,7 +74,6 @@ export const ErrorAnswer = z.object({
   }),
 })
 
-/** An error in the Anthropic format (docs/reference/errors.md). */
 export const MessagesErrorAnswer = z.object({
   type: z.literal('error'),
   error: z.object({

@@ -70,7 +70,6 @@ export const ResearchRequest = z.strictObject({
 })
 export type ResearchRequest = z.infer<typeof ResearchRequest>
 
-/** Phase of a run, for progress display. */
 export const ResearchPhase = z.enum(['planning', 'searching', 'reading', 'analyzing', 'writing', 'finalizing'])
 export type ResearchPhase = z.infer<typeof ResearchPhase>
 

@@ -165,7 +165,6 @@ export const NamespaceTool = z.looseObject({
   tools: z.array(ResponsesTool).max(1_024),
 })
 
-/** Hosted tool: the model runs Python code. */
 export const CodeInterpreterTool = z.looseObject({
   type: z.literal('code_interpreter'),
   container: z
@@ -181,7 +180,6 @@ export const WebSearchTool = z.looseObject({
   filters: z.looseObject({ allowed_domains: Domains.nullish(), blocked_domains: Domains.nullish() }).nullish(),
 })
 
-/** Hosted tool: search of the document corpus. */
 export const FileSearchTool = z.looseObject({
   type: z.literal('file_search'),
   vector_store_ids: z.array(z.string()).min(1),
