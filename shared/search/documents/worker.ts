@@ -4,7 +4,13 @@ import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readMarkdown } from '#shared/search/text/markdown.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { decodeText, Unreadable } from './charset.ts'
-import { type DocumentInput, TEXT_BYTES_PER_CHAR, type ThreadReply, type ThreadStart, type ThreadTask } from './message.ts'
+import {
+  type DocumentInput,
+  TEXT_BYTES_PER_CHAR,
+  type ThreadReply,
+  type ThreadStart,
+  type ThreadTask,
+} from './message.ts'
 
 parentPort?.on('message', async (task: ThreadTask) => {
   if (task.type === 'start') await import('./html.ts')

@@ -1,3 +1,4 @@
+import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { checkUrl, type OutboundPolicy, type Resolve } from '#shared/outbound/guard.ts'
 import { getOutbound, type OutboundAnswer, type OutboundPage, type PageCall } from '#shared/outbound/outbound.ts'
@@ -11,7 +12,9 @@ import {
   TITLE_CHARS_MAX,
 } from '#shared/search/search.ts'
 import { sha256Of } from '#shared/search/snapshot.ts'
-import { Robots } from './robots.ts'
+import { type Fetch, Robots } from './robots.ts'
+
+type Limits = Pick<PageCall, 'bytesMax' | 'usedBytesOf'>
 
 export interface PagesOptions {
   readonly policy: OutboundPolicy
@@ -20,13 +23,17 @@ export interface PagesOptions {
   readonly bytesMax?: number
 }
 
-type UsedBytesOf = NonNullable<PageCall['usedBytesOf']>
-
 const AGENT = 'SluiceResearch'
 const TIMEOUT_MS = 12_000
 const PAGE_BYTES_MAX = 5 * 1024 * 1024
 /** Maximum redirects. Browsers follow about 20. */
 const REDIRECTS_MAX = 5
+const DOWNLOADS_MAX = 64
+/**
+ * Maximum concurrent downloads per project. The event loop handles the arrived data of all connections before other events. Unlimited downloads of
+ * one project would therefore delay other projects.
+ */
+const DOWNLOADS_PER_PROJECT_MAX = 8
 
 const TYPES: Readonly<Record<string, DocumentType>> = {
   'text/html': 'html',
@@ -44,11 +51,12 @@ export class WebPages {
   readonly #options: PagesOptions
   readonly #robots: Robots
   readonly #reader = new DocumentReader()
+  readonly #downloads = new Semaphore({ permits: DOWNLOADS_MAX, permitsPerKey: DOWNLOADS_PER_PROJECT_MAX })
 
   constructor(options: PagesOptions) {
     this.#options = options
-    const isUsed: UsedBytesOf = ({ status }) => (status === 200 ? Number.POSITIVE_INFINITY : 0)
-    this.#robots = new Robots((url, bytesMax, signal) => this.#get(url, bytesMax, isUsed, signal), this.#reader, AGENT)
+    const fetch: Fetch = (url, bytesMax, reading) => this.#get(url, { bytesMax }, reading)
+    this.#robots = new Robots(fetch, this.#reader, AGENT)
   }
 
   async read(address: string, options: ReadOptions): Promise<Snapshot> {
@@ -73,19 +81,20 @@ export class WebPages {
     await this.#reader.close()
   }
 
-  async #follow(address: string, { domains, project, signal }: ReadOptions): Promise<{ url: URL; page: OutboundPage }> {
+  async #follow(address: string, options: ReadOptions): Promise<{ url: URL; page: OutboundPage }> {
     const seen = new Set<string>()
+    const bytesMax = this.#options.bytesMax ?? PAGE_BYTES_MAX
     let url = URL.parse(address)
     while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
       url.hash = ''
       seen.add(url.href)
       // The address is checked before the first request to the site, which is the request for its robots.txt.
       checkUrl(url.href, this.#options.policy)
-      if (!isHostAllowed(url.hostname, domains))
+      if (!isHostAllowed(url.hostname, options.domains))
         throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')
-      if (!(await this.#robots.isAllowed(url, project, signal)))
+      if (!(await this.#robots.isAllowed(url, options)))
         throw new ServiceError('permission_denied', 'The robots.txt of the site does not allow this page.')
-      const page = await this.#get(url.href, this.#options.bytesMax ?? PAGE_BYTES_MAX, usedBytesOf, signal)
+      const page = await this.#get(url.href, { bytesMax, usedBytesOf }, options)
       const target = page.status >= 300 && page.status < 400 ? page.headers.location : undefined
       if (target === undefined) return { url, page }
       url = URL.parse(target, url.href)
@@ -93,18 +102,18 @@ export class WebPages {
     throw new ServiceError('upstream_error', 'The page redirects too often, in a loop, or to an invalid URL.')
   }
 
-  async #get(
-    url: string,
-    bytesMax: number,
-    usedBytesOf: UsedBytesOf,
-    signal: AbortSignal,
-  ): Promise<OutboundPage> {
+  async #get(url: string, limits: Limits, { project, signal }: ReadOptions): Promise<OutboundPage> {
     const { policy, resolve, timeoutMs = TIMEOUT_MS } = this.#options
     const headers = {
       'user-agent': `Mozilla/5.0 (compatible; ${AGENT})`,
       accept: 'text/html, text/plain, application/pdf;q=0.8',
     }
-    return await getOutbound(url, { headers, policy, timeoutMs, bytesMax, usedBytesOf, signal, ...(resolve && { resolve }) })
+    await this.#downloads.take(signal, 1, project)
+    try {
+      return await getOutbound(url, { headers, policy, timeoutMs, signal, ...limits, ...(resolve && { resolve }) })
+    } finally {
+      this.#downloads.release(1, project)
+    }
   }
 }
 
@@ -112,7 +121,7 @@ function typeOf({ headers }: OutboundAnswer): DocumentType | undefined {
   return TYPES[(headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? '']
 }
 
-/** The whole body of HTML and PDF pages, the part of text pages that a snapshot can show, and nothing of pages that cannot be read. */
+/** All bytes of HTML and PDF pages, and the bytes of a text page that fit into a snapshot. The body of any other answer is not read. */
 function usedBytesOf(answer: OutboundAnswer): number {
   const type = answer.status === 200 ? typeOf(answer) : undefined
   if (type === 'text' || type === 'markdown') return SNAPSHOT_CHARS_MAX * TEXT_BYTES_PER_CHAR

@@ -1,8 +1,9 @@
 import { ServiceError } from '#shared/lib/error.ts'
 import type { OutboundPage } from '#shared/outbound/outbound.ts'
 import type { DocumentReader } from '#shared/search/documents/documents.ts'
+import type { ReadOptions } from '#shared/search/search.ts'
 
-export type Fetch = (url: string, bytesMax: number, signal: AbortSignal) => Promise<OutboundPage>
+export type Fetch = (url: string, bytesMax: number, options: ReadOptions) => Promise<OutboundPage>
 
 /** Maximum bytes that are read. A crawler must support at least this size (RFC 9309 §2.5). */
 const BYTES_MAX = 512 * 1024
@@ -33,36 +34,36 @@ export class Robots {
    *
    * @throws ServiceError `overloaded`; the signal's reason
    */
-  async isAllowed({ origin, href }: URL, project: string, signal: AbortSignal): Promise<boolean> {
-    const rules = await this.#rulesOf(origin, signal)
+  async isAllowed({ origin, href }: URL, options: ReadOptions): Promise<boolean> {
+    const rules = await this.#rulesOf(origin, options)
     if (typeof rules === 'string') return rules === 'all'
     const robotsUrl = new URL('/robots.txt', origin).href
     const question = { type: 'robots', robotsUrl, bytes: rules, url: href, agent: this.#agent } as const
-    return await this.#reader.isAllowedByRobots(question, project, signal)
+    return await this.#reader.isAllowedByRobots(question, options.project, options.signal)
   }
 
-  async #rulesOf(origin: string, signal: AbortSignal): Promise<Rules> {
+  async #rulesOf(origin: string, options: ReadOptions): Promise<Rules> {
     const known = this.#origins.get(origin)
     if (known && known.untilMs > Date.now()) return known.rules
-    const rules = await this.#load(origin, signal)
+    const rules = await this.#load(origin, options)
     const [oldest] = this.#origins.keys()
     if (this.#origins.size >= ORIGINS_MAX && oldest !== undefined) this.#origins.delete(oldest)
     this.#origins.set(origin, { rules, untilMs: Date.now() + (rules === 'nothing' ? FAILURE_TTL_MS : ROBOTS_TTL_MS) })
     return rules
   }
 
-  async #load(origin: string, signal: AbortSignal): Promise<Rules> {
+  async #load(origin: string, options: ReadOptions): Promise<Rules> {
     let address = new URL('/robots.txt', origin)
     try {
       for (let hop = 0; hop <= REDIRECTS_MAX; hop++) {
-        const { status, headers, body } = await this.#fetch(address.href, BYTES_MAX, signal)
+        const { status, headers, body } = await this.#fetch(address.href, BYTES_MAX, options)
         const next = status >= 300 && status < 400 ? URL.parse(String(headers.location), address.href) : undefined
         if (!next) return rulesIn(status, body)
         address = next
       }
       return 'all'
     } catch (error) {
-      signal.throwIfAborted()
+      options.signal.throwIfAborted()
       // A robots.txt larger than BYTES_MAX counts as absent, so all pages are allowed.
       return ServiceError.from(error).code === 'request_too_large' ? 'all' : 'nothing'
     }

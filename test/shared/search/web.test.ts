@@ -260,7 +260,10 @@ describe('the reader of web pages', () => {
     [
       'arrives byte by byte without an end',
       'upstream_timeout',
-      (response) => void setInterval(() => response.write('x'), 200).unref(),
+      (response) => {
+        response.setHeader('content-type', 'text/html')
+        setInterval(() => response.write('x'), 200).unref()
+      },
     ],
     ['ends with a closed connection', 'upstream_error', breakOff],
   ])('fails with the documented code if the page %s: %s', async (_, code, answer) => {
