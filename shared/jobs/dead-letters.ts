@@ -81,7 +81,6 @@ export async function listDeadLetters(
   }
 }
 
-/** Finds one record; undefined if it does not exist. @throws ServiceError `overloaded` if the broker is unreachable */
 export async function findDeadLetter(broker: Pick<Broker, 'history'>, offset: number): Promise<DeadLetter | undefined> {
   const found: HistoryRecord[] = []
   await broker.history(DEAD_LETTERS, 0, { before: offset + 1, max: 1 }, (record) => found.push(record))

@@ -160,8 +160,8 @@ export function heartbeatIntervalOf(peers: HeartbeatIntervals, own: string, isId
 }
 
 /**
- * Silence in ms that is tolerated in addition at a heartbeat interval of n × 500 ms: twice the added interval, which is 2 × (n − 1) × 500
- * ms. A late channel thus shows in our own heartbeat before a peer is suspected.
+ * Silence in ms that is tolerated in addition to `suspectedMs`: 2 × (n − 1) × 500 ms for a heartbeat interval of n × 500 ms. If the whole
+ * channel is late, then our own heartbeat shows that before a peer is suspected.
  */
 export function slackMs(interval: number): number {
   return 2 * (interval - 1) * HEARTBEAT_MS

@@ -26,7 +26,10 @@ const CAPACITY_MS_MIN = 100
 const CHANNEL_LATE_MS = 1_250
 /** If our own heartbeat has not come back for this long, then the channel counts as broken and a warning is logged. */
 const CHANNEL_SILENCE_MS = 2_500
-/** If a check is late by more than this, then this process was blocked, and unread records prove nothing about the channel. */
+/**
+ * If a check is late by more than this, then the event loop of this process was blocked. Its unread records then prove nothing about the
+ * channel.
+ */
 const CHECK_LATE_MS = 1_000
 
 /**
@@ -122,7 +125,7 @@ export class Presence extends Peers {
     return presence
   }
 
-  /** Delay of our own heartbeat through the channel in ms, beyond the heartbeat interval. Small if the channel works. */
+  /** Delay of our own heartbeat through the channel in ms, beyond the heartbeat interval. A small value shows that the channel works. */
   get silenceMs(): number {
     return Math.max(0, Date.now() - this.#lastEchoMs - this.heartbeatMs + HEARTBEAT_MS)
   }

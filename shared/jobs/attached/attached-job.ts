@@ -256,7 +256,7 @@ export const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  // 40 hand-backs take about a minute.
+  // 40 hand-backs with growing delays take about a minute.
   handBacksMax: 40,
   delayMsMax: 5_000,
 }

@@ -138,7 +138,7 @@ export type NotifierPresence = Pick<
 type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['backlog'][number]
 
 interface PoolNotifications {
-  /** Number of published records, without those whose jobs have ended, and the ids of these jobs. */
+  /** Number of published records whose jobs have not ended, and the ids of these jobs. */
   published: number
   readonly ids: Set<string>
   sinceMs: number

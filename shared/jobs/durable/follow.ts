@@ -201,7 +201,6 @@ async function readStore(store: JobReads, scope: Scope, id: string, after: numbe
   return await store.listEvents(scope, id, after, PAGE).catch(ignoreOutage<DurableEvent[]>([]))
 }
 
-/** True if the job was purged or erased, so that no event will follow. False if the store is unreachable. */
 async function isGone(store: JobReads, scope: Scope, id: string): Promise<boolean> {
   const find = async () => {
     const job = await store.find(scope, id)

@@ -30,7 +30,7 @@ export class Attempts {
   readonly #options: AttemptsOptions
   readonly #running = new Map<string, Attempt>()
   readonly #lostPeers = new Set<string>()
-  /** Cancels received before their job: job key → whether the cancel allows a partial result. */
+  /** Cancels that arrived before their job: key of the job → whether the cancel allows a partial result. */
   readonly #cancelled = new Map<string, boolean>()
   readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
   #isHandingBack = false
@@ -86,8 +86,8 @@ export class Attempts {
   }
 
   /**
-   * Returns whether an attempt was cancelled before it arrived, and removes the stored cancel. `partial`: the cancel allows a partial
-   * result.
+   * Returns whether an attempt was cancelled before its record arrived, and removes the stored cancel. `partial`: the cancel allows a
+   * partial result.
    */
   wasCancelled({ id, attempt }: Pick<JobEnvelope, 'id' | 'attempt'>): false | 'at once' | 'partial' {
     const key = keyOf(id, attempt)
@@ -100,7 +100,6 @@ export class Attempts {
     return this.#cancelled.delete(id)
   }
 
-  /** Resolves when every attempt that runs now has ended. */
   async untilOver(): Promise<void> {
     if (this.#running.size === 0) return
     const { promise, resolve } = Promise.withResolvers<void>()

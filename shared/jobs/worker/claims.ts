@@ -24,8 +24,8 @@ const PULL_MS = 1_000
 /** Time for which slots beyond the share of durable jobs are offered to attached calls: several round trips to the broker. */
 const OFFER_MS = 25
 /**
- * If no attached call arrived recently, then half of the slots are kept free for attached calls for 100 ms, at most once per
- * second. A tenth of the time of half of the slots is lost at most.
+ * If no attached call arrived recently, then half of the slots are kept free for attached calls for 100 ms, at most once per second. Half
+ * of the slots thus idle for at most a tenth of the time.
  */
 const FIRST_OFFER_MS = 100
 const FIRST_OFFER_EVERY_MS = 1_000
@@ -100,7 +100,7 @@ export class Claims {
     const bulkhead = bulkheads.of(envelope)
     if (!this.#mustWait(lane, bulkhead)) return this.#hint({ lane, bulkhead, kind, deliveries: [delivery] })
     delivery.acknowledge()
-    // The offer to attached calls starts again, because calls may be queued behind this record.
+    // Free slots are offered to attached calls again, because calls may be queued behind this record.
     if (this.#offer) this.#offerSlots()
     if (bulkhead.wait(lane.priority)) presence.publishCapacity()
     this.pull()
@@ -184,7 +184,7 @@ export class Claims {
     const { length: count } = deliveries
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     for (const delivery of deliveries) delivery.acknowledge()
-    // The claim failed. The periodic pull repeats it, because the bulkhead now counts as waiting.
+    // The claim failed. The periodic pull repeats it, because the bulkhead now lists these jobs as waiting.
     if (claimed === undefined) bulkhead.wait(lane.priority)
     if (claimed !== count) this.#options.poller.free()
   }

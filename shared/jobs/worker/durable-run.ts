@@ -267,8 +267,8 @@ export class DurableRun implements AttemptSink {
   }
 
   /**
-   * Commits output until the rest fits into one more write, which is the write of the end or the step. Output that cannot be
-   * encoded is left to that write.
+   * Commits output until the rest fits into one more write, which is the write of the end or the step. If output cannot be encoded, then
+   * that write reports the error.
    */
   async #writeBacklog(): Promise<void> {
     while (!this.#isBacklogSmall() && !this.#writes.isLost) await this.#writeSome()

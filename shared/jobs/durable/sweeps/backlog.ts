@@ -49,7 +49,7 @@ export class Backlog {
     }
   }
 
-  /** Queues with waiting jobs of which no worker has received an announcement, as of the last count. */
+  /** Queues whose waiting jobs were announced to no worker, as of the last count. */
   get withoutClaimer(): readonly QueuedOf[] {
     return this.#withoutClaimer
   }

@@ -119,7 +119,6 @@ export class Composing implements Composition {
     await this.#busy(() => this.#steps.do('tell', { key }, recorded, (cost) => this.#spend(cost), output))
   }
 
-  /** The children, if all have ended or the job must write its result now; undefined if the job has to wait. */
   async #ended(ids: readonly string[]): Promise<DurableJob[] | undefined> {
     const children = await this.#children.find(ids)
     const isOver = Date.now() >= this.wrapUpAtMs
