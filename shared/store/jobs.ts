@@ -220,7 +220,7 @@ export interface Pause extends PauseTarget {
   readonly since_ms: number
 }
 
-/** Webhook messages. Terminal state transitions create them as `pending`. */
+/** Webhook messages. The state transition that ends a job creates its message in the state `pending`. */
 export interface Webhooks {
   /** Takes due messages, each under a lease that ends at its new `next_at_ms`. For each job, only the first pending message is taken. */
   takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>

@@ -90,7 +90,7 @@ export interface StoredConversation {
   readonly metadata: Readonly<Record<string, string>>
   readonly items: readonly ConversationItem[]
   readonly job_id: string | null
-  /** Input of the response in progress, appended together with its output. */
+  /** Input of the response in progress. When the response ends, its input and output are added to the conversation together. */
   readonly pending: readonly ConversationItem[]
   readonly version: number
   readonly created_at_ms: number
@@ -100,7 +100,7 @@ export type ConversationChange = Partial<Pick<StoredConversation, 'metadata' | '
 
 /** Conversations, which responses continue. Each is one row, so every change is atomic. */
 export interface ConversationStore {
-  /** Stores a new conversation if the project has less than `most`. */
+  /** Stores a new conversation if the project has fewer than `most` conversations. */
   create(
     conversation: Pick<StoredConversation, 'id' | 'tenant' | 'metadata' | 'items'>,
     bounds: { readonly keepMs: number; readonly most: number },
@@ -143,7 +143,6 @@ export interface UsageEntry extends UsageAmounts {
   readonly project: string
   readonly keyId: string
   readonly model: string
-  /** UTC day, such as 2030-01-31. */
   readonly day: string
 }
 

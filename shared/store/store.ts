@@ -19,15 +19,19 @@ import type { HasConversations, HasFiles, HasStoredBytes, HasUsage, TenantReads 
 /**
  * The store port: the owner of durable jobs (docs/internals/protocol.md, State transitions). Postgres in production, SQLite by default.
  *
- * Promises every adapter keeps (test/shared/store/store.test.ts).
- * 1. Each state transition is one guarded statement on database time. The call resolves after the transition is durable; `undefined` means that the
+ * Guarantees of every adapter (test/shared/store/store.test.ts):
+ * 1. Each state transition is one guarded statement on database time. The call resolves after the transition is durable; `undefined` means
+ *   that the
  *    guard refused and nothing changed. A job in a terminal state never changes again.
- * 2. The event of a transition and its webhook message are committed with it. Events of a job are numbered from 1 without gaps. Publish only events
+ * 2. The event of a transition and its webhook message are committed with it. Events of a job are numbered from 1 without gaps. Publish
+ *   only events
  *    that a committed transition returned.
- * 3. While the store is unreachable, every call rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the store is
+ * 3. While the store is unreachable, every call rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the
+ *   store is
  *    back.
  * 4. A single call that waited too long for a connection or a lock also rejects with `overloaded`.
- * 5. After such an error, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link HeldAttempt.chunk} and
+ * 5. After such an error, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link
+ *   HeldAttempt.chunk} and
  *    the job id make the repetition return the first result.
  *
  * Only `shared/jobs/` changes the state of jobs: all other code holds a {@link StoreView}.
@@ -40,7 +44,6 @@ export interface Store extends StoreView, JobTransitions, FamilyTransitions, Swe
   purge(): Promise<Purged>
 }
 
-/** The store without state transitions. */
 export interface StoreView
   extends JobReads,
     Webhooks,

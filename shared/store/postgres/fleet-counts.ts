@@ -8,9 +8,7 @@ const CONNECTIONS_MAX = 2
 /** Time limit of a statement, reached only if the database hangs. Callers wait much less. */
 const STATEMENT_TIMEOUT_MS = 2_000
 
-/**
- * Clock tolerance in ms. A statement that waited for a row lock may read a row that is newer than its own `now_ms()`, by less than this.
- */
+/** Clock tolerance in ms. A statement that waited for a row lock may read a row written up to this time after its own `now_ms()`. */
 const WAIT_MS = 5_000
 /** SQL condition: the window is over, or its end is too far ahead because the clock of the database was set back. */
 const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`

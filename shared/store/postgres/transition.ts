@@ -79,8 +79,8 @@ export function sweepStatement(move: Transition): Statement {
 }
 
 /**
- * The statement of a transition for many jobs. Each parameter is an array of the corresponding parameter of the transition.
- * Writes of owners also have `:output_…`.
+ * The statement of a transition for many jobs. Each parameter is an array with one value per job. Writes of owners have further parameters
+ * for the output, `:output_…`.
  */
 export function transitionStatement(move: Transition): Statement {
   const { reads, also = [] } = move

@@ -101,7 +101,7 @@ export class SqlFiles implements FileStore {
   }
 }
 
-/** A page is one range of an index whose last column is the id. */
+/** The statement reads a page as one range of an index whose last column is the id. */
 function listOf(order: 'asc' | 'desc', hasAfter: boolean, hasPurpose: boolean): Statement {
   const conditions = [
     'tenant = :tenant',

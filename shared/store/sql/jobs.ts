@@ -316,7 +316,7 @@ function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], que
     ORDER BY id || '' ${query.order ?? 'desc'} LIMIT :limit) AS page${nth}`
 }
 
-/** Each condition repeats the expression of an index, so that the planner uses this index. */
+/** Each condition repeats the expression of an index, because the planner uses an index only for an equal expression. */
 function notErased({ endpoint, isOwn }: ListQuery): string {
   if (isOwn) return 'coalesce(erased_at_ms, 0) < 1'
   return endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'

@@ -8,7 +8,6 @@ export type Params = Record<string, string | number | boolean | null>
 /** Output of an attempt as it is stored: `data` is JSON text. */
 export type WrittenOutput = readonly { readonly type: string; readonly data: string }[]
 
-/** A row of a result, as values by column name. Booleans may be 0 and 1. */
 export type Row = Record<string, unknown>
 
 /** A changed job as a row: columns, its event, and `request` if the transition returns it. */

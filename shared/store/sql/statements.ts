@@ -32,7 +32,6 @@ export const find = (from: string): Statement => ({
 })
 export const FIND = find('jobs')
 
-/** Finds a job whose retention has ended and whose row is not purged yet. */
 export const FIND_PAST: Statement = {
   name: 'find_past',
   sql: `SELECT id FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND erased_at_ms IS NULL
@@ -81,7 +80,6 @@ export const FIND_STEP: Statement = {
   sql: 'SELECT key, kind, output, cost, attempt, chunk, at_ms FROM job_steps WHERE job_id = :id AND key = :key',
 }
 
-/** Lists the steps of a job without their outputs, except for references to blobs. */
 export const LIST_STEPS: Statement = {
   name: 'list_steps',
   sql: `SELECT key, kind, cost, attempt, at_ms, CASE WHEN output LIKE '{"blob":%' THEN output END AS output FROM job_steps
