@@ -1,15 +1,17 @@
 /**
  * The broker port: queues of jobs and channels of events. Kafka in production, memory by default.
  *
- * The two have opposite semantics. A **queue** delivers each record to one of many consumers, at least once, and redelivers unacknowledged records. A
+ * The two have opposite semantics. A **queue** delivers each record to one of many consumers, at least once, and redelivers unacknowledged
+ * records. A
  * **channel** delivers every record of a partition to all present receivers, in the order of each sender, without acknowledgements.
  *
- * Promises every adapter keeps (test/shared/broker/broker.test.ts).
+ * Guarantees of every adapter (test/shared/broker/broker.test.ts):
  * 1. `submit` resolves only after the record is durable on the broker, and rejects within `sendTimeoutMs`.
  * 2. A record that was neither acknowledged nor released is redelivered after its consumer dies or closes.
  * 3. `send` preserves the order of one sender on one partition.
  * 4. Buffers are bounded: at the bound, `submit` and `send` reject with `overloaded`.
- * 5. While the broker is unreachable (`isReachable` is false), `submit` rejects at once with `overloaded`. `send` buffers up to its bound, so that
+ * 5. While the broker is unreachable (`isReachable` is false), `submit` rejects at once with `overloaded`. `send` buffers up to its bound,
+ *   so that
  *    events of running jobs survive a restart of the broker. Consumers and receivers retry forever with bounded delay.
  */
 export interface Broker {
@@ -105,7 +107,7 @@ export interface QueueConsumer extends Closable {
   take(max: number, signal: AbortSignal): Promise<Delivery[]>
 }
 
-/** One record delivered to this member. The first call of `acknowledge` or `release` ends it; later calls do nothing. */
+/** One record delivered to this member. The first call of `acknowledge` or `release` ends the delivery; later calls do nothing. */
 export interface Delivery {
   readonly value: Buffer
   /** The object passed without serialization, equal to the JSON in {@link value}. Read-only. */
@@ -114,7 +116,7 @@ export interface Delivery {
   readonly deliveryCount: number
   /** Partition and offset, for logs and to detect a redelivery. Example: `jobs.inference/0@17`. */
   readonly position: string
-  /** The record is processed and is not redelivered. Resolves without waiting for the broker. */
+  /** Marks the record as processed, so that it is not redelivered. Does not wait for the broker. */
   acknowledge(): void
   /** Returns the record to the queue, for any member, at once. */
   release(): void

@@ -3,7 +3,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Broker, ChannelRecord, Closable, Delivery, HistoryRecord, QueueConsumer, Topic } from './broker.ts'
 
 /**
- * The broker inside one process. Keeps every promise of the port except durability, which ends with the process.
+ * The broker inside one process. Gives every guarantee of the port except durability: records are lost when the process ends.
  *
  * @param options.topics All topics. Any other name is a programming error and throws.
  */

@@ -133,7 +133,7 @@ export class KafkaProducer {
       return { error, canRetry: true }
     }
     const { canRetry } = describeCode(code)
-    if (!canRetry) this.#unsure.delete(key) // refused as a whole: nothing of it was written
+    if (!canRetry) this.#unsure.delete(key) // The broker refused the whole batch, so nothing of it was written.
     return REFUSED_RECORD.includes(code)
       ? { error: refusedRecord(error), canRetry, isOfRecord: true }
       : { error, canRetry }

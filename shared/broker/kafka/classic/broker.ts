@@ -139,7 +139,7 @@ class ClassicClient implements KafkaClient {
 
   readonly produce = (batches: readonly OutgoingBatch[]) => this.#produce(batches)
 
-  /** The next periodic probe also checks the topics, because a slow call may be caused by a deleted topic. */
+  /** Marks the topics for a check by the next periodic probe, because a slow call may be caused by a deleted topic. */
   suspect(): void {
     this.#isInspectionDue = true
   }

@@ -55,7 +55,7 @@ export class ClassicPartition {
     this.#committed = -1
   }
 
-  /** Adds fetched records, in order; skips those that are out or done. */
+  /** Adds fetched records, in order. Records that are already delivered or processed are skipped. */
   add(records: readonly ClassicRecord[]): void {
     for (const record of records) {
       if (record.offset < this.#seen) continue

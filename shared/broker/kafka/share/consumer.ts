@@ -116,7 +116,10 @@ export class ShareConsumer implements QueueConsumer {
     this.#keep(records)
   }
 
-  /** While one leader has records, polls of the other leaders must not reserve requested records for long, so these polls start at 1 ms. */
+  /**
+   * While one leader has records, a long poll of another leader would reserve requested records in vain. Polls of the other leaders
+   * therefore start at 1 ms.
+   */
   #pollMs(): number | undefined {
     const leaders = this.#sessions.size
     if (leaders < 2) return undefined

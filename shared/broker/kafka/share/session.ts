@@ -294,7 +294,6 @@ export function keyOf(topicId: string, partition: number): string {
   return `${topicId} ${partition}`
 }
 
-/** Groups partitions by topic, as Kafka requests require. */
 function toTopics(keys: readonly string[]): AssignedTopic[] {
   const topics = new Map<string, number[]>()
   for (const key of keys) {
@@ -306,7 +305,6 @@ function toTopics(keys: readonly string[]): AssignedTopic[] {
   return [...topics].map(([topicId, partitions]) => ({ topicId, partitions }))
 }
 
-/** Partitions of a request: those with acknowledgements, and added ones without. */
 function topicsOf(acks: readonly PendingAck[], added: readonly string[]): ShareTopic[] {
   const batches = new Map<string, PendingAck[]>(added.map((key) => [key, []]))
   for (const ack of acks) {
