@@ -112,7 +112,9 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     this.#startTimeoutMs = startTimeoutMs
   }
 
+  /** @param ahead Number of jobs that would run before this one @throws ServiceError `overloaded` */
   admit(asked: AdmissionRequest, ahead: number): void {
+    if (ahead === 0) return
     const waitMs = this.estimateMs(asked, ahead)
     if (waitMs <= this.#startTimeoutMs) return
     const excessMs = (waitMs - this.#startTimeoutMs * RETRY_TARGET_RATIO) * RETRY_AFTER_MARGIN

@@ -99,6 +99,18 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return count
   }
 
+  /** Sends a job at once, if no other job waits and its model has capacity. @returns False if the job must {@link enter} the queue */
+  sendAtOnce(job: Job): boolean {
+    if (this.#queue.size > 0 || this.#sent.size >= this.#prefetch()) return false
+    const model = this.#modelOf(job.envelope)
+    model.waiting++
+    const isOpen = this.#hasCapacity(model, 1, this.#mostOfEach())
+    model.waiting--
+    if (isOpen) this.#send(job, model)
+    else this.#forgetUnused(job.envelope, model)
+    return isOpen
+  }
+
   enter(job: Job): void {
     this.#queue.add(job)
     this.#noteIdleTenant(job.envelope.tenant)
@@ -129,7 +141,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     }
     const model = this.#modelOf(job.envelope)
     model.waiting--
-    if (model.waiting + model.inFlight === 0) this.#models.delete(workKey(job.envelope))
+    this.#forgetUnused(job.envelope, model)
     return false
   }
 
@@ -141,7 +153,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
       // A tenant that skips its round moves to the end. If no other tenant has a job to send, then the tenant is served anyway.
       let job = open.size > 0 ? this.#queue.next(open) : undefined
       while (job && this.#skipsRound(job.envelope.tenant)) job = this.#queue.next(open)
-      if (job) return this.#send(job)
+      if (job) return this.#sendQueued(job)
     }
     return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfIdleTenant() : undefined
   }
@@ -155,7 +167,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     for (const tenant of this.#idleTenants) {
       if (++seen > IDLE_TENANTS_PER_DISPATCH) return undefined
       const job = this.#skippedRounds.has(tenant) ? undefined : this.#queue.nextOf(tenant, open)
-      if (job) return this.#send(job)
+      if (job) return this.#sendQueued(job)
     }
     return undefined
   }
@@ -209,13 +221,17 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
     const most = this.#mostOfEach()
-    for (const [key, { work, waiting, inFlight: held, ends }] of this.#models) {
-      if (waiting === 0) continue
-      const capacity = this.#view.capacityOf(work)
-      const share = capacity === undefined ? Infinity : Math.ceil(Math.min(capacity, most) * this.#view.partOf(work))
-      if (held < times * (share + Math.max(PREFETCH_MIN, ends.in(DISPATCH_LATENCY_MS)))) open.add(key)
+    for (const [key, model] of this.#models) {
+      if (model.waiting > 0 && this.#hasCapacity(model, times, most)) open.add(key)
     }
     return open
+  }
+
+  #hasCapacity({ work, inFlight, ends }: Model, times: number, most: number): boolean {
+    const capacity = this.#view.capacityOf(work)
+    if (capacity === undefined) return true
+    const share = Math.ceil(Math.min(capacity, most) * this.#view.partOf(work))
+    return inFlight < times * (share + Math.max(PREFETCH_MIN, ends.in(DISPATCH_LATENCY_MS)))
   }
 
   /** Maximum jobs of one model at the workers. Infinity unless several models compete for the slots. */
@@ -243,21 +259,26 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return true
   }
 
-  #send(job: Job): Job {
+  #sendQueued(job: Job): Job {
     const { tenant } = job.envelope
     this.#queue.delete(job)
     this.#queue.toEnd(tenant)
     const rounds = this.#queue.has(tenant) ? Math.min(SKIPPED_ROUNDS_MAX, this.#view.ingressesOf(tenant) - 1) : 0
     if (rounds > 0) this.#skippedRounds.set(tenant, rounds)
     else this.#skippedRounds.delete(tenant)
+    this.#idleTenants.delete(tenant)
     const model = this.#modelOf(job.envelope)
     model.waiting--
+    this.#send(job, model)
+    return job
+  }
+
+  #send(job: Job, model: Model): void {
+    const { tenant } = job.envelope
     model.inFlight++
     this.#inFlight.add(job)
     this.#inFlightBy.set(tenant, (this.#inFlightBy.get(tenant) ?? 0) + 1)
-    this.#idleTenants.delete(tenant)
     this.#sent.set(job, Date.now())
-    return job
   }
 
   #release(job: Job): boolean {
@@ -266,12 +287,16 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     const left = (this.#inFlightBy.get(tenant) ?? 0) - 1
     if (left > 0) this.#inFlightBy.set(tenant, left)
     else this.#inFlightBy.delete(tenant)
-    this.#noteIdleTenant(tenant)
+    if (this.#queue.size > 0) this.#noteIdleTenant(tenant)
     const model = this.#modelOf(job.envelope)
     model.inFlight--
     model.ends.add()
-    if (model.waiting + model.inFlight === 0) this.#models.delete(workKey(job.envelope))
+    this.#forgetUnused(job.envelope, model)
     return true
+  }
+
+  #forgetUnused(work: Work, { waiting, inFlight }: Model): void {
+    if (waiting + inFlight === 0) this.#models.delete(workKey(work))
   }
 
   #prefetch(): number {

@@ -147,7 +147,7 @@ export class AttachedJobs implements JobOwner {
       throw new ServiceError('overloaded', 'No answer can be received: the Kafka topic for replies is missing.')
     }
     this.#options.pauses?.refuse(spec)
-    this.#sender.admit(spec)
+    this.#admission.admit(spec, this.#sender.ahead(spec))
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
     this.#jobs.set(job.id, job)
     this.#admission.entered(job)
@@ -343,7 +343,7 @@ export class AttachedJobs implements JobOwner {
     this.#sender.dropBlob(job)
     this.#admission.left(job)
     this.#sender.leave(job)
-    if (end === 'completed') this.#sender.completed(job)
+    if (end === 'completed') this.#admission.completed(job.envelope)
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
   }

@@ -38,7 +38,6 @@ export interface SenderOptions {
 export class Sender {
   readonly #options: SenderOptions
   readonly #dispatchers = new Map<PoolName, TenantDispatcher<AttachedJob>>()
-  readonly #withBlob = new Set<string>()
   readonly #partition: SlotPartition
   readonly #stopDispatch: () => void
 
@@ -62,9 +61,9 @@ export class Sender {
     if (record.type === 'calls_waiting') this.#partition.receive(record)
   }
 
-  /** Rejects a job that cannot start in time (see {@link AdmissionControl}). @throws ServiceError `overloaded` */
-  admit(asked: AdmissionRequest): void {
-    this.#options.admission.admit(asked, this.#ahead(asked))
+  /** Number of jobs that would run before a new job. */
+  ahead(asked: AdmissionRequest): number {
+    return this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
   }
 
   /**
@@ -75,13 +74,9 @@ export class Sender {
     if (why === undefined) return undefined
     const retry_after_ms = Math.max(
       RETRY_AFTER_MS_MIN,
-      this.#options.admission.estimateMs(job.envelope, this.#ahead(job.envelope)),
+      this.#options.admission.estimateMs(job.envelope, this.ahead(job.envelope)),
     )
     return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
-  }
-
-  completed(job: AttachedJob): void {
-    this.#options.admission.completed(job.envelope)
   }
 
   /**
@@ -108,12 +103,10 @@ export class Sender {
   ): Promise<void> | undefined {
     const { broker } = this.#options
     if (!broker.enqueueLocal || !broker.isReachable || heldBytes === undefined) return undefined
-    const { pool } = job.envelope
     job.stored = { value: body, bytes: heldBytes }
-    this.#dispatcherOf(pool).enter(job)
-    const sending = this.#sendNext(pool, job)
+    const sending = this.#enter(job)
     if (sending) return sending
-    this.#dispatcherOf(pool).leave(job)
+    this.#dispatcherOf(job.envelope.pool).leave(job)
     job.stored = undefined
     return undefined
   }
@@ -126,15 +119,20 @@ export class Sender {
     }
     return stored.then((late) => {
       job.stored = late
-      if ('blob' in late) this.#withBlob.add(job.id)
       if (job.state === 'done') this.dropBlob(job)
     })
   }
 
   #send(job: AttachedJob): Promise<void> | undefined {
-    if (!this.#options.broker.isReachable) return this.#publish(job)
+    return this.#options.broker.isReachable ? this.#enter(job) : this.#publish(job)
+  }
+
+  /** Publishes a job, or adds it to the fair queue. @returns As {@link #sendNext} */
+  #enter(job: AttachedJob): Promise<void> | undefined {
     const { pool } = job.envelope
-    this.#dispatcherOf(pool).enter(job)
+    const turns = this.#dispatcherOf(pool)
+    if (turns.sendAtOnce(job)) return this.#publish(job)
+    turns.enter(job)
     return this.#sendNext(pool, job)
   }
 
@@ -146,13 +144,13 @@ export class Sender {
   }
 
   start(job: AttachedJob): void {
-    const { pool } = job.envelope
-    if (this.#dispatcherOf(pool).start(job)) void this.#sendNext(pool)
+    const turns = this.#dispatcherOf(job.envelope.pool)
+    if (turns.start(job) && turns.hasWaiting) void this.#sendNext(job.envelope.pool)
   }
 
   leave(job: AttachedJob): void {
-    const { pool } = job.envelope
-    if (this.#dispatcherOf(pool).leave(job)) void this.#sendNext(pool)
+    const turns = this.#dispatcherOf(job.envelope.pool)
+    if (turns.leave(job) && turns.hasWaiting) void this.#sendNext(job.envelope.pool)
   }
 
   /**
@@ -171,20 +169,16 @@ export class Sender {
     for (const job of jobs) this.#dispatcherOf(job.envelope.pool).leave(job)
   }
 
-  dropBlob(job: AttachedJob): void {
-    if (!this.#withBlob.delete(job.id)) return
-    this.#options.blobs.delete(job.id).catch((error: unknown) => {
-      this.#options.log.warn({ err: error, job_id: job.id }, 'blob could not be deleted')
+  dropBlob({ stored, id }: AttachedJob): void {
+    if (!stored || !('blob' in stored)) return
+    this.#options.blobs.delete(id).catch((error: unknown) => {
+      this.#options.log.warn({ err: error, job_id: id }, 'blob could not be deleted')
     })
   }
 
   close(): void {
     this.#stopDispatch()
     this.#partition.close()
-  }
-
-  #ahead(asked: AdmissionRequest): number {
-    return this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
   }
 
   #dispatcherOf(pool: PoolName): TenantDispatcher<AttachedJob> {
@@ -238,7 +232,7 @@ export class Sender {
   #publishLater(job: AttachedJob): void {
     const { attempt } = job
     this.#publish(job).catch((error: unknown) => {
-      // The error has no effect if the record had arrived nevertheless and its attempt runs, or if the job has a newer attempt.
+      // If the record arrived in spite of the error and its attempt runs, or if the job has a newer attempt, then the error is ignored.
       if (job.state !== 'queued' || job.attempt !== attempt) return
       if (this.#options.broker.isReachable) this.#options.onUnsent(job, error)
       // The broker is unreachable, so the job waits at the head of the fair queue.
