@@ -133,7 +133,6 @@ export class ChosenSandbox {
     await Promise.race([chosen, changed])
   }
 
-  /** Runs one selection at a time. Concurrent callers wait for the same selection. */
   #choose(isToOpen: boolean, onProgress: OnProgress, signal: AbortSignal): Promise<void> {
     this.#choosing ??= this.#chooseOnce(isToOpen, onProgress, signal).finally(() => {
       this.#choosing = undefined

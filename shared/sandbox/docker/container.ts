@@ -244,7 +244,7 @@ function hostConfig(runtime: string | undefined): Docker.HostConfig & { Cgroupns
     MaskedPaths: [...MASKED, ...MASKED_IN_PROC.map((name) => `/proc/${name}`)],
     ReadonlyPaths: READ_ONLY.map((name) => `/proc/${name}`),
     Memory: memory,
-    // If equal to the memory limit, then the container cannot use swap.
+    // A limit equal to the memory limit prevents the container from using swap.
     MemorySwap: memory,
     NanoCpus: 1_000_000_000,
     PidsLimit: PROCESSES_MAX + 1,

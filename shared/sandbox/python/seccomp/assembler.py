@@ -54,12 +54,10 @@ def head_rules(column: int, foreign: int = KILL, x32: int = UNKNOWN) -> list[Rul
 
 
 def return_for(number: int, action: int) -> list[Rule]:
-    """Rules that return an action if the loaded number equals `number`."""
     return [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, action)]
 
 
 def return_for_all(calls: Iterable[Numbers], column: int, action: int) -> list[Rule]:
-    """Rules that return the action for each of the calls."""
     return [rule for numbers in calls if numbers[column] is not None for rule in return_for(numbers[column], action)]
 
 

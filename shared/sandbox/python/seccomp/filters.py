@@ -39,7 +39,6 @@ def deny_escapes() -> None:
 
 
 def known_rules(column: int) -> list[Rule]:
-    """The first filter. `column` selects the processor."""
     rules = _unless_bits(CLONE[column], 0, CLONE_NAMESPACES)
     return [*rules, *return_for_all(ALLOWED.values(), column, ALLOW), (RETURN, 0, 0, UNKNOWN)]
 

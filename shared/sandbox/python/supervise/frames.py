@@ -30,23 +30,19 @@ class Closed(Exception):
 
 
 def write(descriptor: int, kind: bytes, payload: bytes) -> None:
-    """Writes a whole frame."""
     _write_all(descriptor, HEAD.pack(kind, len(payload)) + payload)
 
 
 def write_json(descriptor: int, kind: bytes, value: object) -> None:
-    """Writes a frame with a JSON payload."""
     write(descriptor, kind, json.dumps(value).encode())
 
 
 def write_job(descriptor: int, job: dict) -> None:
-    """Writes a job in the form that JobReader reads."""
     body = json.dumps(job).encode()
     _write_all(descriptor, MAGIC + LENGTH.pack(len(body)) + body)
 
 
 class JobReader:
-    """Reads one job from a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

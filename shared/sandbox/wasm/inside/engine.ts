@@ -7,7 +7,6 @@ export interface Module {
   readonly [Symbol.toStringTag]: 'WebAssembly.Module'
 }
 
-/** The memory of compiled code. When the memory grows, `buffer` is replaced. */
 export interface Memory {
   readonly buffer: ArrayBuffer
   grow(pages: number): number

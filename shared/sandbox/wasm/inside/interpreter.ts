@@ -26,7 +26,10 @@ const DEFLATED = 8
  */
 
 const LIBRARY = '/usr/local/lib/python315.zip'
-/** Matplotlib searches for its data next to its code. The code is in an archive, so this path leads through a file. */
+/**
+ * Matplotlib searches for its data next to its code. The code is in an archive, so the path of the data passes through the file of the
+ * archive.
+ */
 const PLOT_DATA = `${LIBRARY}/matplotlib/mpl-data`
 const CHANNEL = '/dev/channel'
 const NODES_MAX = 8_192
@@ -120,8 +123,8 @@ export class Interpreter {
 }
 
 /**
- * Creates descriptors 0 to 5. The guest's library treats the descriptors from 3 up to the first non-directory as initial directories. The
- * channel is 3, as in the other sandboxes, so it has a name like a directory, but no entries.
+ * Creates descriptors 0 to 5. The guest's library treats the descriptors from 3 up to the first non-directory as initial directories.
+ * Descriptor 3 is the channel, as in the other sandboxes. The channel therefore has a name like a directory, but no entries.
  */
 function openDescriptors(library: Library, streams: Streams): Descriptor[] {
   const directory = (preopen: string, node: Directory): Descriptor => ({
@@ -229,7 +232,6 @@ export function wasiCalls(
   return Object.fromEntries(Object.entries(calls).map(([name, call]) => [name, withErrno(call)]))
 }
 
-/** Converts a WasiError into its errno. Other errors are rethrown: the exit of the guest, a stack overflow, a defect of this code. */
 function withErrno(call: Call): Call {
   return (...args) => {
     try {

@@ -21,7 +21,6 @@ export class GuestChannel {
     this.#onPlot = onPlot
   }
 
-  /** Violations that the scan found; undefined before the verdict. */
   get violations(): readonly string[] | undefined {
     return this.#violations
   }

@@ -36,7 +36,6 @@ export type ThreadMessage =
   | { readonly type: 'plot'; readonly png: Uint8Array }
   | { readonly type: 'end'; readonly end: ThreadEnd }
 
-/** The end of a run, in the form in which a supervisor reports it (shared/sandbox/channel.ts). */
 export type ThreadEnd =
   | { readonly type: 'exit'; readonly exit_code: number }
   | { readonly type: 'violations'; readonly violations: readonly string[] }

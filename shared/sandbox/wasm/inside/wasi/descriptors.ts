@@ -52,7 +52,6 @@ export class Descriptors {
     return number
   }
 
-  /** @throws WasiError `badf` */
   get(number: number): Descriptor {
     const found = this.#open[number]
     if (!found) throw new WasiError('badf')
@@ -65,14 +64,12 @@ export class Descriptors {
     return found
   }
 
-  /** @throws WasiError `badf`, `isdir`, `spipe` */
   file(number: number): OpenFile {
     const found = this.get(number)
     if (found.kind === 'file') return found
     throw new WasiError(found.kind === 'directory' ? 'isdir' : 'spipe')
   }
 
-  /** @throws WasiError `badf` */
   close(number: number): void {
     const found = this.get(number)
     this.#open[number] = undefined

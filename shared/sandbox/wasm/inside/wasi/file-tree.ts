@@ -47,14 +47,12 @@ export class Directory extends Inode {
     return made
   }
 
-  /** Creates a file for the guest. @throws WasiError `rofs`, `nospc` */
   createFile(name: string): ScratchFile {
     const file = new ScratchFile(this.#writable(name))
     this.#entries.set(name, file)
     return file
   }
 
-  /** Creates a directory for the guest. @throws WasiError `rofs`, `nospc`, `exist` */
   createDirectory(name: string): void {
     if (this.#entries.has(name)) throw new WasiError('exist')
     this.#entries.set(name, new Directory(this, this.#writable(name)))
@@ -69,7 +67,6 @@ export class Directory extends Inode {
     node.release()
   }
 
-  /** Removes a directory for the guest. @throws WasiError `rofs`, `noent`, `notdir`, `notempty` */
   removeDirectory(name: string): void {
     const quota = this.#writable(name)
     const node = this.#get(name)

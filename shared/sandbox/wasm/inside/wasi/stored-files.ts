@@ -80,7 +80,6 @@ export class ScratchFile extends Inode {
     this.modifiedNs = now()
   }
 
-  /** Truncates the file or appends zeros. @throws WasiError `fbig` or `nospc` */
   resize(size: number): void {
     if (size > this.#quota.fileBytesMax) throw new WasiError('fbig')
     this.#quota.take(size - this.#size)
