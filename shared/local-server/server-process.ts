@@ -18,7 +18,7 @@ const LINE_CHARACTERS_MAX = 2_000
 const LINES_A_MINUTE = 60
 const MINUTE_MS = 60_000
 
-/** Origin of the request URLs. All requests go to the UNIX socket, so the host has no meaning. */
+/** Origin of the request URLs. All requests go to the UNIX socket, so the host name is never resolved. */
 const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))

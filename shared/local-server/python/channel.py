@@ -31,7 +31,6 @@ class Channel:
             os.close(self._files.pop())
 
     def send(self, message: dict, files: tuple[int, ...] = ()) -> None:
-        """Sends an object, and duplicates of open files with it."""
         line = json.dumps(message).encode() + b"\n"
         sent = socket.send_fds(self.sock, [line], list(files)) if files else 0
         self.sock.sendall(line[sent:])

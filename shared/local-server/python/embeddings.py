@@ -141,7 +141,6 @@ def too_long(index: int, size: str) -> ApiError:
 
 
 def answer(request: dict, embedder: Embedder, client: socket.socket | None) -> dict:
-    """Answers `POST /v1/embeddings` of the OpenAI dialect."""
     model = request.get("model")
     if model != MODEL:
         message = f"There is no model {str(model)[:100]!r} for embeddings here; there is {MODEL}."

@@ -46,7 +46,6 @@ def main() -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Serves requests on the socket until SIGTERM or the end of the parent process."""
     from confine import confinement
 
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TMPDIR=os.path.join(options.run, "scratch"))

@@ -46,7 +46,6 @@ def dangerous_rules(column: int) -> list[Rule]:
 
 
 def computing_rules(column: int) -> list[Rule]:
-    """Rules of `allow_only_computing`."""
     allowed = assembler.return_for_all((calls.ALLOWED[name] for name in COMPUTING), column, ALLOW)
     return [*allowed, (RETURN, 0, 0, DENY)]
 

@@ -50,7 +50,6 @@ class Group:
 
     @property
     def mean(self) -> np.ndarray:
-        """Unit vector in the direction of `total`."""
         return self.total / max(1e-6, float(np.linalg.norm(self.total)))
 
 

@@ -58,7 +58,6 @@ def _decode_reference(
 
 
 def _data_of(url: str, index: int) -> bytes:
-    """Decodes a data URL (RFC 2397), which must use base64."""
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64") or not comma:
         raise _invalid(index, "is not a data: URL in base64.")

@@ -92,7 +92,6 @@ def events(speech: Speech, job: dict, audio: Audio, client: socket.socket | None
 
 
 def whole(speech: Speech, job: dict, audio: Audio, client: socket.socket | None) -> dict:
-    """The answer without streaming."""
     segments, last = [], {}
     for last in events(speech, job, audio, client):
         if last["type"] == "sluice.segment":

@@ -34,7 +34,6 @@ class Models:
         self._diarizer = None
 
     def run(self, job: dict, audio: list[np.ndarray]) -> Iterator[dict]:
-        """Yields all messages of a job, including the last."""
         if job["kind"] == "diarize":
             yield {"done": {"turns": self._diarize(job["names"], audio)}}
             return
@@ -63,7 +62,6 @@ class Models:
 
 
 def main(directory: str, memory_bytes_max: int) -> None:
-    """Serves until the channel is closed."""
     confinement.limit_memory(memory_bytes_max)
     channel = Channel(socket.socket(fileno=0))
     jobs: queue.Queue[tuple[dict, list[int]]] = queue.Queue(maxsize=1)
