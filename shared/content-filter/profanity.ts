@@ -75,7 +75,7 @@ function writePlain(text: string, plain: Uint16Array, units: Uint16Array): numbe
 function undisguise(point: number): number {
   let plain: number | undefined = point
   for (const { transform } of DISGUISES) plain = plain === undefined ? undefined : transform(plain)
-  // All words of the list are ASCII, so another character cannot be part of one.
+  // Characters outside ASCII become 0, because all words of the list are ASCII.
   return plain === undefined || plain >= CODE_UNITS ? 0 : plain
 }
 

@@ -136,8 +136,8 @@ class FormReading {
     this.#listen()
     const { socket } = this.#req
     this.#req.on('data', onData).on('error', onClose).on('close', onClose)
-    // If the request was already answered, then it does not close with its connection, so the socket is watched, too.
-    // Pipelined requests on one connection add their listeners to the same socket.
+    // If the request was already answered, then it does not close with its connection, so the socket is watched, too. Pipelined requests on
+    // one connection add their listeners to the same socket, so Node's limit on listeners is removed.
     socket.setMaxListeners(0).on('close', onClose)
     // If the connection was cut during the key check, then no close event follows.
     if (this.#req.closed || socket.destroyed) onClose()

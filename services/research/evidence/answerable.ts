@@ -23,23 +23,36 @@ import type { Sentence } from '#shared/search/text/sentences.ts'
 import { subjectOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 
-/** Minimum share of the question's weight that one passage must contain. `SHORT_MASS_MIN` applies to questions of up to 3 terms. */
+/**
+ * Minimum share of the total idf weight of the question's terms that one passage must contain. `SHORT_MASS_MIN` applies to questions of up
+ * to 3 terms.
+ */
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 /**
- * Minimum shares for other languages than English, whose stop words and endings are known less well. `SHORT_FOREIGN_TYPED_MASS_MIN` applies
- * to questions of any length that ask for a date or a number; the other value applies to short questions.
+ * Minimum shares of the idf weight for other languages than English, whose stop words and endings are known less well.
+ * `SHORT_FOREIGN_TYPED_MASS_MIN` applies to questions of any length that ask for a date or a number; the other value applies to short
+ * questions.
  */
 const SHORT_FOREIGN_MASS_MIN = 0.5
 const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
 export const SHORT_TERMS = 3
-/** Minimum share by weight, in a group of neighbouring sentences: `NAMES_MIN` of the question's names, `ASKED_MIN` of its other terms. */
+/**
+ * Minimum shares, by idf weight, of the question's terms that a group of neighbouring sentences must contain: `NAMES_MIN` of its names,
+ * `ASKED_MIN` of all other terms.
+ */
 const NAMES_MIN = 0.4
 const ASKED_MIN = 0.25
-/** Minimum share by number of the terms that are no names. Applies to questions with at least `ASKED_COUNTED_MIN` such terms. */
+/**
+ * Minimum fraction of the question's terms, not counting names, that such a group must contain. Applies to questions with at least
+ * `ASKED_COUNTED_MIN` such terms.
+ */
 const ASKED_COUNT_MIN = 0.5
 const ASKED_COUNTED_MIN = 3
-/** `TITLE_CREDIT` applies if only the title contains a term, `SYNONYM_CREDIT` if only a synonym is found. The term itself has credit 1. */
+/**
+ * Credit of a term by the place at which it was found. The text itself gives credit 1, the title alone `TITLE_CREDIT`, and a synonym
+ * `SYNONYM_CREDIT`.
+ */
 const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7
 /** Minimum result of `fitOf`, which rates from 0 to 1 how well a text fits the requested type of answer. */
@@ -99,8 +112,8 @@ function leastMassOf({ text, terms, isEnglish }: Part): number {
 }
 
 /**
- * Whether a group of neighbouring sentences contains the anchors, enough of the names and other terms, and an answer of the requested
- * type. Yields to the event loop between passages.
+ * Whether a group of neighbouring sentences contains the anchors (exact strings such as versions), enough of the names and other terms, and
+ * an answer of the requested type. Yields to the event loop between passages.
  */
 export function* isAnswered(
   { text, terms, passages, names, anchors, asked: ofQuestion, isEnglish }: Part,
@@ -132,7 +145,10 @@ function isAbout(terms: readonly string[], weights: Weights, holds: (term: strin
   return creditOf(terms, weights, holds) >= ASKED_MIN && terms.filter((term) => holds(term) > 0).length >= countMin
 }
 
-/** Whether the sentences and their context contain all anchors. If the question compares things, then one anchor suffices. */
+/**
+ * Whether the sentences and their context contain all anchors, which are exact strings such as versions. If the question compares things,
+ * then one anchor suffices.
+ */
 export function isAnchored(
   anchors: readonly Anchor[],
   { source, heading, context }: CountedPassage,
@@ -145,7 +161,9 @@ export function isAnchored(
   return isCompared ? anchors.some(stands) : anchors.every(stands)
 }
 
-/** Yields each group of neighbouring sentences: its text, its labels, and a function that returns the credit of a term (0 to 1). */
+/**
+ * Yields each group of neighbouring sentences: its text, the labels above it, and a function that returns the credit of a term (0 to 1).
+ */
 function* together(
   { source, heading, sentences: all }: CountedPassage,
   asked: QueryTerms,

@@ -60,7 +60,10 @@ const BEST_SOURCES = 6
 const SOURCE_PASSAGES = 6
 /** A source is dropped if its best passage contains less than 55 % of the weight that the best passage of all sources contains. */
 const SOURCE_SHARE_MIN = 0.55
-/** Minimum share of the question's weight that a sentence and its surroundings (label, heading, title, neighbours) must contain. */
+/**
+ * Minimum share of the idf weight of the question's terms that a sentence and its surroundings (label, heading, title, neighbours) must
+ * contain.
+ */
 const SENTENCE_MASS_MIN = 0.05
 /**
  * When sentences are scored for one part of the question, the weights of terms that only other parts contain are multiplied by this factor.

@@ -52,7 +52,7 @@ const LENGTH_TERMS = 20
 
 const WEIGHTS = {
   own: -0.04,
-  /** Share of the question's weight in the sentence and around it, with each term multiplied by the credit of its position. */
+  /** Share of the idf weight of the question's terms in and around the sentence. Each term is multiplied by the credit of its position. */
   whole: 1.14,
   /** Share of the pairs of adjacent terms of the question that are close together in the sentence. */
   pairs: 0.25,
@@ -60,7 +60,7 @@ const WEIGHTS = {
   fit: 0.65,
   fitAbout: 1.09,
   fitRequired: 0.87,
-  /** Share of the question's weight in the title, in the passage, and in the best passage of the source, in this order. */
+  /** Share of the idf weight of the question's terms in the title, in the passage, and in the best passage of the source, in this order. */
   title: 0.43,
   passage: 0.92,
   source: 0.55,
@@ -82,7 +82,10 @@ const WEIGHTS = {
   unnamed: -0.43,
   /** 1 for a line that states a value, such as `Default: 0`, if the question asks for a value. */
   value: 0.35,
-  /** Share of the anchors missing in and around the sentence. Set by hand: a fact of 2024 does not answer a question about 2021. */
+  /**
+   * Share of the anchors (exact strings such as years) that are missing in and around the sentence. The value is set by hand: a fact of
+   * 2024 does not answer a question about 2021.
+   */
   unanchored: -2,
 }
 const BIAS = -4.2

@@ -20,7 +20,8 @@ export interface Token {
 }
 
 /**
- * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` is for a word that belongs to the next one.
+ * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` applies after a word that belongs
+ * to the next word, such as an article.
  */
 const SCORES = { sentence: 100, clause: 60, beforeConjunction: 35, plain: 0, afterBound: -50, insideNumber: -300 }
 

@@ -85,8 +85,8 @@ interface Scope {
   /** Number of following blocks to which the label still applies. */
   readonly left: number
   /**
-   * A lead-in applies to the next block. If a list, code block or table follows, then the lead-in applies to all of it. A caption applies
-   * only to a table.
+   * The lead-in is the sentence that introduces the next block, or all blocks of a list, code or table that follows. A caption applies only
+   * to a table.
    */
   readonly lead: Span | undefined
   readonly caption: Span | undefined
@@ -103,7 +103,10 @@ const NO_SCOPE: Scope = {
   isInTable: false,
 }
 
-/** Returns the scope at a block. If a table begins at the block, then the scope contains the header of the table. */
+/**
+ * Returns the labels and the lead-in that apply at a block. If a table begins at the block, then the result contains the header of the
+ * table.
+ */
 function entered(scope: Scope, at: number, text: string, blocks: readonly Block[]): Scope {
   const block = blocks[at]
   if (block?.type !== 'row' && block?.type !== 'head') return { ...scope, head: undefined, isInTable: false }
@@ -115,7 +118,7 @@ function entered(scope: Scope, at: number, text: string, blocks: readonly Block[
   return { ...scope, head: isHeader(rows) ? spanOf(text, block) : undefined, isInTable: true }
 }
 
-/** Returns the scope without the lead-in if the block is a paragraph that follows a list or a table. */
+/** Removes the lead-in if the block is a paragraph that follows a list or a table, because the lead-in belongs to that list or table. */
 function applying(scope: Scope, { type }: Block, before: Block | undefined): Scope {
   return type === 'text' && before?.type !== 'text' ? { ...scope, lead: undefined } : scope
 }
@@ -183,7 +186,7 @@ function isHeader(rows: readonly string[]): boolean {
   return below >= HEAD_LENGTH_RATIO * mean(first)
 }
 
-/** Returns the last sentence of a block as its lead-in; undefined if the sentence is too long. */
+/** Returns the last sentence of a block as its lead-in, which introduces the next block. Undefined if the sentence is too long. */
 function lastSentence({ start, end, text }: Span): Span | undefined {
   const from =
     text.length <= LEAD_CHARS_MAX ? 0 : Math.max(...['. ', '? ', '! '].map((mark) => text.lastIndexOf(mark))) + 2

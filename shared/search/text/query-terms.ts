@@ -204,7 +204,7 @@ export class QueryTerms {
   readonly #exact = new Set<string>()
   readonly #prefixes = new Set<string>()
   readonly #characters = new Set<string>()
-  /** Maps a term of a document to the terms of the question that it satisfies. */
+  /** Maps a term of a document to the terms of the question that it matches. */
   readonly #similar = new Map<string, string[]>()
 
   constructor(terms: Iterable<string>) {

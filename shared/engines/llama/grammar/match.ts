@@ -22,11 +22,11 @@ import {
  */
 
 /**
- * Maximum continuations at one place. At this maximum, setting up the stacks takes 20 ms, and each token takes 0.3 s. Both times grow with the
- * square.
+ * Maximum parallel continuations at one place of the grammar. At this maximum, setting up the stacks takes 20 ms, and each token takes 0.3
+ * s. Both times grow with the square.
  */
 const WAYS_MAX = 1_000
-/** Number of beginnings that is assumed for a rule that is not complete. The assumption is checked when the rule is complete. */
+/** Number of beginnings that is assumed for a rule that is still being written. The assumption is checked when the rule is complete. */
 const STARTS_ASSUMED = 50
 const OPENING_CHARS_MAX = 200
 
@@ -64,7 +64,7 @@ export interface Match {
   readonly isWhole: boolean
   readonly starts: number
   readonly ways: number
-  /** The outermost rule to which this piece refers and which is still open. */
+  /** The outermost rule that is still being written and to which this piece of the grammar refers. Undefined if there is none. */
   readonly cycle: Reference | undefined
 }
 
