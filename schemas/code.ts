@@ -2,7 +2,6 @@ import { z } from 'zod'
 
 /** Maximum time limit of a run, in seconds. Operators may lower it. */
 export const RUN_SECONDS_MAX = 120
-/** Default time limit of a run, in seconds. */
 export const RUN_SECONDS_DEFAULT = 30
 
 /** Maximum number and total bytes of the files in the directory of a run. */

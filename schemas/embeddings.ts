@@ -1,7 +1,6 @@
 import { z } from 'zod'
 
 export const INPUTS_MAX = 2_048
-/** Maximum number of tokens in all inputs of one request together. */
 export const TOKENS_MAX = 300_000
 
 /** Format of vectors: numbers, or base64 of little-endian float32 values. */

@@ -15,7 +15,6 @@ export const ExpiresAfter = z.object({
 })
 export type ExpiresAfter = z.infer<typeof ExpiresAfter>
 
-/** Fields of the form of `POST /v1/files`, without the file. */
 export const FileForm = z.object({
   purpose: FilePurpose.describe('batch for the input of a batch'),
   expires_after: ExpiresAfter.nullish().describe('Expiry of the file'),

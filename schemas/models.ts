@@ -34,7 +34,6 @@ const HeaderName = z
   .regex(/^[a-z0-9][a-z0-9_-]{0,63}$/, 'Expected the name of a header in lower case')
   .refine((name) => !RESERVED_HEADERS.has(name), 'This header is never forwarded; remove it from the list')
 
-/** The engine of a model: an upstream server, or an engine inside the worker. */
 export const EngineConfig = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.enum(['openai', 'anthropic']).describe('API of the upstream server'),

@@ -2,7 +2,6 @@ import { z } from 'zod'
 
 export const INPUTS_MAX = 256
 export const PARTS_MAX = 256
-/** Maximum characters of all texts of a request. */
 export const CHARS_MAX = 1_000_000
 
 /** Id of the built-in word list. A configured model with the same id takes precedence. */
@@ -81,7 +80,6 @@ export const ModerationResult = z.object({
 })
 export type ModerationResult = z.infer<typeof ModerationResult>
 
-/** Event of a moderation job: the results of some consecutive inputs. */
 export const ModerateEvent = z.strictObject({
   type: z.literal('moderated'),
   first: z.int().min(0).describe('Index of the input of the first result'),

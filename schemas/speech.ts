@@ -35,7 +35,6 @@ export const SpeakRequest = z.strictObject({
 })
 export type SpeakRequest = z.infer<typeof SpeakRequest>
 
-/** Events of a speech job: pieces of the audio, then the usage. */
 export const SpeakEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('audio'), audio: z.string().min(1).describe('Next bytes of the audio, in base64') }),
   z.strictObject({

@@ -51,7 +51,6 @@ const SubscribeJob = z.object({
 })
 export type SubscribeJob = z.infer<typeof SubscribeJob>
 
-/** Frames from the client. Unknown fields are ignored. */
 export const ClientFrame = z.discriminatedUnion('type', [
   CreateRequest,
   z.object({ type: z.literal('request.cancel'), id: ExchangeId }),

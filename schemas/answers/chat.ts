@@ -128,7 +128,6 @@ export const CompletionDeletedAnswer = z.object({
   deleted: z.literal(true),
 })
 
-/** Input messages of a stored chat completion. */
 export const CompletionMessageListAnswer = listOf(z.looseObject({ id: z.string(), role: z.string() }))
 
 const Numbers = z.array(z.number().nullable())

@@ -150,7 +150,6 @@ export const FunctionTool = z.looseObject({
   strict: z.boolean().nullish(),
 })
 
-/** A tool whose input is free text, such as a patch. */
 export const CustomTool = z.looseObject({
   type: z.literal('custom'),
   name: Name,

@@ -215,7 +215,6 @@ class Vectors {
   readonly #vectors: (string | undefined)[]
   #tokens = 0
   #count = 0
-  /** Number of leading inputs whose vectors were emitted. */
   #emitted = 0
 
   /** @param dimensions Vectors are truncated to this length and normalised again. */

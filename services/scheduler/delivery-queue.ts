@@ -39,7 +39,6 @@ export interface Taken {
 interface Host {
   sending: number
   waiting: number
-  /** Moving average of the response time. */
   answerMs: number
   /** Time at which the message that was last returned to the store is expected to be sent, by `performance.now()`. */
   lastTurnAt: number
@@ -54,7 +53,6 @@ interface Tenant {
 
 export class DeliveryQueue {
   readonly #hosts = new Map<string, Host>()
-  /** Tenants, in the order in which they are served. */
   readonly #tenants = new Map<string, Tenant>()
   #waiting = 0
   #sending = 0

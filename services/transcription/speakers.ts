@@ -129,7 +129,6 @@ function cut(segment: TranscriptSegment, stretches: readonly Stretch[]): Transcr
   }))
 }
 
-/** A … Z, AA, AB … */
 function letter(index: number): string {
   const rest = String.fromCharCode(65 + (index % 26))
   return index < 26 ? rest : letter(Math.floor(index / 26) - 1) + rest

@@ -14,7 +14,6 @@ export const sandboxCheck: Check = {
   msMax: 4 * OPEN_MS_MAX,
   async run(config) {
     if (config.sandbox === 'off') return [skipped('sandbox', 'not needed: SANDBOX=off, so no code runs here')]
-    // This import loads every adapter, so only this check does it.
     const { sandboxAdapters } = await import('#shared/ports.ts')
     const tried: Tried[] = []
     for (const adapter of sandboxAdapters(config, openLog('silent', 'sluice'))) tried.push(await tryAdapter(adapter))

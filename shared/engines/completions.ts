@@ -4,8 +4,6 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { ChatEngine, GenerateOptions } from './engine.ts'
 import { isOpenAiServer } from './upstream/servers.ts'
 
-/** Completions: the capabilities of each engine, and the fallback for engines that accept only one prompt per call. */
-
 /** Returns the number of raw prompts per call that a model's engine can complete ({@link ChatEngine.completes}). */
 export function completesOf({ engine }: ModelConfig): ChatEngine['completes'] {
   if (engine.type === 'llama') return 'one'

@@ -133,7 +133,6 @@ export const HEARTBEAT_MS = 500
  */
 const IDLE_INTERVAL = 2
 export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
-/** Number of units without a job after which a process counts as idle. */
 export const IDLE_UNITS = 10
 /** Number of processes for which the interval grows by one unit. Each process thus receives about this many heartbeats per 500 ms. */
 const PROCESSES_PER_UNIT = 100

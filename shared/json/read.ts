@@ -210,7 +210,6 @@ class Reader {
     return parts.length === 1 ? (parts[0] as string) : parts.join('')
   }
 
-  /** Continues an earlier search for the end of the string, if there was one. */
   #endOfString(start: number, most: number): number {
     const { to, isFound } = this.#searched
     const isSame = start === this.#searched.start

@@ -21,7 +21,6 @@ export function stateOf({ revoked, expires_at }: ApiKey, nowMs: number): 'valid'
   return expires_at !== undefined && expires_at * SECOND_MS <= nowMs ? 'expired' : 'valid'
 }
 
-/** Creates and stores a key. @returns The key and its secret, which is not stored @throws Errors of {@link KeyStore.create} */
 export async function createKey(store: KeyStore, options: KeyOptions, by: string) {
   const made = newKey(options)
   await store.create(made.key, by)

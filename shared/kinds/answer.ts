@@ -45,7 +45,6 @@ export interface Answer<Event = unknown> {
   write?(events: readonly Event[], context: EncodeContext): Promise<JsonText>
   /** Binary form of the answer, for callers that request bytes. `type` returns the media type, and `of` returns the bytes of one event. */
   readonly bytes?: { type(context: EncodeContext): string; of(event: Event): Buffer | undefined }
-  /** Opens a stream; absent if the answer is never streamed. */
   open?(context: EncodeContext): AnswerStream<Event>
 }
 

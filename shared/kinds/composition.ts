@@ -1,7 +1,6 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, PoolName } from '#schemas/job.ts'
 
-/** Maximum size of a step result, in bytes of JSON. */
 export const STEP_BYTES_MAX = 1024 * 1024
 
 export interface StepResult<T> {

@@ -83,7 +83,6 @@ export interface ChannelListener {
   /** Called only by supervisors that load their own interpreter. `versions` maps import names to library versions. */
   readonly onReady?: (versions: Readonly<Record<string, string>>) => void
   readonly onEvent: (event: SandboxEvent) => void
-  /** Called once, after all other callbacks. */
   readonly onEnd: (end: SandboxEnd) => void
 }
 

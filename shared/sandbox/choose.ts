@@ -22,7 +22,6 @@ const OPEN_MS_MAX = 30_000
 const QUICK_MS = 2_000
 const RETRY_AFTER_MS = { min: 10_000, max: 60_000 }
 
-/** An adapter whose libraries are loaded when `load` is called. */
 export interface LoadAdapter {
   readonly name: SandboxName
   load(): Promise<SandboxAdapter>

@@ -68,7 +68,6 @@ export interface SandboxStats {
 
 export type SandboxName = 'docker' | 'zygote' | 'wasm'
 
-/** A kind of sandbox that this machine may support. */
 export interface SandboxAdapter {
   readonly name: SandboxName
   /** Guarantees and their limits, as sentences for `sluice doctor` and the log. */

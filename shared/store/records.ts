@@ -100,7 +100,6 @@ export type ConversationChange = Partial<Pick<StoredConversation, 'metadata' | '
 
 /** Conversations, which responses continue. Each is one row, so every change is atomic. */
 export interface ConversationStore {
-  /** Stores a new conversation if the project has fewer than `most` conversations. */
   create(
     conversation: Pick<StoredConversation, 'id' | 'tenant' | 'metadata' | 'items'>,
     bounds: { readonly keepMs: number; readonly most: number },
@@ -132,7 +131,6 @@ export interface UsageAmounts {
   readonly calls: number
   readonly failed: number
   readonly inputTokens: number
-  /** Part of the input tokens that was read from a prompt cache. */
   readonly cachedInputTokens: number
   readonly outputTokens: number
   readonly audioMs: number
@@ -251,7 +249,6 @@ export interface QueuedPosition {
   readonly nth: number
 }
 
-/** Number of a tenant's oldest jobs whose positions are all returned. */
 export const EXACT_POSITIONS = 1_000
 /** Beyond {@link EXACT_POSITIONS}, only one position per this many jobs is returned. */
 export const POSITIONS_STEP = 100

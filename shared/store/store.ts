@@ -93,7 +93,6 @@ export interface JobTransitions {
   ): Promise<TransitionResult | undefined>
   /** in_progress → queued, without using up a try; the caller publishes the job. Cancelled instead under the condition of {@link retry}. */
   handBack(run: HeldAttempt, output?: Output): Promise<TransitionResult | undefined>
-  /** in_progress → cancelled, if a cancel was requested. */
   honourCancel(
     run: HeldAttempt,
     output?: Output,
@@ -137,7 +136,6 @@ export interface FamilyTransitions {
   ): Promise<TransitionResult | undefined>
   /** waiting → queued, after the awaited children have ended. The caller publishes the job. */
   wake(id: string): Promise<Dispatch | undefined>
-  /** Cancels at most `limit` unended children of a job, as {@link JobTransitions.cancel} does. */
   cancelChildren(id: string, limit: number): Promise<TransitionResult[]>
   /** Marks an ended job as settled: its parent and children have been updated. Refused while the job has uncancelled children. */
   settle(id: string): Promise<void>

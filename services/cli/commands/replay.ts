@@ -129,7 +129,6 @@ interface Comparison {
   readonly steps: readonly ComparedStep[]
   /** Steps of the second run that the first run does not have. */
   readonly more: readonly StepView[]
-  /** Undefined if the runs are equal. */
   readonly divergence: Divergence | undefined
 }
 

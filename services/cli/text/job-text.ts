@@ -24,7 +24,6 @@ export function textOf(chunk: unknown): string {
   return block ?? OutputText.safeParse(chunk).data?.text ?? choiceText(chunk, 'delta') ?? ''
 }
 
-/** The text of a job's result, or the result as JSON if it contains no text. */
 export function resultText({ result }: JobView): string {
   if (result === null || result === undefined) return ''
   const blocks = Blocks.safeParse(result).data?.content.map(({ text }) => text ?? '')

@@ -34,7 +34,6 @@ const ROWS_DEFAULT = 24
 
 /** Writes results as text on a terminal, or as one line of JSON each with `--json` and in a pipe. */
 export class Output {
-  /** stdout is a terminal and `--json` was not given. */
   readonly isHumanReadable: boolean
   /** stderr is a terminal too, so a progress line can be redrawn. */
   readonly canRedraw: boolean
@@ -240,7 +239,6 @@ function usageWords(block: string): string[] {
   )
 }
 
-/** Words of a shell command; an option stays with its value. */
 function shellWords(block: string): string[] {
   return block.trim().match(/(?:\| )?(?:--?[a-z-]+ (?!-))?(?:'[^']*'|[^\s'])+/g) ?? []
 }
@@ -261,7 +259,6 @@ function indentOf(line: string): number {
 const CHARS_MAX = 64
 const SUGGESTIONS_MAX = 3
 
-/** `Did you mean …? ` with the most similar names, or an empty text if no name is similar. */
 export function didYouMean(unknown: string, names: readonly string[]): string {
   const similar = similarNames(unknown, names)
   return similar.length > 0 ? `Did you mean ${similar.join(' or ')}? ` : ''

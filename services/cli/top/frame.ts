@@ -34,7 +34,6 @@ export interface Snapshot {
   /** `all`: the snapshot covers all projects, because the key has the scope `admin`. `own`: only the project of the key. */
   readonly sees: 'all' | 'own'
   readonly pools: readonly PoolView[] | null
-  /** null without the admin scope. */
   readonly workers: readonly WorkerView[] | null
   readonly models: readonly ModelView[]
   /** Running durable jobs, then queued ones, each newest first; null if the service has no job store. */

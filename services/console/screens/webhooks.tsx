@@ -15,7 +15,6 @@ import { BASE, queryParam, setQuery } from '#services/console/router.ts'
 
 const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']
-/** Filters, each with the text of its empty state. */
 const STATES = [
   { id: '', name: 'Undelivered', none: 'Events that a receiver has not accepted yet appear here.' },
   { id: 'pending', name: 'Pending', none: 'Events that are waiting for their next attempt appear here.' },

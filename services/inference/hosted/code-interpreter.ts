@@ -11,7 +11,6 @@ const IMAGES_CHARS_MAX = 1024 * 1024
 
 const Result = tolerant(CodeResult)
 
-/** The `code_interpreter` tool: Python in the code pool's sandbox. */
 export const codeInterpreter: HostedRunner = {
   read: codeOf,
   child: (code, _tool, { hosted }, { codeSecondsMax }) => ({

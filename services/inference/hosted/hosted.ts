@@ -271,7 +271,6 @@ interface Round {
   /** Text, refusals and reasoning; in the first round also the start event. */
   readonly text: readonly GenerateEvent[]
   readonly hosted: readonly HostedCall[]
-  /** Calls of the caller's own functions. */
   readonly functions: readonly GenerateEvent[]
   readonly finish: Extract<GenerateEvent, { type: 'finish' }>
   readonly usage: Usage

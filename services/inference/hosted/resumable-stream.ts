@@ -35,7 +35,6 @@ export class ResumableStream {
   readonly #at: number
   readonly #pace: DeltaInterval
   #pieces = 0
-  /** Events published since the last cut. */
   #published: GenerateEvent[] = []
   /** Events generated in this attempt and not published yet. While {@link #isBehind} is true: all events of this attempt. */
   #pending: GenerateEvent[] = []

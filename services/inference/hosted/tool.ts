@@ -14,7 +14,6 @@ export interface HostedResult {
  * again.
  */
 export interface HostedInput {
-  /** The code or the query. */
   readonly input: string
   readonly problem?: string
 }
@@ -23,7 +22,6 @@ export interface HostedSettings {
   readonly codeSecondsMax: number
 }
 
-/** A tool that the service runs as a child job of a pool. */
 export interface HostedRunner {
   read(text: string): HostedInput
   child(input: string, tool: HostedTool, request: GenerateRequest, settings: HostedSettings): Omit<ChildJob, 'key'>

@@ -87,7 +87,6 @@ const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Tr
 ])
 
 interface BodyBounds {
-  /** Maximum bytes after decompression. */
   readonly bytesMax: number
   /** Interval at which progress is checked. A body is refused after one to two intervals without a received byte. */
   readonly stallMs: number
@@ -241,7 +240,6 @@ export class ByteBlocks {
   #used = 0
 
   push(piece: Buffer): void {
-    // Most bodies arrive in one piece, which is not copied.
     if (this.bytes > 0) this.#copy(piece)
     else {
       this.#blocks = [piece]

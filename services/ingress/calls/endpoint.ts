@@ -49,7 +49,6 @@ export interface PreparedCall {
    * undefined, then the job is cancelled at once.
    */
   readonly partialMs?: number
-  /** Maximum bytes of the answer; default: the maximum of the kind. */
   readonly answerBytesMax?: number
   readonly encode?: Partial<EncodeContext>
   readonly metadata?: Record<string, string> | undefined

@@ -30,7 +30,6 @@ const GROUP_KEY_TYPE = 0
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
 
-/** Value that stands for the leader of a partition without a leader. */
 export const NO_LEADER = -1
 
 interface Address {

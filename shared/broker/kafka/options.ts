@@ -162,7 +162,6 @@ export function deliver(onRecord: (record: HistoryRecord) => void, record: Histo
   }
 }
 
-/** Waits until `wake` is called, `ms` have passed, or `signal` aborts. `begin` receives `wake`. */
 export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: () => void) => void): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>()
   const wake = () => resolve()

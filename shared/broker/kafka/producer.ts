@@ -14,7 +14,6 @@ import { CODE, describeCode, isTransient, KafkaRefusal, NodeUnknown, REFUSED_REC
 import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedRecord } from './sender.ts'
 
 const ACKS_ALL = -1
-/** Maximum time in ms for which the leader waits for its replicas. */
 const REPLICATION_TIMEOUT_MS = 5_000
 /** Time after which the connection counts as broken. The outcome of the batch in flight is then unknown. */
 const REQUEST_TIMEOUT_MS = 8_000

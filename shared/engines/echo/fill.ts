@@ -43,7 +43,6 @@ export function fillSchema(root: Schema, options: FillOptions = {}): unknown {
 }
 
 interface FillOptions {
-  /** Name of the value. Generated texts consist of this name. */
   readonly name?: string | undefined
   readonly param?: string
   readonly budget?: FillBudget

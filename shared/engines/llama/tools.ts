@@ -66,7 +66,6 @@ export async function nativeCallTokens({ runtime, request, signal }: LlamaCall, 
   return tokens
 }
 
-/** Returns the beginning of a call in the template's form. @param before Text before the name */
 export function callPieces({ between }: ToolForms, before: readonly Piece[], name?: string): Piece[] {
   return name === undefined ? [...before] : [...before, name, ...between]
 }

@@ -8,7 +8,6 @@ import { addressesOf } from './servers.ts'
 export type ErrorSanitizer = (text: string) => string
 
 const MESSAGE_CHARS_MAX = 500
-/** Maximum characters of an upstream's message that are examined. */
 const READ_CHARS_MAX = 8_000
 /** Minimum length of a header value that is removed from messages. A shorter value may be an ordinary word. */
 const SECRET_CHARS_MIN = 6

@@ -111,7 +111,6 @@ export interface AnswerReader<Event> {
    * only if the work had to yield to the event loop.
    */
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean>
-  /** Whether the whole answer was received, even if its end marker was not. */
   readonly isComplete: boolean
   /**
    * Called if the connection broke or fell silent. Pushes the events of the remaining bytes, and returns whether the whole answer was received.

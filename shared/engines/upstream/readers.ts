@@ -31,7 +31,6 @@ const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
 const BLANKS = new Set([0x09, 0x0a, 0x0d, 0x20])
 const BYTE_ORDER_MARK = Buffer.of(0xef, 0xbb, 0xbf)
 const BLANKS_MAX = 1024 * 1024
-/** Number of first bytes that suffice to recognize an event stream. */
 const FIELD_BYTES = 6
 const FIELD = /^(?:data|event|id|retry)?:/
 const LINES = /[/+-](?:x-)?(?:nd-?json|jsonl|jsonlines|json-?lines|stream\+json)$/

@@ -97,7 +97,6 @@ def wait_readable(sock: socket.socket, client: socket.socket | None, deadline: f
 
 
 def has_left(client: socket.socket) -> bool:
-    """Whether the client has closed its connection. Does not block."""
     poll = select.poll()
     poll.register(client, select.POLLIN)
     return bool(poll.poll(0)) and is_gone(client)

@@ -28,7 +28,6 @@ def _replace(pool: types.ModuleType) -> None:
 
 
 class _Threads:
-    """The context of a thread pool, which uses only its queue."""
 
     @staticmethod
     def SimpleQueue() -> _Notifier:

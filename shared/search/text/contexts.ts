@@ -82,7 +82,6 @@ export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>):
 
 interface Scope {
   readonly label: Span | undefined
-  /** Number of following blocks to which the label still applies. */
   readonly left: number
   /**
    * The lead-in is the sentence that introduces the next block, or all blocks of a list, code or table that follows. A caption applies only

@@ -58,7 +58,6 @@ export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, bo
   return true
 }
 
-/** Whether a sentence differs in only a few words from a sentence of the other text. */
 function isVariant(sentence: string, { grams }: TextPrint): boolean {
   const words = sentence.split(' ')
   if (words.length < VARIANT_WORDS) return /\p{N}/u.test(sentence)

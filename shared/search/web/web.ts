@@ -34,7 +34,6 @@ export interface RawHit {
 }
 
 const SITES_MAX = 5
-/** Only `charsMax × MARKUP_FACTOR` characters of a text with markup are read. */
 const MARKUP_FACTOR = 4
 const URL_CHARS_MAX = 2_048
 const TRACKING = /^(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id)$/i

@@ -100,7 +100,6 @@ export interface Compiled {
   readonly names: readonly string[]
 }
 
-/** Replaces `:name` by `$1` or `?1`. Repeated names share a number. */
 export function compile(sql: string, sign: '$' | '?'): Compiled {
   return replaceNames(sql, (_, index) => sign + (index + 1))
 }

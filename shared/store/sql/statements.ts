@@ -48,7 +48,6 @@ export const FIND_RESULT: Statement = {
   sql: `SELECT result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 
-/** Finds the job that holds an idempotency key; only its id if the job was purged. */
 export const FIND_KEY: Statement = {
   name: 'find_key',
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,

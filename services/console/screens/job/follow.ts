@@ -156,7 +156,6 @@ function textOfChunk(chunk: unknown): string {
   return value.delta?.text ?? ''
 }
 
-/** Returns the text of a result, or undefined for a result without text, such as embeddings. */
 export function textOfResult(result: unknown): string | undefined {
   if (typeof result === 'string') return result
   const value = (result ?? {}) as ResponseShape

@@ -31,7 +31,6 @@ export async function refresh({ project, state }: KeyFilter, abort?: AbortSignal
   }
 }
 
-/** A new key with its secret, which no other response contains. */
 export type CreatedKey = ApiKey & { readonly secret: string }
 
 export async function createKey(body: object): Promise<CreatedKey> {

@@ -23,7 +23,6 @@ export interface ModelState {
   /** Capabilities of the model. Empty if the key may not call the model. */
   readonly capabilities: readonly string[]
   readonly contextTokens: number | undefined
-  /** Load progress, 0 to 1; undefined: unknown to this process. */
   readonly loadProgress: number | undefined
   /** Queued calls and jobs of all projects; undefined: unknown to this process. */
   readonly waiting: number | undefined

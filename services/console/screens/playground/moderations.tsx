@@ -46,7 +46,6 @@ export function ModerationsForm() {
   )
 }
 
-/** The model field. The model is optional for this endpoint, so the field has an empty choice. */
 function modelField(): Field {
   const choices = modelsFor('moderation').map(({ id }) => id)
   const rest = { min: undefined, max: undefined, step: 1, hint: '' } as const

@@ -75,7 +75,6 @@ function substituteOf(block: Fields): string | undefined {
   }
 }
 
-/** Title and URL of a search result. If Sluice ran the search, then the text of the result follows. */
 function searchResult(result: unknown): string {
   const { title, url, encrypted_content } = fieldsOf(result)
   return [title, url, resultText(encrypted_content)].filter((line) => typeof line === 'string').join('\n')

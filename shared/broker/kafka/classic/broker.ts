@@ -40,7 +40,6 @@ const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
 /** Time limit of the second probe, which tries all bootstrap addresses in sequence. */
 const CONFIRM_TIMEOUT_MS = 4_000
-/** Number of successful probes between two topic checks. */
 const PROBES_PER_INSPECTION = 10
 const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
 /** Default number of partitions of a queue, which is the number of workers that can share it. */

@@ -81,7 +81,6 @@ export class ShareSession {
     return this.#isBusy
   }
 
-  /** Maximum number of records that the request in flight may return. */
   get asked(): number {
     return this.#asked
   }

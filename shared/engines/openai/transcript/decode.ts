@@ -45,7 +45,6 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   #hasOwnEnd = false
   #text = ''
   #segments = 0
-  /** Token counts of the segments, which are used if the upstream reports no total. */
   #segmentTokens = 0
   #lastEnd = 0
   counted: CountedTokens | undefined

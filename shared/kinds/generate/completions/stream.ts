@@ -75,7 +75,6 @@ export const completionsAnswer: Answer<GenerateEvent> = {
   open: (context) => new CompletionStream(context),
 }
 
-/** Encodes one stream of completions. Each chunk is a `text_completion` with the next text of one choice. */
 class CompletionStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #choices = new Map<number, ChoiceText>()
@@ -123,7 +122,6 @@ class ChoiceText {
   readonly #characters = new SurrogateBuffer()
   #offset = 0
 
-  /** Returns the fields that the event adds. Undefined if this format cannot represent the event. */
   read(event: GenerateEvent): Added | undefined {
     if (event.type === 'text') return this.#textOf(this.#characters.push(event.text), event.logprobs ?? [])
     // This format has no field for a refusal, so the text of a refusal is returned as the answer.

@@ -49,7 +49,6 @@ CHANNELS_MAX = 8
 SOUNDLESS_PACKETS_MAX = 10_000
 # Sample formats in floating point. Such samples may be NaN or above full scale.
 FLOATS = ("flt", "fltp", "dbl", "dblp")
-# Maximum share of samples that are NaN.
 NOT_NUMBERS_MAX = 0.5
 # If a file was written as a stream, then its RIFF header declares a size near the maximum integer, which is ignored.
 RIFF_SIZELESS = 0x7FFF_0000
@@ -212,7 +211,6 @@ def _copy_samples(
 
 
 class _Channels:
-    """Converts frames of one format, layout and rate to mono samples."""
 
     def __init__(self, frame: av.AudioFrame, rate: int, writer: Writer) -> None:
         self._layout = frame.layout

@@ -20,7 +20,6 @@ RATE = 16_000
 CPU_SECONDS = 120
 WALL_SECONDS = 300
 MEMORY_BYTES = 1 << 30
-# Maximum files that are decoded at once, and maximum files that wait.
 AT_ONCE = max(1, min(4, os.cpu_count() or 1))
 WAITING_MAX = 64
 

@@ -27,7 +27,6 @@ TOO_COSTLY = "The file takes too much time or memory to decode."
 
 @dataclass
 class Child:
-    """A decoding process, the socket for its reply, and its deadline."""
 
     pid: int
     answer: socket.socket

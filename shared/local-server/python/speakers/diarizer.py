@@ -70,7 +70,6 @@ def _block_groups(
 
 
 def _turns(pieces: Sequence[Piece], labels: np.ndarray) -> list[list]:
-    """Turns `[start, end, label]` of one speaker each, in seconds."""
     turns: list[list] = []
     for piece, label in zip(pieces, labels):
         _append(turns, piece.start / RATE, piece.end / RATE, int(label))

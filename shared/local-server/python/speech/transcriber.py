@@ -30,7 +30,6 @@ COMPRESSION_MAX, LOGPROB_MIN = 2.4, -1.0
 
 
 class Transcriber:
-    """One model in memory. Not thread-safe."""
 
     def __init__(self, directory: str) -> None:
         self._model = WhisperModel(directory, device="cpu", compute_type="int8", cpu_threads=1)

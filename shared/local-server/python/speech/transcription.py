@@ -14,7 +14,6 @@ from speech.speech import Speech
 
 # The only language of each model; None if the model supports and detects all languages of Whisper.
 MODELS: dict[str, str | None] = {"whisper-tiny.en": "en", "whisper-base": None}
-# Languages of Whisper.
 LANGUAGES = frozenset(
     """
     af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he hi hr

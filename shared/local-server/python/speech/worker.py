@@ -26,7 +26,6 @@ MULTILINGUAL = "whisper-base"
 
 
 class Models:
-    """The models, loaded on first use."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -47,7 +46,6 @@ class Models:
         return self._transcribers[model]
 
     def _detect_language(self, speech: np.ndarray) -> str | None:
-        """Detects the language with the multilingual model; None if that model is absent."""
         if not os.path.isdir(os.path.join(self._directory, MULTILINGUAL)):
             return None
         return self._transcriber(MULTILINGUAL).detect_language(speech)

@@ -29,7 +29,6 @@ class Names:
         #: Denied names that `from module import *` may have bound. Only their use shows whether it did.
         self.starred: dict[str, str] = {}
         self.constants: dict[str, tuple[Value, ...]] = {}
-        #: Classes of the program itself.
         self.classes = {"cls"}
         nodes = sorted(nodes, key=lambda node: getattr(node, "lineno", 0))
         bound = Counter(name for node in nodes for name in _bound_by(node))

@@ -10,7 +10,6 @@ from scan.fold import Constants, Value, candidates
 from scan.policy import PATH_FUNCTIONS, PATH_KEYWORDS, PATH_METHODS, SYSTEM_DIRECTORIES, SYSTEM_FILES_ALLOWED
 
 SHOWN_CHARS_MAX = 80
-# Initial working directory of a program.
 WORKING_DIRECTORY = "/tmp"
 
 

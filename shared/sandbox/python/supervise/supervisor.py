@@ -121,7 +121,6 @@ def _take_descriptors(pipes: list[int]) -> None:
 
 
 class _Run:
-    """The supervisor's side of one child."""
 
     def __init__(self, child: Child, job: dict, host: Host) -> None:
         self._pid = child.pid

@@ -183,7 +183,6 @@ function restart({ at, sound }: Player): number {
 const SCALE = 110
 const WIDTH_MAX = 24_000
 const HEIGHT = 72
-/** Number of speaker colours, which repeat. */
 const COLOURS = 4
 
 interface WaveformProps {

@@ -15,7 +15,6 @@ interface CallFormProps {
   readonly values: Signal<Readonly<Record<string, string>>>
   readonly shown?: number
   readonly verb: string
-  /** Whether the inputs other than the model are complete. */
   readonly isReady: boolean
   readonly send: (options: Readonly<Record<string, unknown>>) => Promise<void>
   readonly children: ComponentChildren

@@ -29,7 +29,6 @@ export const RIGHT = { read: 1n << 1n, write: 1n << 6n } as const
 /** All rights of a descriptor. If some are missing, then wasi-libc treats a character device as a terminal, which has no position. */
 export const RIGHTS_ALL = (1n << 30n) - 1n
 
-/** A failed call. The guest receives the number as errno. */
 export class WasiError extends Error {
   readonly errno: number
 
