@@ -24,13 +24,7 @@ const Answer = z.object({
     .catch(undefined),
 })
 
-/**
- * Opens an embedding engine for a server with POST /embeddings: vLLM, TEI, Infinity, Ollama, LocalAI, OpenAI.
- *
- * @param model A model whose engine has type `openai`.
- * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
- */
+/** Opens an embedding engine for a server with POST /embeddings: vLLM, TEI, Infinity, Ollama, LocalAI, OpenAI. */
 export function openOpenAiEmbeddings(
   model: ModelConfig,
   env: Record<string, string | undefined>,

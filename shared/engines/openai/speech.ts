@@ -10,13 +10,7 @@ import { Upstream } from '#shared/engines/upstream/upstream.ts'
 /** Bytes of one piece, which are 64 KiB in base64. The number is a multiple of three, so that only the last piece has padding. */
 const PIECE_BYTES = 48 * 1024
 
-/**
- * Opens a speech engine for a server with POST /audio/speech: OpenAI, LocalAI, Speaches, Kokoro-FastAPI.
- *
- * @param model A model whose engine has type `openai`.
- * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
- */
+/** Opens a speech engine for a server with POST /audio/speech: OpenAI, LocalAI, Speaches, Kokoro-FastAPI. */
 export function openOpenAiSpeech(
   model: ModelConfig,
   env: Record<string, string | undefined>,

@@ -27,11 +27,6 @@ class WholeCalls {
   readonly #id: string
   readonly #upstream: Upstream
 
-  /**
-   * @param model A model whose engine has type `openai`.
-   * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
-   * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
-   */
   constructor(model: ModelConfig, env: Record<string, string | undefined>, share?: ModelPartition) {
     const { id, engine } = model
     if (engine.type !== 'openai') throw new Error(`model '${id}' does not run on an OpenAI-dialect upstream`)
@@ -114,13 +109,7 @@ const ModerationsAnswer = z.object({
 })
 type ModerationAnswer = z.infer<typeof ModerationsAnswer>['results'][number]
 
-/**
- * Opens a moderation engine for a server with POST /moderations: OpenAI, LocalAI, guard models behind this API.
- *
- * @param model A model whose engine has type `openai`.
- * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
- */
+/** Opens a moderation engine for a server with POST /moderations: OpenAI, LocalAI, guard models behind this API. */
 export function openOpenAiModeration(
   model: ModelConfig,
   env: Record<string, string | undefined>,
@@ -172,11 +161,8 @@ const RerankAnswer = z.object({
 })
 
 /**
- * Opens a reranking engine for a server with the POST /rerank of Cohere, Jina and vLLM. llama.cpp, LocalAI and Infinity also support this API.
- *
- * @param model A model whose engine has type `openai`.
- * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Divides the servers' limits among this and other workers, if the catalogue sets a limit. Default: no sharing.
+ * Opens a reranking engine for a server with the POST /rerank of Cohere, Jina and vLLM. llama.cpp, LocalAI and Infinity also support this
+ * API.
  */
 export function openUpstreamRerank(
   model: ModelConfig,

@@ -11,12 +11,8 @@ import { countText } from '#shared/engines/upstream/usage.ts'
 import { audioTokensOf, TranscriptDecoder } from './decode.ts'
 
 /**
- * Opens a transcription engine for a server with POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and whisper.cpp (with `--inference-path
- * /v1/audio/transcriptions --convert`).
- *
- * @param model A model whose engine has type `openai`.
- * @param env Environment with the key that `api_key_env` names. Without `api_key_env` no key is sent.
- * @param share Divides the servers' limits among this and other workers. Default: no sharing.
+ * Opens a transcription engine for a server with POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and whisper.cpp (with
+ * `--inference-path /v1/audio/transcriptions --convert`).
  */
 export function openOpenAiTranscription(
   model: ModelConfig,
