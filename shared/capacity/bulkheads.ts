@@ -162,7 +162,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#pulling.has(lane)
   }
 
-  /** Marks the one claim of a lane as in progress. Jobs that are announced during the claim count as waiting again. */
+  /** Records that the only permitted claim of a lane is in progress. Jobs that are announced during the claim count as waiting again. */
   beginPull(lane: Priority): void {
     this.#pulling.add(lane)
     this.#waiting.delete(lane)

@@ -90,7 +90,7 @@ function refusal(whose: string): ServiceError {
 const CACHE_TTL_MS = 250
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
-/** In milliseconds. By then, the periodic purge may have freed space. */
+/** Retry-After for a full disk, in ms. By then, the periodic purge may have freed space. */
 const DISK_RETRY_AFTER_MS = 60_000
 
 export interface DiskSpace {

@@ -55,7 +55,7 @@ export function quarterOf(slots: number): number {
 
 /** A borrowed slot that is still in use after this time, in ms, is replaced by an extra one. */
 export const BORROWED_MS = 500
-/** A model may hold this many slots per extra slot that it leaves free for other models. */
+/** Number of slots that a model may hold per extra slot that remains free for other models. */
 const EXTRA_PER_LEFT = 3
 
 export interface SlotHolder {

@@ -8,7 +8,7 @@ const RUNNING_MAX = 1_000
 const BUSY_MS = 250
 /** If jobs have waited for this time and for two job durations, then this ingress is assumed to use all slots that it can get. */
 const SETTLED_MS = 5_000
-/** The peak number of running jobs covers the current interval of this length and the one before it. */
+/** Length of an interval. The peak number of running jobs is taken over the current interval and the one before it. */
 const PEAK_MS = 30_000
 
 /**
@@ -101,7 +101,7 @@ export class WaitEstimate<Job = unknown> {
     return sum / count
   }
 
-  /** Slots that this ingress can really use, because other ingresses use the rest. Until observed, all slots. */
+  /** Slots that this ingress can use while other ingresses use the rest. Until enough jobs were observed: all slots. */
   #usable(places: number, takesMs: number, now: number): number {
     const [oldest] = this.#waiting.values()
     if (oldest === undefined || now - oldest < Math.max(SETTLED_MS, 2 * takesMs)) return places

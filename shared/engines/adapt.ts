@@ -23,7 +23,7 @@ const ENGINE_FIELDS: ReadonlySet<string> = new Set([
   ...['extra_body', 'mock_response', 'fallbacks', 'proxy_server_request', 'litellm_params', 'callbacks'],
   // Fields of llama.cpp that select an adapter, or a slot whose cache may contain prompts of other callers.
   ...['id_slot', 'cache_prompt', 'slot_id', 'lora'],
-  // Anthropic: servers to which the upstream would connect.
+  // Field of the Messages API: servers to which the upstream would connect.
   'mcp_servers',
 ])
 

@@ -7,7 +7,7 @@ import { DEAD_LETTERS, jobsTopic, readJob, readUnsupported } from './records.ts'
 /** Records above this size are not parsed: a valid body has at most 64 KiB, and parsing blocks the event loop. */
 const READ_BYTES_MAX = 128 * 1024
 
-/** Records per read: each read forms a consumer group in Kafka, which takes seconds. */
+/** Records per read. The number is high, because each read forms a consumer group in Kafka, which takes seconds. */
 const RECORDS_PER_READ = 500
 export const SCANNED_MAX = 10_000
 const POLL_INTERVAL_MS = 10_000

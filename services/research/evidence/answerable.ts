@@ -88,7 +88,7 @@ export function* partOf(
   return { text, terms, passages: named, names: nameTerms, anchors: anchorsOf(text), asked, isEnglish }
 }
 
-/** Returns the largest share of the terms' total weight that a single passage contains, 0 to 1. */
+/** Returns the largest share of the total idf weight of the terms that a single passage contains, 0 to 1. */
 export function coverageIn(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): number {
   return Math.max(
     0,
@@ -138,7 +138,7 @@ export function* isAnswered(
   return false
 }
 
-/** Whether a group contains enough of the terms, by weight and by number. With the weight alone, one rare word would suffice. */
+/** Whether a group contains enough of the terms, by idf weight and by number. With the weight alone, one rare word would suffice. */
 function isAbout(terms: readonly string[], weights: Weights, holds: (term: string) => number): boolean {
   if (terms.length === 0) return true
   const countMin = terms.length < ASKED_COUNTED_MIN ? 0 : ASKED_COUNT_MIN * terms.length

@@ -8,7 +8,7 @@ const PRONOUN =
 const REFERENCE =
   /\b(?:this|that|these|those|such)\s+\p{Lu}\p{L}+|^(?:\p{L}+\s+){0,3}(?:this|these|those|such)\s+\p{L}{3,}|\b(?:the latter|the former|the same|thereof|therein)\b/u
 
-/** A quotable piece of a passage: one sentence, together with the previous one if it refers back to that one. */
+/** A quotable piece of a passage: one sentence, preceded by the previous sentence if the quoted one refers to it. */
 export interface Quotable {
   readonly at: number
   readonly start: number

@@ -47,7 +47,7 @@ const PAIR_DISTANCE_MAX = 3
 const LABEL_CHARS_MAX = 120
 /** If a question asks for a definition, then a sentence with at least this {@link labelFit} counts as the definition. */
 const DEFINED_LABEL_MIN = 0.35
-/** Number of terms at which the length signal reaches 1. */
+/** Number of terms of a sentence at which the signal `length` reaches its maximum, 1. */
 const LENGTH_TERMS = 20
 
 const WEIGHTS = {
@@ -64,7 +64,7 @@ const WEIGHTS = {
   title: 0.43,
   passage: 0.92,
   source: 0.55,
-  /** 1 / (1 + rank) of the passage; the best passage has rank 0. */
+  /** Reciprocal rank of the passage, 1 / (1 + rank). The best passage has rank 0. */
   rank: 0.54,
   news: -0.46,
   length: -0.16,
@@ -72,13 +72,13 @@ const WEIGHTS = {
   lacksReferent: -0.48,
   /** Share of the question's terms that are neither in the sentence nor around it. */
   missing: -1.36,
-  /** 1 for the first sentence below a heading. */
+  /** 1 for the first sentence below a heading, otherwise 0. */
   lead: 0.36,
   /** Similarity of the sentence's label or heading to the question, see {@link labelFit}. */
   label: 0.49,
   /** Equal to `label` if the question asks for a definition or a default value, otherwise 0. */
   labelAsked: 0.69,
-  /** Share, by weight, of the question's products that are neither in the sentence nor around it, such as in the title. */
+  /** Share, by idf weight, of the product names in the question that are neither in the sentence nor around it, such as in the title. */
   unnamed: -0.43,
   /** 1 for a line that states a value, such as `Default: 0`, if the question asks for a value. */
   value: 0.35,
@@ -121,7 +121,7 @@ export function passageTermsOf({ source, heading, sentences }: CountedPassage, a
   }
 }
 
-/** Returns a function from a term to its credit for one sentence, which depends on the nearest position of the term. */
+/** Returns a function that gives the credit of a term (0 to 1) for one sentence. The credit depends on the nearest position of the term. */
 export function creditIn(
   terms: PassageTerms,
   at: number,

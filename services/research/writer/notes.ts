@@ -10,7 +10,7 @@ const QUOTES_MAX = 20
 const CLAIMS_MAX = 8
 const CLAIM_CHARS_MAX = 500
 const PER_CLAIM_MAX = 3
-/** Quotes of a part are ranked by 0.6 × relevance to the part + 0.4 × score for the whole question. */
+/** Quotes for a part of the question are ranked by 0.6 × relevance to the part + 0.4 × score for the whole question. */
 const PART_SHARE = 0.6
 
 const Notes = z.strictObject({

@@ -179,7 +179,8 @@ export class Batcher {
 }
 
 /**
- * Replaces the positions of inputs in the engine's call with the input indices of one job, in the message and in `param` ({@link EmbeddingEngine}).
+ * Rewrites an error of a shared call for one job: positions of inputs in the call become indices of the job's own inputs, in the message
+ * and in `param`.
  */
 function renamed(error: ServiceError, indices: readonly (number | undefined)[]): ServiceError {
   const own = (_: string, before: string, place: string) => `${before}${indices[Number(place)] ?? place}`

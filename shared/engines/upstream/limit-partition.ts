@@ -21,7 +21,10 @@ export interface PublishedLimit {
   readonly limit: number
 }
 
-/** Divides the concurrency limits of one process's upstreams among this and the workers of other processes (docs/internals/design.md, Bulkheads). */
+/**
+ * Divides the concurrency limits of upstreams among the workers of this process and those of other processes (docs/internals/design.md,
+ * Bulkheads).
+ */
 export class UpstreamFleet {
   readonly #views = new Map<PoolName, FleetView>()
   readonly #partitions = new Map<string, ModelPartition>()

@@ -32,7 +32,7 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   readonly bodyBytes?: number | undefined
   readonly attachmentBytes?: number | undefined
   readonly stream: boolean
-  /** Id of the job that is replayed: its record replaces all external calls. */
+  /** Id of the job that is replayed. The results recorded for that job replace all external calls. */
   readonly replayOf?: string | undefined
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
 }

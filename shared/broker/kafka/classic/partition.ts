@@ -19,9 +19,11 @@ export class ClassicPartition {
   readonly #states = new Map<number, State>()
   #waiting: ClassicRecord[] = []
   #waitingBytes = 0
-  /** Offset to commit, because all lower offsets are done. Negative until the first record after an assignment. */
+  /** Offset to commit: all records below it are processed. Negative until the first record after an assignment. */
   #low = -1
-  /** End of the offsets seen since the assignment. An offset between `#low` and `#seen` that has no state is a gap. */
+  /**
+   * End of the offsets received since the assignment. An offset between `#low` and `#seen` without a state belongs to no record (a gap).
+   */
   #seen = -1
   #committed = -1
 

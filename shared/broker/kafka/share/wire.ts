@@ -24,7 +24,7 @@ export interface AssignedTopic {
 }
 
 function readStatus(r: Reader): Status {
-  r.readInt32() // throttle_time_ms: the broker has already waited
+  r.readInt32() // Skips throttle_time_ms, because the broker has already waited.
   return { errorCode: r.readInt16(), errorMessage: r.readNullableString() }
 }
 
@@ -277,7 +277,7 @@ function readFetchedPartition(r: Reader, topicId: string): FetchedPartition {
 
 function readRecords(r: Reader): Map<number, KafkaRecord> {
   const records = new Map<number, KafkaRecord>()
-  const bytes = r.readUnsignedVarInt() - 1 // compact: 0 is null, 1 is empty
+  const bytes = r.readUnsignedVarInt() - 1 // In the compact format, length 0 means null and length 1 means empty.
   if (bytes <= 0) return records
   for (const batch of readRecordsBatches(Reader.from(r.buffer.subarray(r.position, r.position + bytes)))) {
     for (const record of batch.records) records.set(Number(batch.firstOffset) + record.offsetDelta, record)

@@ -211,7 +211,7 @@ function setsOf(language: Language): Ranges[] {
   return [...all].flatMap(({ form }) => (form.kind === 'chars' ? [form.set] : []))
 }
 
-/** Divides the code points into classes, such that each set contains either all or none of a class. */
+/** Divides the code points into classes, such that each set contains all or none of the code points of a class. */
 function classesOf(sets: readonly Ranges[]): Ranges[] {
   const cuts = new Set(sets.flatMap((set) => set.flatMap(([low, high]) => [low, high + 1])))
   const sorted = [0, ...[...cuts].filter((cut) => cut > 0 && cut < START).sort((a, b) => a - b), START]

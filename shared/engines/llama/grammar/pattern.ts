@@ -108,7 +108,7 @@ function followed(languages: Languages, node: Node, rest: Language): Language {
   }
 }
 
-/** Maximum number of anchors of each kind in a match of the nodes, and whether the nodes contain a lookahead. */
+/** Maximum number of `^` and of `$` in one match of the nodes, and whether the nodes contain a lookahead. */
 interface Anchors {
   readonly starts: number
   readonly ends: number

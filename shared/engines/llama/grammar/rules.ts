@@ -109,7 +109,7 @@ const COUNTED_MAX = 10_000_000
 
 interface Repetition {
   readonly text: string
-  /** Factor by which the repetition multiplies the parallel continuations of the repeated piece. */
+  /** Factor by which the repetition multiplies the number of parallel continuations of the repeated rule. */
   readonly ways: number
   readonly unrolled: number
 }

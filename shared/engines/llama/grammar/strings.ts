@@ -105,7 +105,7 @@ export function stringAutomaton(languages: Languages, schema: Schema): State[] {
   throw tooLarge()
 }
 
-/** Returns states that also count characters, up to the largest relevant length. Undefined if there are too many. */
+/** Returns the states of an automaton that also counts characters, up to the largest relevant length. Undefined if there are too many. */
 function countedStates(languages: Languages, states: readonly State[], min: number, max: number): State[] | undefined {
   const countMax = max === Number.POSITIVE_INFINITY ? min : max
   const keyOf = (state: number, count: number) => state * (countMax + 1) + Math.min(count, countMax)

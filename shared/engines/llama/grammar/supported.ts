@@ -4,7 +4,7 @@ import { Languages } from './language.ts'
 import { areDisjoint, Comparison, SchemaProblem } from './match.ts'
 import { patternLanguage } from './pattern.ts'
 
-/** Keywords that no grammar enforces. The function tests whether the keyword has an effect in a schema. */
+/** Keywords that no grammar enforces, each with a function that tests whether the keyword has an effect in a schema. */
 const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string, (schema: Schema) => boolean>([
   ['not', () => true],
   ['if', (schema) => 'then' in schema || 'else' in schema],
