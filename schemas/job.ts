@@ -5,25 +5,51 @@ import { ResponsesForm } from './responses/response.ts'
 import { SpeechForm } from './speech.ts'
 import { TranscriptForm } from './transcription/transcription.ts'
 
+interface Pool {
+  /** Work of the pool, as a verb phrase for operators and error messages. */
+  readonly work: string
+  readonly hasModels: boolean
+  /** Endpoint paths that a key's `endpoints` may list for calls to this pool. A path also covers the paths below it. */
+  readonly scopes: readonly string[]
+}
+
+/** The first file to edit for a new pool (CONTRIBUTING.md, Add a pool). */
 export const POOLS = {
-  inference: 'generate text',
-  embeddings: 'make embeddings',
-  transcription: 'transcribe audio',
-  code: 'run Python in a sandbox',
-  research: 'research questions',
-  batches: 'run batches of requests',
-} as const
+  inference: {
+    work: 'generate text',
+    hasModels: true,
+    scopes: [
+      '/v1/chat/completions',
+      '/v1/completions',
+      '/v1/messages',
+      '/v1/messages/count_tokens',
+      '/v1/responses',
+      '/v1/moderations',
+      '/v1/audio/speech',
+    ],
+  },
+  embeddings: { work: 'make embeddings', hasModels: true, scopes: ['/v1/embeddings', '/v1/rerank'] },
+  transcription: {
+    work: 'transcribe audio',
+    hasModels: true,
+    scopes: ['/v1/audio/transcriptions', '/v1/audio/translations'],
+  },
+  code: { work: 'run Python in a sandbox', hasModels: false, scopes: ['/v1/tools/code'] },
+  research: { work: 'research questions', hasModels: true, scopes: ['/v1/deep-research'] },
+  batches: { work: 'run batches of requests', hasModels: false, scopes: [] },
+} as const satisfies Record<string, Pool>
 
 /** Name of a pool, of its topic (`jobs.<pool>`) and of its service. */
 export const PoolName = z.enum(Object.keys(POOLS) as [keyof typeof POOLS])
 export type PoolName = z.infer<typeof PoolName>
 
-/** Pools without models: code runs in a sandbox, and batches run their requests as child jobs. */
-const WITHOUT_MODELS = ['code', 'batches'] as const
-export type ModelPool = Exclude<PoolName, (typeof WITHOUT_MODELS)[number]>
+/** A pool whose jobs name a model of the catalogue. */
+export type ModelPool = {
+  [Name in PoolName]: (typeof POOLS)[Name]['hasModels'] extends true ? Name : never
+}[PoolName]
 
 export function hasModels(pool: PoolName): pool is ModelPool {
-  return !(WITHOUT_MODELS as readonly PoolName[]).includes(pool)
+  return POOLS[pool].hasModels
 }
 
 /** Data of the request that the encoder needs to write the output of a job in the format of its endpoint. */

@@ -48,5 +48,5 @@ export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
 export const ROLES = Object.keys(SERVICES) as Role[]
 
 function worker(pool: PoolName, start: ServiceRow['start']): ServiceRow {
-  return { start, does: `worker: ${POOLS[pool]}` }
+  return { start, does: `worker: ${POOLS[pool].work}` }
 }

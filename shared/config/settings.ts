@@ -2,6 +2,7 @@ import { availableParallelism } from 'node:os'
 import { getHeapStatistics } from 'node:v8'
 import { z } from 'zod'
 import { RUN_SECONDS_MAX } from '#schemas/code.ts'
+import { PoolName } from '#schemas/job.ts'
 
 const HOUR_MS = 3_600_000
 /** Two bodies of the maximum size fit into this budget, because a body takes three times its size in memory. */
@@ -127,7 +128,16 @@ const BROKER_AND_STORE = {
   }),
 }
 
+/** Settings of pools without a row in {@link WORKERS}. */
+const SLOTS = Object.fromEntries(
+  PoolName.options.map((pool) => [
+    `${pool.toUpperCase()}_SLOTS`,
+    whole(1, 1_000).default(16).describe(`Maximum concurrent jobs of one ${pool} worker`),
+  ]),
+) as Record<`${Uppercase<PoolName>}_SLOTS`, z.ZodDefault<z.ZodCoercedNumber>>
+
 const WORKERS = {
+  ...SLOTS,
   INFERENCE_SLOTS: whole(1, 10_000).default(256).describe('Maximum concurrent jobs of one inference worker'),
   EMBEDDINGS_SLOTS: whole(1, 10_000)
     .default(256)

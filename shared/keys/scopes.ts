@@ -1,26 +1,13 @@
+import { POOLS } from '#schemas/job.ts'
 import type { ApiKey, KeyScope } from './keys.ts'
 
 /**
- * Paths that a key's `endpoints` may list. Jobs, batches, files and WebSockets are not listed, because every key may use them. Such
- * requests contain calls to listed paths, and each of these calls is checked.
- *
- * test/services/ingress/callers/key-scopes.test.ts compares this list with the routes of the ingress.
+ * Paths that a key's `endpoints` may list. Every key may use jobs, files, batches and WebSockets. The path of each call in them is checked
+ * when the call is submitted.
  */
 export const KEY_ENDPOINTS: readonly string[] = [
-  '/v1/chat/completions',
-  '/v1/completions',
-  '/v1/messages',
-  '/v1/messages/count_tokens',
-  '/v1/responses',
+  ...Object.values(POOLS).flatMap(({ scopes }) => scopes),
   '/v1/conversations',
-  '/v1/embeddings',
-  '/v1/rerank',
-  '/v1/moderations',
-  '/v1/audio/transcriptions',
-  '/v1/audio/translations',
-  '/v1/audio/speech',
-  '/v1/tools/code',
-  '/v1/deep-research',
   '/v1/models',
   '/v1/key',
   '/v1/usage',

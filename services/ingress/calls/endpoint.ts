@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
-import { type EncodeContext, POOLS, type SharedHistory } from '#schemas/job.ts'
+import { type EncodeContext, type ModelPool, POOLS, type SharedHistory } from '#schemas/job.ts'
 import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schemas/models.ts'
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
 import type { WireFormat } from '#services/ingress/body/errors.ts'
@@ -136,7 +136,8 @@ export function getModel(
     throw new ServiceError('model_not_allowed', message, { param: 'model' })
   }
   if (!isDoing(model, works)) {
-    const wanted = { ...POOLS, ...TASKS }[works[0]]
+    const [work] = works
+    const wanted = work in TASKS ? TASKS[work as ModelTask] : POOLS[work as ModelPool].work
     const message = `The model '${model.id}' does not ${wanted}. GET /v1/models lists what each can do.`
     throw new ServiceError('model_not_supported', message, { param: 'model' })
   }
