@@ -31,7 +31,7 @@ export class Clock {
   }
 
   /**
-   * Returns the reason to stop now, or undefined.
+   * Returns the reason to stop now, or undefined if the run may continue.
    *
    * @param at Key of the recorded step, unique within the run.
    */

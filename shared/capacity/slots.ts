@@ -69,7 +69,7 @@ export function extraMax(slots: number): number {
 }
 
 /**
- * Number of jobs that a model may start beyond the slots.
+ * Number of jobs that a model may start beyond the worker's slots.
  *
  * @param own The model
  * @param others All other models that hold slots

@@ -4,7 +4,7 @@ import type { Metrics } from '#shared/lib/metrics.ts'
 export interface Health {
   /** Reasons why the process should receive no work now; empty if the process is ready. */
   problems(): string[]
-  /** Models and environments whose preparation runs, with their progress. Absent if this process prepares none. */
+  /** Names of models and environments whose preparation runs, with the progress of each. Absent if this process prepares none. */
   preparing?(): string[]
   readonly metrics: Metrics | undefined
 }

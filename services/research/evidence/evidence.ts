@@ -58,7 +58,7 @@ export interface Evidence {
 const PASSAGES_MAX = 32
 const BEST_SOURCES = 6
 const SOURCE_PASSAGES = 6
-/** A source is dropped if its best passage contains less than 55 % of the weight that the best passage of all sources contains. */
+/** A source is dropped if its best passage contains less than 55 % of the idf weight that the best passage of all sources contains. */
 const SOURCE_SHARE_MIN = 0.55
 /**
  * Minimum share of the idf weight of the question's terms that a sentence and its surroundings (label, heading, title, neighbours) must

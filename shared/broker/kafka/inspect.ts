@@ -51,7 +51,7 @@ export async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
 
 interface FailureClass {
   readonly isPermanent?: boolean
-  /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both wrap the cause in a connection error. */
+  /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both clients wrap the cause in a connection error. */
   readonly signs: RegExp
   readonly problem: string
   readonly remediation: string

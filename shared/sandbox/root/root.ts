@@ -43,7 +43,7 @@ export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
 
 interface SandboxRoot {
   readonly directory: string
-  /** Identifies the contents: roots with different contents have different tags. */
+  /** Identifies the contents of the root: two roots with different contents have different tags. */
   readonly tag: string
 }
 

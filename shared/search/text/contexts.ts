@@ -27,7 +27,7 @@ export interface BlockContext {
 const LABEL_CHARS_MAX = 90
 const LABEL_QUESTION_CHARS_MAX = 200
 const LEAD_CHARS_MAX = 240
-/** A label in a list of definitions applies to the blocks before the next label, but at most to this number. */
+/** A label in a list of definitions applies to the blocks until the next label, but to at most this number of blocks. */
 const LABEL_BLOCKS_MAX = 5
 const HEAD_ROWS = 6
 const HEAD_CELL_CHARS_MAX = 40

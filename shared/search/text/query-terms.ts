@@ -101,7 +101,7 @@ const PREFIX_SHORT = 4
 const PREFIX_MIDDLE = 5
 const PREFIX_LONG = 6
 const WORDS_MAX = 60
-/** If at least this share of the letters is not Latin, then the question is not treated as English. */
+/** If at least this share of the letters are not Latin, then the question is not treated as English. */
 const OTHER_SCRIPT_SHARE = 0.3
 
 const KOREAN_ENDING =

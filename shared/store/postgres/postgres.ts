@@ -127,7 +127,8 @@ class PostgresDatabase implements SqlDatabase {
   async keepDays(): Promise<void> {
     await addPartitions(this.#connection)
     await dropPartitions(this.#connection).catch((error: unknown) => {
-      // A long read of that day, such as a backup, blocks the drop. The day is dropped later; until then its rows are deleted one by one.
+      // A long read of that day's partition, such as a backup, blocks the drop. The day is dropped later; until then its rows are deleted
+      // one by one.
       if (!ServiceError.from(error).isUndone) throw error
     })
   }

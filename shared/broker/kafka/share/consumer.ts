@@ -94,7 +94,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#taker = undefined
   }
 
-  /** Sends a request in every idle session: a fetch of its part of the wanted records, or pending acknowledgements. */
+  /** Sends a request in every idle session: a fetch for its part of the requested records, or pending acknowledgements. */
   #pump(): void {
     if (this.#closing.signal.aborted) return
     const idle = [...this.#sessions.values()].filter((session) => !session.isBusy && !this.#resting.has(session))

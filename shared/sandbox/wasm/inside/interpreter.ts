@@ -169,7 +169,7 @@ function place(root: Directory, path: string, file: StoredFile): void {
 interface ZipEntry {
   readonly name: string
   readonly size: number
-  /** Each call unpacks the file again. */
+  /** Each call unpacks the file again, so the caller must keep the result. */
   readonly load: () => Uint8Array
 }
 

@@ -42,7 +42,7 @@ export class Descriptors {
     this.#max = max
   }
 
-  /** Adds a descriptor and returns the lowest free number. @throws WasiError `mfile` */
+  /** Adds a descriptor under the lowest free number, and returns that number. @throws WasiError `mfile` */
   add(descriptor: Descriptor): number {
     const free = this.#open.indexOf(undefined)
     const number = free === -1 ? this.#open.length : free

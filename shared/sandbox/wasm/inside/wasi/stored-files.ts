@@ -53,7 +53,7 @@ export class ScratchFile extends Inode {
   readonly #quota: Quota
   #bytes = new Uint8Array(0)
   #size = 0
-  /** Number of references: the name of the file and each open descriptor. When no reference is left, the quota is returned. */
+  /** Number of references: one for the file's name, and one per open descriptor. At 0, the quota is returned. */
   #holders = 1
 
   constructor(quota: Quota) {
