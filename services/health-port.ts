@@ -35,7 +35,9 @@ export async function openHealthPort(port: number, host: string | undefined, log
   await once(server, 'listening').catch((error: unknown) => {
     throw portError(error, port)
   })
-  server.on('error', (error) => log.error({ err: error, port }, 'metrics port failed'))
+  server.on('error', (error) =>
+    log.error({ err: error, port }, 'metrics port failed; metrics and health checks are not served'),
+  )
   server.unref()
   log.info({ port: (server.address() as AddressInfo).port }, 'metrics port open')
   return {

@@ -34,7 +34,7 @@ async function main(): Promise<void> {
   const config = readConfig(roles)
   const log = openLog(config.logLevel, isWhole(roles) ? 'sluice' : roles.join('+'))
   const fail = (error: unknown) => {
-    log.fatal({ err: error }, 'fatal')
+    log.fatal({ err: error }, 'fatal error; the process exits')
     process.exit(1)
   }
   process.on('uncaughtException', fail)

@@ -94,13 +94,14 @@ export async function openPorts(
   const clientId = newId(`sluice-${role}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
-  log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
+  log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'broker and store ready')
   // If there is a store, then the scheduler sweeps the blobs.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
   const upstreams = new UpstreamFleet()
-  const onKeyProblem = (problem: string) => log.warn({ problem }, 'stored API key is invalid; ignored')
+  const onKeyProblem = (problem: string) =>
+    log.warn({ problem }, 'stored API key or project is invalid and was ignored')
   const openKeys = () => openWhenAvailable('the key store', () => openKeyStore(config, onKeyProblem), log)
   const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config

@@ -99,7 +99,7 @@ describe.skipIf(missing)('a fleet after the failure of one of three Kafka broker
     expect(readiness.filter((status) => status !== 200)).toEqual([])
     for (const { log } of [ingress, worker]) {
       expect(log.filter(({ msg }) => msg === 'no Kafka broker answers')).toEqual([])
-      expect(log.filter(({ msg }) => msg === 'Kafka is slow to replace a dead broker')).toHaveLength(1)
+      expect(log.filter(({ msg }) => msg === 'Kafka settings delay the replacement of a dead broker')).toHaveLength(1)
     }
   })
 })

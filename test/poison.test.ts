@@ -103,7 +103,8 @@ describe.skipIf(!kafka || !postgres).each(['share', 'classic'])('a fleet with %s
     const said = Promise.all(amid.map((content) => say(fleet, ingress, content)))
     await poison(settings.KAFKA_PREFIX)
     expect(await said).toEqual(amid)
-    const unread = () => worker.log.filter(({ msg }) => msg === 'unsupported record; moving it to the dead letters')
+    const unread = () =>
+      worker.log.filter(({ msg }) => msg === 'queue record is not supported; moving it to the dead letters')
     await until(() => unread().length >= 2 * POISON.length, { withinMs: 60_000 })
 
     expect(await say(fleet, ingress, 'after')).toBe('after')

@@ -184,7 +184,9 @@ async function readBody(context: IngressContext, route: Route, call: Call, req: 
 async function dropUpload(context: IngressContext, blob: string): Promise<void> {
   await context.blobs
     .delete(blob)
-    .catch((error: unknown) => context.log.warn({ err: error, blob }, 'blob could not be deleted'))
+    .catch((error: unknown) =>
+      context.log.warn({ err: error, blob }, 'blob could not be deleted; a sweep deletes it later'),
+    )
 }
 
 function refuseMethod(path: string, req: Request, res: Response): void {

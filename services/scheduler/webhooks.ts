@@ -134,7 +134,7 @@ export class WebhookSender {
     const tracked = work.catch((error: unknown) => {
       this.#options.log.warn(
         { err: error, delivery_id: delivery.id },
-        'webhook result not recorded; message will be resent',
+        'webhook result could not be recorded; the webhook will be sent again',
       )
     })
     all.add(tracked)
@@ -171,7 +171,10 @@ export class WebhookSender {
     try {
       return await this.#options.keysOf(tenant)
     } catch (error) {
-      this.#options.log.warn({ err: error, delivery_id: id }, 'webhook secret not readable; retrying')
+      this.#options.log.warn(
+        { err: error, delivery_id: id },
+        'webhook secret could not be read; the webhook will be retried',
+      )
       return undefined
     }
   }

@@ -263,7 +263,7 @@ export class Budgets {
       this.#isFailing = false
     } catch (error) {
       // Logged once, because an outage may last for hours.
-      if (!this.#isFailing) log.warn({ err: error }, 'budgets not readable; using the last known values')
+      if (!this.#isFailing) log.warn({ err: error }, 'budgets could not be read; the last known values apply')
       this.#isFailing = true
     }
     held.readAtMs = this.#clock()

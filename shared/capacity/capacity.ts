@@ -90,7 +90,7 @@ interface Limiting {
 type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
 /**
- * Gates 1 and 2: counts a call before its body is read.
+ * Gates 1 and 2 of the list above: counts a call before its body is read.
  *
  * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the store
  * @returns function to call when the call has ended
@@ -211,7 +211,7 @@ async function spendTokens(
     const { usage } = await jobs.waitForEnd(tenant, id, closing, TOKENS_POLL_MS)
     admission.useTokens(tokensOf(usage))
   } catch (error) {
-    log.info({ err: error, job_id: id }, 'tokens of a job could not be counted')
+    log.info({ err: error, job_id: id }, 'tokens of a job could not be counted; its rate limit counts 0')
     admission.useTokens(0)
   }
 }

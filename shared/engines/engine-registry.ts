@@ -37,11 +37,6 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     return engine
   }
 
-  /** Returns the engine that matches the model's current configuration. @throws ServiceError `model_not_found` if the model was removed */
-  of({ id }: ModelConfig): Engine {
-    return this.get(id)
-  }
-
   find(id: string): Engine | undefined {
     return this.#opened.get(id)?.engine
   }
@@ -71,7 +66,6 @@ export function chainOf(models: Models, name: string): ModelConfig[] {
   return [model, ...model.fallbacks.flatMap((id) => models.find(id) ?? [])]
 }
 
-/** One attempt with one model: the engine's events, and their conversion into events for the caller. */
 export interface Attempted<Said, Event> {
   readonly events: AsyncIterable<Said>
   /** Converts one event of the engine into events for the caller. While a filter holds back output, the result is empty. */
@@ -108,7 +102,10 @@ export async function* withFallbacks<Said, Event>(
       firstError ??= error
       if (hasOutput || signal.aborted || !mayFallBack(error)) throw error
       if (model === chain.at(-1)) break
-      log.warn({ model: model.id, err: ServiceError.from(error), job: idempotencyKey }, 'model failed; falling back')
+      log.warn(
+        { model: model.id, err: ServiceError.from(error), job: idempotencyKey },
+        'model failed; calling its fallback',
+      )
     }
   }
   throw firstError

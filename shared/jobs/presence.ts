@@ -13,7 +13,7 @@ import {
   type Role,
   slackMs,
 } from './peers.ts'
-import { CONTROL, controlOfPayload, readControl, UnknownRecordLog } from './records.ts'
+import { CONTROL, readControl, UnknownRecordLog } from './records.ts'
 
 /** Number of heartbeats after which a worker publishes its capacity again. */
 const HEARTBEATS_PER_CAPACITY = 4
@@ -162,7 +162,7 @@ export class Presence extends Peers {
   send(record: ControlRecord): void {
     if (this.#broker.deliverLocal) return this.#broker.deliverLocal(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
-      this.#log.warn({ err: error, type: record.type }, 'control record could not be sent')
+      this.#log.warn({ err: error, type: record.type }, 'control message could not be sent to the other processes')
     })
   }
 
@@ -220,7 +220,7 @@ export class Presence extends Peers {
     clearTimeout(this.#capacityTimer)
     this.#capacityTimer = undefined
     this.#capacitySentMs = Date.now()
-    // Peers ignore a capacity that arrives before the first heartbeat.
+    // Peers ignore the capacity of a process whose heartbeat they have not yet received.
     if (this.#isIntroducing) this.#sendHeartbeat()
     this.#isIntroducing = false
     const capacity = this.#self.capacity?.()
@@ -228,7 +228,7 @@ export class Presence extends Peers {
   }
 
   #onRecord(received: ChannelRecord): void {
-    const record = received.payload ? controlOfPayload(received.payload) : readControl(received.value)
+    const record = (received.payload as ControlRecord | undefined) ?? readControl(received.value)
     if (record === undefined) return this.#skipped.note('unreadable control record ignored')
     if (typeof record === 'string') return this.#skipped.note('control record of another version ignored', record)
     if (record.type === 'heartbeat') this.#onHeartbeat(record)

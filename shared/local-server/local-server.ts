@@ -198,7 +198,10 @@ export class LocalServer {
     clearInterval(this.#idleTimer)
     if (!this.#closing.signal.aborted) {
       this.#crashesMs.push(performance.now())
-      this.#options.log.error({ exit: end, crashes: this.#crashesMs.length }, 'local model server crashed')
+      this.#options.log.error(
+        { exit: end, crashes: this.#crashesMs.length },
+        'local model server crashed; the next call starts it again',
+      )
     }
     this.#stopping = server.stop()
   }
@@ -214,7 +217,7 @@ export class LocalServer {
       // A call that arrives during the stop starts another process.
       this.#running = undefined
       clearInterval(this.#idleTimer)
-      log.info({ pid: server.pid }, 'local model server stopped (idle)')
+      log.info({ pid: server.pid }, 'local model server stopped because it was idle')
       this.#stopping = server.stop()
     }, idleMs / 4)
     this.#idleTimer.unref()

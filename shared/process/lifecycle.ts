@@ -43,9 +43,9 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
       process.exit(1)
     }
     stoppingSince = performance.now()
-    log.info({ signal, drain_ms: drainMs }, 'draining')
+    log.info({ signal, drain_ms: drainMs }, 'process is draining')
     void stopAll(services, drainMs, log).then((isClean) => {
-      log.info({ clean: isClean }, 'stopped')
+      log.info({ clean: isClean }, 'process stopped')
       process.exit(isClean ? 0 : 1)
     })
   }

@@ -212,7 +212,10 @@ export class ApiKeys {
     } catch (error) {
       // An outage may last for hours, so only its first error is logged.
       if (!this.#isStale && !this.#isClosed)
-        this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
+        this.#log.error(
+          { err: error, key_store: this.#store.name },
+          'key store could not be read; the last known keys apply',
+        )
       this.#isStale = true
     }
     // Keys also expire while the store is unreachable, so their ends are reported after a failed read, too.

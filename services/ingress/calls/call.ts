@@ -295,7 +295,7 @@ export class CallLog {
     // Express decodes path parameters with decodeURIComponent, and passes on its URIError.
     const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
     if (error.code === 'internal_error')
-      this.#context.log.error({ err: error, request_id: this.requestId }, 'internal error')
+      this.#context.log.error({ err: error, request_id: this.requestId }, 'call failed with an internal error')
     return error
   }
 

@@ -37,7 +37,7 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
   const file = findScreen(FILES, path)
   if (!file) return false
   file.send(req, res).catch((error: unknown) => {
-    log.error({ err: error, path }, 'page could not be sent')
+    log.error({ err: error, path }, 'page could not be sent to the browser')
     if (res.headersSent) res.destroy()
     else
       res

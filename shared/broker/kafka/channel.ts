@@ -138,7 +138,10 @@ export class ChannelReceiver implements Receiver {
     return false
   }
 
-  /** Delivers the records of all partitions before it reports the refusal of one. @throws KafkaRefusal */
+  /**
+   * If the broker refuses one partition, then the records of all other partitions are delivered before the refusal is thrown. @throws
+   * KafkaRefusal
+   */
   async #take(places: readonly Position[], answers: readonly FetchedPartition[]): Promise<void> {
     let refusal: KafkaRefusal | undefined
     for (const answer of answers) {
@@ -195,7 +198,7 @@ export class ChannelReceiver implements Receiver {
     if (this.#topicId === topicId) return
     if (this.#topicId !== undefined) {
       for (const place of this.#positions) place.position = 0n
-      this.#options.onProblem('Kafka channel was recreated; reading from its start', { topic: this.#topic })
+      this.#options.onProblem('Kafka channel topic was recreated; reading it from the start', { topic: this.#topic })
     }
     this.#topicId = topicId
   }
@@ -209,7 +212,7 @@ export class ChannelReceiver implements Receiver {
     place.position = await this.#offsetAt(place, from < logStartOffset ? EARLIEST : LATEST)
     const { partition } = place
     const fields = { topic: this.#topic, partition, from: String(from), to: String(place.position) }
-    this.#options.onProblem('channel records were deleted before they were received', fields)
+    this.#options.onProblem('Kafka channel records were deleted before they were received; skipping them', fields)
   }
 
   async #offsetAt({ partition }: Position, timestamp: bigint): Promise<bigint> {

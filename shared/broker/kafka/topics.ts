@@ -148,7 +148,11 @@ async function correct(
       isHarmless,
     }))
     for (const { problem, remediation, isHarmless } of problems) {
-      if (isHarmless) options.onProblem('Kafka topic settings not corrected', { problem, remediation })
+      if (isHarmless)
+        options.onProblem('Kafka topic settings are not as recommended and could not be changed', {
+          problem,
+          remediation,
+        })
     }
     return problems
       .filter(({ isHarmless }) => !isHarmless)
@@ -213,7 +217,7 @@ export async function readable(
   try {
     return await settings
   } catch (error) {
-    options.onProblem('Kafka settings could not be checked', { what, error: messageOf(error) })
+    options.onProblem('Kafka settings could not be read; they are not checked', { what, error: messageOf(error) })
     return new Map()
   }
 }
@@ -232,7 +236,7 @@ export function lateFailover(brokers: number, settings: ReadonlyMap<string, stri
 export async function warnOfLateFailover(admin: KafkaAdmin, options: KafkaOptions): Promise<void> {
   const settings = await readable(admin.brokerSettings(), 'broker', options)
   const found = lateFailover(await admin.brokerCount(), settings)
-  if (found) options.onProblem('Kafka is slow to replace a dead broker', { ...found })
+  if (found) options.onProblem('Kafka settings delay the replacement of a dead broker', { ...found })
 }
 
 /** If an internal topic requires more replicas than there are brokers, then Kafka never creates it and groups hang. */
@@ -332,7 +336,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     const problems = await this.#check(admin)
     if (problems.length > 0) throw new KafkaUnsuitableError(problems)
     await this.#untilKnown(admin, names)
-    onProblem('missing Kafka topics recreated', { topics: this.#lacking })
+    onProblem('missing Kafka topics created again', { topics: this.#lacking })
   }
 
   /** Waits until all brokers have the new topics. Brokers that do not have a topic yet would respond as if it had been lost again. */

@@ -10,10 +10,10 @@ import {
   jobsTopic,
   REPLIES,
   readReply,
-  replyOfPayload,
   replyShard,
   type SkippedEvent,
   UnknownRecordLog,
+  type WorkerReply,
 } from '#shared/jobs/records.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -252,10 +252,9 @@ export class AttachedJobs implements JobOwner {
   }
 
   #onReply(received: ChannelRecord): void {
-    // A reply of the same process is passed as an object. Bytes are parsed only if the reply came through the broker.
-    const record = received.payload ? replyOfPayload(received.payload) : readReply(received.value)
+    const record = (received.payload as WorkerReply | undefined) ?? readReply(received.value)
     if (!record) return this.#unknownRecords.note('unreadable reply ignored')
-    for (const type of record.skipped) this.#unknownRecords.note('event of unknown type ignored', type)
+    for (const type of record.skipped ?? []) this.#unknownRecords.note('event of unknown type ignored', type)
     for (const event of record.events) this.#onEvent(record.worker, event)
   }
 
@@ -296,14 +295,14 @@ export class AttachedJobs implements JobOwner {
     const atBroker = [...this.#jobs.values()].filter(({ isAtBroker }) => isAtBroker)
     if (name !== REPLIES) {
       const waiting = atBroker.filter(({ state, envelope }) => state === 'queued' && jobsTopic(envelope.pool) === name)
-      return this.#failAttempts(waiting, { topic: name }, 'jobs lost with their topic')
+      return this.#failAttempts(waiting, { topic: name }, 'Kafka lost the topic of a queue; its jobs are sent again')
     }
     const before = atBroker.map((job) => ({ job, attempt: job.attempt, seq: job.lastSeq }))
     const timer = setTimeout(() => {
       this.#lossTimers.delete(timer)
       const silent = before.filter(({ job, attempt, seq }) => job.attempt === attempt && job.lastSeq === seq)
       const jobs = silent.map(({ job }) => job).filter(({ state }) => state !== 'done')
-      this.#failAttempts(jobs, { topic: name }, 'jobs without a reply since their topic was lost')
+      this.#failAttempts(jobs, { topic: name }, 'Kafka lost the reply topic; jobs without a reply are retried or fail')
     }, REPLY_LOSS_GRACE_MS)
     this.#lossTimers.add(timer)
   }

@@ -172,7 +172,7 @@ export class Sender {
   dropBlob({ stored, id }: AttachedJob): void {
     if (!stored || !('blob' in stored)) return
     this.#options.blobs.delete(id).catch((error: unknown) => {
-      this.#options.log.warn({ err: error, job_id: id }, 'blob could not be deleted')
+      this.#options.log.warn({ err: error, job_id: id }, 'blob could not be deleted; a sweep deletes it later')
     })
   }
 

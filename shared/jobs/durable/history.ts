@@ -140,7 +140,10 @@ async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }
  * which the sweep looks up in the store.
  */
 const MINUTE_MS = 60_000
-/** A younger blob without a job row is not deleted, because the row of its job may not be inserted yet. Longer than any statement and any clock difference. */
+/**
+ * A younger blob without a job row is not deleted, because the row of its job may not be inserted yet. Longer than any statement and any
+ * clock difference.
+ */
 const ACCEPTED_MS = 10 * MINUTE_MS
 /**
  * Age at which a blob is deleted if this process cannot look up its job. The age exceeds the 21 days for which a durable job can exist:
@@ -158,7 +161,11 @@ export async function dropBlobs(
   keys: readonly string[],
 ): Promise<void> {
   for (const key of keys) {
-    await blobs.delete(key).catch((error: unknown) => log.warn({ err: error, blob: key }, 'blob could not be deleted'))
+    await blobs
+      .delete(key)
+      .catch((error: unknown) =>
+        log.warn({ err: error, blob: key }, 'blob could not be deleted; a sweep deletes it later'),
+      )
   }
 }
 

@@ -61,8 +61,10 @@ export class Attempt {
     let fetched: FetchedBody | undefined
     try {
       if (turn) await turn(this.#abort.signal)
-      fetched = await fetchBodyWithin(budget, this.job, blobs, this.#abort.signal)
-      const body = this.#isUnparsed ? fetched.body : await this.#read(fetched.body)
+      const { blob, history } = this.job
+      if (blob !== undefined || history) fetched = await fetchBodyWithin(budget, this.job, blobs, this.#abort.signal)
+      const given = fetched ? fetched.body : this.job.body
+      const body = this.#isUnparsed ? given : await this.#read(given)
       const work = this.job.stream ? this.#stream(body) : this.#whole(body)
       // A handler that waits for child jobs is abandoned here. A new attempt runs when the children have ended.
       if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()
@@ -141,7 +143,7 @@ export class Attempt {
       if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
       this.#log.warn(
         { job_id: this.job.id, attempt: this.job.attempt, err: cause },
-        'job body could not be read; job requeued',
+        'job body could not be parsed; job requeued for another worker',
       )
       await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
         // Only the abort can reject, and the next statement handles it.
@@ -185,7 +187,7 @@ export class Attempt {
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#log.warn(
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
-      'attempt failed',
+      'attempt of a job failed',
     )
     await this.#sink.failed(failure.toBody(), failure.isInfrastructure)
     return 'failed'
@@ -195,7 +197,7 @@ export class Attempt {
   #onUnreported(cause: unknown): AttemptEnd {
     this.#log.error(
       { err: cause, job_id: this.job.id, attempt: this.job.attempt },
-      'result of the attempt could not be published',
+      'result of an attempt could not be published; the job is retried once this is detected',
     )
     return 'lost'
   }

@@ -70,7 +70,7 @@ export class Calls {
   /** Handles one record. The record is acknowledged when the ingress has received `started`, or when the queue has the record again. */
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
-    if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
+    if (attempts.isOver(job)) return delivery.acknowledge()
     if (this.#isOrphan(job)) {
       log.info({ job_id: job.id, ingress: job.reply.boot }, 'job dropped: its ingress is dead')
       return delivery.acknowledge()
@@ -82,7 +82,7 @@ export class Calls {
     // After `started`, the ingress supervises the job, so the broker need not redeliver the record.
     void events.started().then(() => delivery.acknowledge())
     if (delivery.deliveryCount >= DELIVERIES_MAX) {
-      log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'job crashed several workers; failed as poison')
+      log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'job crashed several workers and was failed')
       void events.failed({
         code: 'internal_error',
         message: 'The request crashed several workers and is not retried.',

@@ -335,7 +335,7 @@ export class DurableRun implements AttemptSink {
     } catch (error) {
       this.#options.log.error(
         { err: error, job_id: this.#job.id },
-        'output of a failed attempt could not be encoded; dropped',
+        'output of a failed attempt could not be encoded and was dropped',
       )
       return withProgress ? this.#takeProgress() : []
     }

@@ -166,7 +166,7 @@ export class DurableRuns {
     return { job, sink }
   }
 
-  /** Starts to hold a claimed job. An invalid job is skipped, so that it does not affect other jobs of the claim. */
+  /** Starts to track a claimed job. An invalid job is skipped, so that it does not affect other jobs of the claim. */
   #holdNext(dispatch: Dispatch, kind: Kind): ClaimedJob | undefined {
     try {
       return this.#hold(dispatch, envelopeOf(dispatch.job, StoredRequest.parse(dispatch.request)), kind)
@@ -201,11 +201,11 @@ export class DurableRuns {
       for (const job of owned) if (job.isCancelRequested || job.isToWrapUp) this.#cancel(job)
       // Reconciliation waits for claims in progress, and must not delay the next renewal.
       const reconciled = this.#reconcile(owned).catch((error: unknown) => {
-        this.#options.log.info({ err: error }, 'jobs of lost claims could not be requeued; retrying')
+        this.#options.log.info({ err: error }, 'jobs whose claim response was lost could not be requeued; retrying')
       })
       this.#reconciling = Promise.all([this.#reconciling, reconciled])
     } catch (error) {
-      if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'worker lease could not be renewed')
+      if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'worker lease could not be renewed; retrying')
       this.#isStoreDown = true
     }
   }
@@ -255,7 +255,7 @@ export class DurableRuns {
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return
-    this.#options.log.warn({ job_id: id, attempt }, 'job of a lost claim requeued')
+    this.#options.log.warn({ job_id: id, attempt }, 'job whose claim response was lost requeued')
     this.dispatcher.publishMoved(moved)
     void this.#family.onMoved(moved.job)
     const content = await store.findContent(moved.job.tenant, id)

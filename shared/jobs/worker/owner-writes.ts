@@ -97,7 +97,7 @@ export class OwnerWrites {
       return moved
     }
     if (this.isLost) return undefined
-    this.#options.log.info({ job_id: run.id, attempt: run.attempt }, 'job ownership lost')
+    this.#options.log.info({ job_id: run.id, attempt: run.attempt }, 'worker no longer owns the job; its attempt stops')
     this.lose()
     return undefined
   }

@@ -41,7 +41,7 @@ export class Reporter {
   }
 
   open(job: ReportedJob, merge: MergeEvents): ReportedEvents {
-    if (this.#broker.deliverLocal) return this.#openLocal(job, merge)
+    if (this.#broker.deliverLocal) return new LocalEvents(job, merge, this.#broker, this.#worker)
     let outbox = this.#outboxes.get(job.reply.boot)
     if (!outbox) {
       outbox = new IngressOutbox((events) => this.#send(job.reply, events))
@@ -59,19 +59,13 @@ export class Reporter {
     for (const boot of [...this.#outboxes.keys()]) this.drop(boot)
   }
 
-  #openLocal(job: ReportedJob, merge: MergeEvents): ReportedEvents {
-    const { boot, shard } = job.reply
-    const pass = (record: ReplyRecord) => this.#broker.deliverLocal?.(REPLIES, shard, boot, record)
-    return new LocalEvents(job, { merge, pass, worker: this.#worker })
-  }
-
   #send(to: AttachedEnvelope['reply'], events: readonly WrittenEvent[]): Promise<void> {
     const texts = events.map(({ text }) => text).join(',')
     const value = Buffer.from(`{"worker":"${this.#worker}","events":[${texts}]}`)
     return this.#broker.send(REPLIES, to.shard, to.boot, value).catch((error: unknown) => {
       this.#log.warn(
         { err: error, ingress: to.boot, bytes: value.length },
-        'events could not be sent to the ingress of their jobs',
+        'job events could not be sent to the ingress of the jobs',
       )
       throw error
     })
@@ -172,29 +166,26 @@ class AttemptEvents implements ReportedEvents {
  */
 class LocalEvents implements ReportedEvents {
   readonly canRestart = false
-  readonly #job: Pick<AttachedEnvelope, 'id' | 'attempt'>
+  readonly #job: ReportedJob
   readonly #worker: string
-  readonly #deliver: (record: ReplyRecord) => void
+  readonly #broker: Pick<Broker, 'deliverLocal'>
   readonly #waiting: EventBuffer
   #isDue = false
   #seq = 0
   readonly #flush = () => {
     this.#isDue = false
-    this.#sendWaiting()
+    if (!this.#waiting.isEmpty) this.#send({ type: 'delta', deltas: this.#waiting.takeAll() })
   }
 
-  constructor(
-    job: Pick<AttachedEnvelope, 'id' | 'attempt'>,
-    options: { merge: MergeEvents; worker: string; pass: (record: ReplyRecord) => void },
-  ) {
+  constructor(job: ReportedJob, merge: MergeEvents, broker: Pick<Broker, 'deliverLocal'>, worker: string) {
     this.#job = job
-    this.#worker = options.worker
-    this.#deliver = options.pass
-    this.#waiting = new EventBuffer(options.merge)
+    this.#worker = worker
+    this.#broker = broker
+    this.#waiting = new EventBuffer(merge)
   }
 
   async started(): Promise<void> {
-    this.#send({ ...this.#next(), type: 'started' })
+    this.#send({ type: 'started' })
   }
 
   /**
@@ -213,34 +204,34 @@ class LocalEvents implements ReportedEvents {
   }
 
   async completed(): Promise<void> {
-    this.#send({ ...this.#next(), type: 'completed', deltas: this.#waiting.takeAll() })
+    this.#send({ type: 'completed', deltas: this.#waiting.takeAll() })
   }
 
   async failed(error: ErrorBody): Promise<void> {
-    this.#sendWaiting()
-    this.#send({ ...this.#next(), type: 'failed', error })
+    this.#flush()
+    this.#send({ type: 'failed', error })
   }
 
   async handedBack(): Promise<void> {
-    this.#sendWaiting()
-    this.#send({ ...this.#next(), type: 'handed_back' })
+    this.#flush()
+    this.#send({ type: 'handed_back' })
   }
 
   /** Sends nothing, because the ingress requested the cancel and needs no report. */
   async cancelled(): Promise<void> {}
 
-  #sendWaiting(): void {
-    if (!this.#waiting.isEmpty) this.#send({ ...this.#next(), type: 'delta', deltas: this.#waiting.takeAll() })
-  }
-
-  #send(event: JobEvent): void {
-    this.#deliver({ worker: this.#worker, events: [event] })
-  }
-
-  #next(): { job_id: string; attempt: number; seq: number } {
-    return { job_id: this.#job.id, attempt: this.#job.attempt, seq: ++this.#seq }
+  #send(output: LocalOutput): void {
+    const { id: job_id, attempt, reply } = this.#job
+    const event: JobEvent = { job_id, attempt, seq: ++this.#seq, ...output }
+    const record: ReplyRecord = { worker: this.#worker, events: [event] }
+    this.#broker.deliverLocal?.(REPLIES, reply.shard, reply.boot, record)
   }
 }
+
+type LocalOutput =
+  | { type: 'started' | 'handed_back' }
+  | { type: 'delta' | 'completed'; deltas: unknown[] }
+  | { type: 'failed'; error: ErrorBody }
 
 /** Maximum record size in bytes; Kafka rejects 1 MiB by default. A record is split only between two events. */
 const RECORD_BYTES_MAX = 896 * 1024

@@ -93,7 +93,7 @@ export class UnsupportedJobs {
     const { broker, log, pool } = this.#options
     log.error(
       { record_offset: delivery.position, bytes: delivery.value.length },
-      'unsupported record; moving it to the dead letters',
+      'queue record is not supported; moving it to the dead letters',
     )
     writeDeadLetter(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),

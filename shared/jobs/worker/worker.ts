@@ -12,7 +12,7 @@ import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { jobOfPayload, jobsTopic, readJob } from '#shared/jobs/records.ts'
+import { jobsTopic, readJob } from '#shared/jobs/records.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -265,23 +265,19 @@ export class Worker {
     if (record.type === 'pause_work' && !record.paused) this.#claims?.pull()
     if (record.type === 'jobs_waiting' && record.pool === this.#definition.name) this.#onWaiting(record.backlog)
     if (record.type !== 'drain' || record.boot !== this.boot || record.drained === this.isDraining) return
-    this.#options.log.info({ worker: this.boot, is_draining: record.drained }, 'worker draining changed')
+    this.#options.log.info({ worker: this.boot, is_draining: record.drained }, 'worker drain state changed')
     this.#poller.setDrained(record.drained)
   }
 
   #onDelivery(lane: Lane, delivery: Delivery): void {
-    const job = delivery.payload ? jobOfPayload(delivery.payload) : readJob(delivery.value)
-    const kind = job && this.#kindOf(job)
+    const job = (delivery.payload as JobEnvelope | undefined) ?? readJob(delivery.value)
+    const { kinds } = this.#definition
+    const kind = job && Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
     // Another worker may support a kind that this version does not.
     if (!job || !kind) this.#unsupported.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
     else delivery.acknowledge()
-  }
-
-  #kindOf(job: JobEnvelope): Handler | undefined {
-    const { kinds } = this.#definition
-    return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }
 
   #hasFreePeer(): boolean {

@@ -41,7 +41,8 @@ export class WasmProcess {
     child.stdin.on('error', () => {})
     child.on('error', (error) => this.#end(error))
     child.on('close', (code, killedBy) => {
-      if (this.#isRunning) log.warn({ exit: code ?? killedBy, stderr: errors() }, 'sandbox process ended')
+      if (this.#isRunning)
+        log.warn({ exit: code ?? killedBy, stderr: errors() }, 'sandbox process ended unexpectedly; its runs fail')
       this.#end(new Error(`the sandbox's process ended with ${code ?? killedBy}: ${errors()}`))
     })
   }

@@ -98,7 +98,7 @@ export class ZygoteSandbox implements Sandbox {
       () => old.retire(),
       (error: unknown) => {
         if (!this.#closing.signal.aborted)
-          this.#options.log.warn({ err: error }, 'sandbox zygote could not be replaced')
+          this.#options.log.warn({ err: error }, 'new sandbox zygote could not be started; the old one stays')
       },
     )
   }
@@ -113,7 +113,6 @@ export class ZygoteSandbox implements Sandbox {
     return await abortable(this.#start(), signal)
   }
 
-  /** Runs one start at a time. Concurrent callers wait for the same start. */
   #start(): Promise<ZygoteProcess> {
     this.#starting ??= this.#startOne().finally(() => {
       this.#starting = undefined

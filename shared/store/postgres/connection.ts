@@ -181,7 +181,7 @@ export class PostgresConnection {
       await delay(backoffMs(Math.min(tries, 10), PROBE, Math.random()), undefined, { signal }).catch(() => {})
       if (signal.aborted || !(await this.#answers())) continue
       this.#isReachable = true
-      this.#onProblem('job store is back', { tries })
+      this.#onProblem('job store reachable again', { tries })
       return
     }
   }

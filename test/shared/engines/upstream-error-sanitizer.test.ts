@@ -103,15 +103,15 @@ test('the log contains no message, key or URL of a failed upstream, and no promp
   ])
   await logged(answers.length)
   const output = whole.output
-  expect(output).toContain('attempt failed')
-  expect(output).toContain('model failed; falling back')
+  expect(output).toContain('attempt of a job failed')
+  expect(output).toContain('model failed; calling its fallback')
   for (const hidden of [...secrets(), PROMPT, '127.0.0.1:9', 'run.py']) expect(output).not.toContain(hidden)
   for (const { text } of answers) for (const hidden of secrets()) expect(text).not.toContain(hidden)
 })
 
 test('the log contains the status, the error code and the message length of a failed upstream call', async () => {
   await chat('openai-bad-request')
-  const line = await until(() => /.*"model":"openai-bad-request".*"attempt failed".*/.exec(whole.output)?.[0])
+  const line = await until(() => /.*"model":"openai-bad-request".*"attempt of a job failed".*/.exec(whole.output)?.[0])
   expect(JSON.parse(line)).toMatchObject({
     code: 'invalid_request',
     err: { code: 'invalid_request', cause: { status: 400, upstream_code: 'invalid_image_format' } },

@@ -123,7 +123,7 @@ describe('the failure detector', () => {
     await vi.advanceTimersByTimeAsync(10_000)
     channel.isDown = false
     await vi.advanceTimersByTimeAsync(2_000)
-    expect(told.filter((msg) => msg !== 'control record could not be sent')).toEqual([
+    expect(told.filter((msg) => msg !== 'control message could not be sent to the other processes')).toEqual([
       'no records received on the control channel',
       'control channel recovered',
     ])

@@ -2,19 +2,12 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
 import { describe, expect, inject, it, vi } from 'vitest'
-import { childJobId, firstJobId, newJobId } from '#shared/store/jobs.ts'
+import { childJobId, newJobId } from '#shared/store/jobs.ts'
+import { migrate } from '#shared/store/postgres/migrate.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
 import type { HeldAttempt, Store } from '#shared/store/store.ts'
-import {
-  alive,
-  claimed,
-  HOUR_MS,
-  newJob,
-  openPostgresDatabase,
-  running,
-  type TestDatabase,
-} from '../../support/jobs/stores.ts'
+import { alive, claimed, HOUR_MS, newJob, openPostgresDatabase, running } from '../../support/jobs/stores.ts'
 import { startLocalPostgres, whyNoLocalPostgres } from '../../support/processes/postgres.ts'
 import { until } from '../../support/stack.ts'
 
@@ -45,9 +38,24 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await database.query("INSERT INTO migrations VALUES ('999-later.sql', 'x')")
     await (await open(database.url)).close()
     await database.query("UPDATE migrations SET hash = 'other'")
+    await expect(open(database.url)).rejects.toThrow('001-schema.sql differs from the one applied to this database')
+  })
+
+  it('refuses the schema of an older version, and changes nothing', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await database.query('CREATE TABLE migrations (name text PRIMARY KEY, hash text NOT NULL)')
+    await database.query("INSERT INTO migrations VALUES ('001-durable-jobs.sql', 'a'), ('031-shared-history.sql', 'b')")
+    const read = async () => [
+      await database.query('SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema::regnamespace'),
+      await database.query('SELECT proname FROM pg_proc WHERE pronamespace = current_schema::regnamespace'),
+      await database.query('SELECT xmin::text, name, hash FROM migrations'),
+    ]
+    const before = await read()
     await expect(open(database.url)).rejects.toThrow(
-      '001-durable-jobs.sql differs from the one applied to this database',
+      'The job store has the schema of version 0.2.0 or older (last migration 031-shared-history.sql); nothing was changed. ' +
+        'Export what you need with that version, then set DATABASE_URL to an empty database.',
     )
+    expect(await read()).toEqual(before)
   })
 
   it('measures leases and deadlines by the clock of the database, not of the process', async () => {
@@ -167,7 +175,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
 describe.skipIf(!postgres)('a schema migration of Postgres', () => {
   it('has no time limit, blocks no writes, and is completed by the next start if it is interrupted', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
-    await openOldSchema(database)
+    await (await open(database.url)).close()
     const job = newJob()
     const insert = (id: string) =>
       database.query(`INSERT INTO jobs (id, tenant, pool, kind, endpoint, model, priority, stream, state, run_at_ms,
@@ -177,32 +185,30 @@ describe.skipIf(!postgres)('a schema migration of Postgres', () => {
     await using writer = await openClient(database.url)
     await writer.query(`BEGIN; LOCK TABLE jobs_${suffixOf(Date.now())} IN ROW EXCLUSIVE MODE`)
     const told: string[] = []
-    const start = () =>
-      open(database.url, { statementTimeoutMs: 3_000, onProgress: (message: string) => told.push(message) })
+    const start = () => migrate(database.url, (message) => told.push(message), [...loadMigrations('postgres'), LATER])
     const builds = (condition: string) =>
       database.query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'sluice migration' AND state = 'active'
-        AND query LIKE '% INDEX CONCURRENTLY %jobs_unended%' AND ${condition}`)
+        AND query LIKE '% INDEX CONCURRENTLY %jobs_by_request%' AND ${condition}`)
     const cut = expect(start()).rejects.toMatchObject({ code: 'overloaded' })
     await until(async () => (await builds('TRUE')).length > 0, WITHIN)
     await database.query(`SELECT pg_terminate_backend(${(await builds('TRUE'))[0]?.pid})`)
     await cut
-    const stores = Promise.all([start(), start()])
-    // Far longer than the statement timeout of the store.
+    const starts = Promise.all([start(), start()])
+    // Far longer than the time limits of the store.
     await until(async () => (await builds("now() - query_start > '6 s'")).length > 0, WITHIN)
     await insert(job.id)
     expect(told).toContain('another process changes the schema of the job store; waiting')
     await writer.query('COMMIT')
-    for (const store of await stores) {
-      expect(await store.find('key_a', job.id)).toMatchObject({ state: 'queued' })
-      await store.close()
-    }
+    await starts
+    const store = await database.open()
+    expect(await store.find('key_a', job.id)).toMatchObject({ state: 'queued' })
     const indexes = await database.query(`SELECT relname FROM pg_index JOIN pg_class ON oid = indexrelid
       WHERE relnamespace = current_schema::regnamespace AND NOT indisvalid`)
     expect(indexes).toEqual([])
     const changes = told.filter((message) => message === 'schema of the job store changed')
-    expect(changes).toHaveLength(loadMigrations('postgres').length - OLD)
+    expect(changes).toHaveLength(1)
     const fresh = await database.query(`SELECT count(*)::int AS count FROM pg_indexes WHERE schemaname = current_schema
-      AND tablename = 'jobs_${suffixOf(Date.now())}' AND indexdef LIKE '%(pool, model, priority, state%'`)
+      AND tablename = 'jobs_${suffixOf(Date.now())}' AND indexdef LIKE '%(request_id)%'`)
     expect(fresh).toEqual([{ count: 1 }])
   }, 120_000)
 })
@@ -299,7 +305,7 @@ describe.skipIf(noLocal !== undefined)('the store during an outage of Postgres',
       expect(events.map(({ seq }) => seq)).toEqual(events.map((_, i) => i + 1))
       // Each append was repeated until it was acknowledged, and each was stored once.
       expect(events.slice(2).map(({ data }) => data)).toEqual(texts)
-      expect(problems).toEqual(['job store unreachable; retrying', 'job store is back'])
+      expect(problems).toEqual(['job store unreachable; retrying', 'job store reachable again'])
       await store.close()
     },
     120_000,
@@ -331,21 +337,13 @@ async function openClient(url: string): Promise<Client & AsyncDisposable> {
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }
 
-/** Migrations of the old version. */
-const OLD = 2
-
-/** The schema of an older version, with a partition for today. */
-async function openOldSchema(database: TestDatabase): Promise<void> {
-  await database.query('CREATE TABLE migrations (name text PRIMARY KEY, hash text NOT NULL)')
-  for (const { name, sql, hash } of loadMigrations('postgres').slice(0, OLD)) {
-    await database.query(sql)
-    await database.query(`INSERT INTO migrations VALUES ('${name}', '${hash}')`)
-  }
-  const day = Math.floor(Date.now() / DAY_MS) * DAY_MS
-  for (const table of ['jobs', 'job_events']) {
-    const range = `FROM ('${firstJobId(day)}') TO ('${firstJobId(day + DAY_MS)}')`
-    await database.query(`CREATE TABLE ${table}_${suffixOf(day)} PARTITION OF ${table} FOR VALUES ${range}`)
-  }
+/** A migration of a future version. */
+const LATER = {
+  name: '002-later.sql',
+  hash: 'later',
+  sql: `-- online
+    CREATE INDEX jobs_by_request ON jobs (request_id) WHERE request_id IS NOT NULL;
+    DROP INDEX jobs_lost;`,
 }
 
 function suffixOf(ms: number): string {

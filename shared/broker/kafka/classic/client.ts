@@ -198,10 +198,10 @@ export class ClassicReceiver implements Closable {
       const young = await this.#admin.fetchTopicOffsetsByTimestamp(this.#topic, afterMs)
       const firstYoung = BigInt(young.find((one) => one.partition === partition)?.offset ?? high)
       if (position > low && (high === 0n || firstYoung <= low)) {
-        this.#jump(partition, low, 'Kafka channel was recreated; reading from its start')
+        this.#jump(partition, low, 'Kafka channel topic was recreated; reading it from the start')
         this.onRemade()
       } else if (position > high) {
-        this.#jump(partition, high, 'channel records were deleted before they were received')
+        this.#jump(partition, high, 'Kafka channel records were deleted before they were received; skipping them')
       }
     }
   }

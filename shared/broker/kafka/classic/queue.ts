@@ -195,7 +195,11 @@ export class ClassicConsumer implements QueueConsumer {
       if (offsets.length > 0) await consumer.commitOffsets(offsets)
       this.#unplaced = this.#unplaced.filter((number) => !partitions.includes(number))
     } catch (error) {
-      this.#options.onProblem('queue is read from its beginning', { topic, partitions, error: String(error) })
+      this.#options.onProblem('start position of a Kafka queue could not be set; old records may be read', {
+        topic,
+        partitions,
+        error: String(error),
+      })
     } finally {
       consumer.resume([{ topic, partitions }])
     }

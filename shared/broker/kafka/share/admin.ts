@@ -184,7 +184,7 @@ async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOpt
       },
     ]
   } catch (error) {
-    options.onProblem('Kafka groups could not be checked', { group, error: messageOf(error) })
+    options.onProblem('Kafka groups could not be checked; the start continues', { group, error: messageOf(error) })
     return []
   }
 }

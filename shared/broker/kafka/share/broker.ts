@@ -155,7 +155,8 @@ class ShareClient implements KafkaClient {
     try {
       return await readShareLag(this.#cluster, topic)
     } catch (error) {
-      if (!isTransient(error)) this.#options.onProblem('queue lag is not available', { queue, error: String(error) })
+      if (!isTransient(error))
+        this.#options.onProblem('lag of a Kafka queue could not be read', { queue, error: String(error) })
       return undefined
     }
   }

@@ -61,7 +61,9 @@ export class Membership {
     await this.#beating
     if (this.#epoch === EPOCH.first) return
     await this.#beatOnce(EPOCH.leaving, null).catch((error: unknown) => {
-      this.#options.onProblem('leaving the share group failed', { error: String(error) })
+      this.#options.onProblem('share group could not be left; Kafka removes this member later', {
+        error: String(error),
+      })
     })
   }
 

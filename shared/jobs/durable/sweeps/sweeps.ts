@@ -120,7 +120,7 @@ export class Sweeps {
     const { boot } = this.#options
     if (!(await store.holdLease(REAPER_LEASE, boot, leaseMs))) return false
     const moved = await store.reap(boot, REAP_POLICY, BATCH_MAX)
-    if (moved.length > 0) log.warn(countStates(moved), 'jobs of lost or unresponsive workers reaped')
+    if (moved.length > 0) log.warn(countStates(moved), 'jobs of lost or unresponsive workers requeued or ended')
     for (const { job } of moved) {
       metrics.reaped.inc({ pool: job.pool, outcome: job.state })
       if (job.state === 'queued') metrics.retries.inc({ pool: job.pool, reason: 'worker_lost' })
@@ -225,8 +225,8 @@ interface QueueView {
 }
 
 /**
- * Decides which queued jobs to republish. After the broker lost everything, the queue is full again within a few runs. While
- * records wait behind busy workers, next to nothing is republished.
+ * Decides which queued jobs to republish. After the broker lost everything, the queue is full again within a few runs. While records wait
+ * behind busy workers, almost nothing is republished.
  */
 export function republishPlan({ lag, missing, idleRuns, hasTwice, hasClaimer }: QueueView): {
   olderThanMs: number
