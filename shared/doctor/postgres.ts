@@ -1,6 +1,6 @@
 import { findDirectoryId } from '#shared/blobs/fleet-directory.ts'
 import { inspectPostgres, type PostgresFacts } from '#shared/ports/inspect.ts'
-import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
+import { missingMigrations } from '#shared/store/sql/migrations.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
 const VERSION_MIN = 13
@@ -40,9 +40,8 @@ function findingsOf(facts: PostgresFacts): Finding[] {
 }
 
 function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding {
-  const all = loadMigrations('postgres')
-  const missing = missingMigrations(all, applied)
-  if (missing.length === 0) return ok('postgres', `${version}, schema up to date (${all.length} migrations)`)
+  const missing = missingMigrations('postgres', applied)
+  if (missing.length === 0) return ok('postgres', `${version}, schema up to date`)
   const names = missing.map(({ name }) => name).join(', ')
   if (can_create) return ok('postgres', `${version}, migrations at the next start: ${names}`)
   const remediation =

@@ -28,12 +28,18 @@ const LOCK_CONFLICTS = new Set(['55P03', '40P01'])
  * process. An idle transaction has no snapshot, so no index creation waits for it.
  *
  * @throws ServiceError `overloaded` if the database is unreachable
+ * @throws SchemaError if an older version created the schema. Then nothing is changed
  */
-export async function migrate(url: string, onProgress: OnProgress = () => {}): Promise<void> {
+export async function migrate(
+  url: string,
+  onProgress: OnProgress = () => {},
+  all: readonly Migration[] = loadMigrations('postgres'),
+): Promise<void> {
   const client = clientOf(url)
   try {
     await client.connect()
-    if ((await missing(client)).length > 0) await migrateAlone(url, client, onProgress)
+    const missing = () => findMissing(client, all)
+    if ((await missing()).length > 0) await migrateAlone(url, client, missing, onProgress)
   } catch (error) {
     throw translate(error).error
   } finally {
@@ -57,7 +63,12 @@ async function end(client: Client): Promise<void> {
   await Promise.race([client.end().catch(() => {}), delay(CONNECT_TIMEOUT_MS, undefined, { ref: false })])
 }
 
-async function migrateAlone(url: string, client: Client, onProgress: OnProgress): Promise<void> {
+async function migrateAlone(
+  url: string,
+  client: Client,
+  missing: () => Promise<Migration[]>,
+  onProgress: OnProgress,
+): Promise<void> {
   const holder = clientOf(url)
   const stop = () => void client.end().catch(() => {})
   try {
@@ -68,7 +79,7 @@ async function migrateAlone(url: string, client: Client, onProgress: OnProgress)
     // Time limits are switched off, because the server may be configured to end long statements.
     await beginSession(client, { statement_timeout: '0', lock_timeout: '0' })
     await client.query('CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, hash text NOT NULL)')
-    for (const migration of await missing(client)) {
+    for (const migration of await missing()) {
       const startedAt = performance.now()
       onProgress('changing the schema of the job store', { migration: migration.name })
       await apply(client, migration)
@@ -113,11 +124,11 @@ async function quickly(client: Client, text: string) {
   return await client.query({ text, query_timeout: ANSWER_MS } as { text: string })
 }
 
-async function missing(client: Client): Promise<Migration[]> {
+async function findMissing(client: Client, all: readonly Migration[]): Promise<Migration[]> {
   const { rows } = await quickly(client, "SELECT to_regclass('migrations') IS NOT NULL AS is_there")
   const applied = rows[0].is_there ? (await quickly(client, 'SELECT name, hash FROM migrations')).rows : []
   const hashes = new Map<string, string>(applied.map(({ name, hash }) => [name, hash]))
-  return missingMigrations(loadMigrations('postgres'), hashes)
+  return missingMigrations('postgres', hashes, all)
 }
 
 async function apply(client: Client, { name, sql, hash }: Migration): Promise<void> {
@@ -130,9 +141,8 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   }
   await retry(() =>
     inTransaction(client, async () => {
-      // Processes of the previous version hold this lock too while they change the schema.
+      // No partitions are added at the same time.
       await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
-      if (!(await missing(client)).some((migration) => migration.name === name)) return
       await client.query(sql)
       await note()
     }),

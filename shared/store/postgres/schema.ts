@@ -11,7 +11,6 @@ export const SCHEMA_LOCK = 0x51_01_ce
 /** Maximum wait for a table lock. Kept short, because later statements queue behind the waiting one; the change is retried instead. */
 const LOCK_TIMEOUT_MS = 2_000
 
-/** Tables with daily partitions. A day created by an older version may lack some of them. */
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
 
 /**

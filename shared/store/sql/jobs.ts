@@ -264,7 +264,7 @@ interface Filter {
  * A page of jobs, plus one job if there are further pages.
  *
  * The page is merged from one page per requested state. Each of these pages is a range of an index whose last column is the id,
- * so at most one page per state is read. The conditions repeat the expressions of those indexes (migrations/*-bounded-reads.sql),
+ * so at most one page per state is read. The conditions repeat the expressions of those indexes (001-schema.sql),
  * which prevents the planner from choosing another index or the primary key.
  */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
@@ -293,8 +293,8 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
 function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, parentId }: ListQuery): Filter[] {
   const beyond = order === 'desc' ? '<' : '>'
   const filters: [name: string, value: string | null | undefined, condition: string][] = [
-    // With a parent, this condition matches no index of tenants, so that the planner uses the index of parents. Children of one parent
-    // have one tenant.
+    // If a parent is given, then this condition must match no index of tenants, so that the planner uses the index of parents. Children of
+    // one parent have one tenant.
     ['tenant', tenant, parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)'],
     // The first condition on the id selects partitions, and the second one limits the range of an index.
     ['after', after, `id ${beyond} :after AND id || '' ${beyond} :after`],

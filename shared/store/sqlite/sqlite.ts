@@ -5,7 +5,7 @@ import { makeDirectory, makePrivateFile } from '#shared/config/directory.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RunningLimits } from '#shared/store/records.ts'
-import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
+import { missingMigrations } from '#shared/store/sql/migrations.ts'
 import {
   type Compiled,
   compile,
@@ -86,10 +86,12 @@ function mostOf(limits: RunningLimits | undefined, tenant: string): number | nul
 }
 
 function migrate(db: DatabaseSync): void {
-  db.exec('CREATE TABLE IF NOT EXISTS migrations (name text NOT NULL PRIMARY KEY, hash text NOT NULL) STRICT')
-  const rows = db.prepare('SELECT name, hash FROM migrations').all()
+  const isNew = db.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'migrations'").get() === undefined
+  const rows = isNew ? [] : db.prepare('SELECT name, hash FROM migrations').all()
   const applied = new Map(rows.map(({ name, hash }) => [String(name), String(hash)]))
-  for (const { name, sql, hash } of missingMigrations(loadMigrations('sqlite'), applied)) {
+  const missing = missingMigrations('sqlite', applied)
+  if (isNew) db.exec('CREATE TABLE migrations (name text NOT NULL PRIMARY KEY, hash text NOT NULL) STRICT')
+  for (const { name, sql, hash } of missing) {
     db.exec('BEGIN IMMEDIATE')
     db.exec(sql)
     db.prepare('INSERT INTO migrations (name, hash) VALUES (?, ?)').run(name, hash)

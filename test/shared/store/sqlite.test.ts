@@ -1,7 +1,7 @@
 /** Specifics of the store on SQLite: kills of its process, and a second opening. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtemp, rm, stat } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -197,8 +197,28 @@ it('the SQLite store refuses a schema whose migrations differ', async () => {
   await using database = await openSqliteDatabase()
   await database.open()
   await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
-  await expect(database.open()).rejects.toThrow('001-durable-jobs.sql differs from the one applied to this database')
+  await expect(database.open()).rejects.toThrow('001-schema.sql differs from the one applied to this database')
 })
+
+it('the SQLite store refuses the store of an older version, and changes no byte of it', async () => {
+  await using database = await openSqliteDatabase()
+  await database.query(`PRAGMA journal_mode = WAL`)
+  await database.query('CREATE TABLE migrations (name text NOT NULL PRIMARY KEY, hash text NOT NULL) STRICT')
+  await database.query("INSERT INTO migrations VALUES ('001-durable-jobs.sql', 'a'), ('027-shared-history.sql', 'b')")
+  await database.query('CREATE TABLE jobs (id text)')
+  const before = await contentsOf(database.directory)
+  await expect(database.open()).rejects.toThrow(
+    'The job store has the schema of version 0.2.0 or older (last migration 027-shared-history.sql); nothing was changed. ' +
+      'Export what you need with that version, then move store.db out of DATA_DIR.',
+  )
+  expect(await contentsOf(database.directory)).toEqual(before)
+})
+
+async function contentsOf(directory: string): Promise<Record<string, string>> {
+  const names = await readdir(directory)
+  const pairs = names.map(async (name) => [name, (await readFile(join(directory, name))).toString('hex')])
+  return Object.fromEntries(await Promise.all(pairs))
+}
 
 it('the SQLite store is idle if no job is due, undelivered or missing in the ledger', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })

@@ -1,0 +1,523 @@
+-- The schema on Postgres. Times are Unix milliseconds of the database clock unless a column says otherwise. JSON is stored as text, because
+-- jsonb rejects strings that JSON allows (NUL, lone surrogates). A change of the schema is a new file (migrations.ts).
+
+CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE sql STABLE
+AS $$ SELECT (extract(epoch FROM statement_timestamp()) * 1000)::bigint $$;
+
+-- Ids begin with their time and sort by it, so each day is one partition. Partitions are created ahead and dropped whole (schema.ts).
+CREATE TABLE jobs (
+  id text COLLATE "C" NOT NULL PRIMARY KEY,
+  tenant text NOT NULL,
+  parent_id text,
+  pool text NOT NULL,
+  kind text NOT NULL,
+  endpoint text NOT NULL,
+  model text NOT NULL,
+  priority text NOT NULL,
+  stream boolean NOT NULL,
+  state text NOT NULL CHECK
+    (state IN ('queued', 'scheduled', 'in_progress', 'waiting', 'completed', 'failed', 'cancelled', 'expired')),
+  attempt integer NOT NULL DEFAULT 0,
+  tries integer NOT NULL DEFAULT 0,
+  crashes integer NOT NULL DEFAULT 0,
+  owner text,
+  chunk integer NOT NULL DEFAULT 0,
+  has_output boolean NOT NULL DEFAULT FALSE,
+  last_seq integer NOT NULL DEFAULT 0,
+  cancel_requested_at_ms bigint,
+  run_at_ms bigint NOT NULL,
+  expires_at_ms bigint NOT NULL,
+  deadline_ms bigint NOT NULL,
+  published_at_ms bigint,
+  created_at_ms bigint NOT NULL,
+  started_at_ms bigint,
+  finished_at_ms bigint,
+  retention_ms bigint NOT NULL,
+  -- Set when the job ends.
+  purge_at_ms bigint,
+  erased_at_ms bigint,
+  progress text,
+  error text,
+  usage text,
+  metadata text NOT NULL,
+  webhook_url text,
+  webhook_events text NOT NULL,
+  request_id text,
+  traceparent text,
+  request text,
+  result text,
+  -- Processes whose lease on this job expired, each followed by a space. A process that renews its lease later did not crash.
+  lost_by text,
+  -- Above 0: a child of `parent_id`. At 0, `parent_id` is the job that this one repeats or belongs to.
+  depth integer NOT NULL DEFAULT 0,
+  -- Number of children and steps so far.
+  children integer NOT NULL DEFAULT 0,
+  steps integer NOT NULL DEFAULT 0,
+  -- In state `waiting`: ids of the awaited children, and the time after which the job runs without them.
+  awaits text,
+  wake_at_ms bigint,
+  -- Whether the parent and the children have processed the end of this job.
+  is_settled boolean NOT NULL DEFAULT FALSE,
+  -- Time in which a cancelled job may still write a partial result. NULL: the job ends at once.
+  partial_ms bigint,
+  -- API key of the submission. NULL: the tenant is the key.
+  key_id text,
+  -- Usage as JSON, if the worker reported usage at the end.
+  metered text,
+  -- Maximum cost in billionths of a US dollar. Counts against budgets until the ledger has the real cost. NULL: no budget applied.
+  reserved_nanos bigint,
+  -- Size of the request with its blobs.
+  request_bytes bigint NOT NULL DEFAULT 0,
+  -- Size of output and steps. Counted from the end of the job.
+  output_bytes bigint NOT NULL DEFAULT 0
+) PARTITION BY RANGE (id);
+
+-- Queue, timers and leases.
+CREATE INDEX jobs_queued ON jobs (pool, published_at_ms) WHERE state = 'queued';
+CREATE INDEX jobs_scheduled ON jobs (run_at_ms) WHERE state = 'scheduled';
+CREATE INDEX jobs_waiting ON jobs (expires_at_ms) WHERE state IN ('queued', 'scheduled');
+CREATE INDEX jobs_running ON jobs (owner) WHERE state = 'in_progress';
+CREATE INDEX jobs_purge ON jobs (purge_at_ms) WHERE purge_at_ms IS NOT NULL;
+
+-- Counts of queued and running jobs.
+CREATE INDEX jobs_unended ON jobs (pool, model, priority, state, created_at_ms) WHERE purge_at_ms IS NULL;
+
+-- Lists of jobs, in pages. A page is one range of an index per state. Unended jobs have separate indexes, so that a transition updates few of
+-- them. Erased jobs are in none.
+-- The expressions prevent plans that read all jobs: `id || ''` has another order than the primary key, and each `coalesce` selects one index.
+-- The lists repeat them (jobs.ts, operator-statements.ts).
+CREATE INDEX jobs_unended_tenant ON jobs (tenant, state, (id || ''), endpoint) WHERE purge_at_ms IS NULL;
+CREATE INDEX jobs_ended_tenant ON jobs (tenant, state, (id || '')) WHERE purge_at_ms IS NOT NULL AND erased_at_ms IS NULL;
+CREATE INDEX jobs_ended_endpoint ON jobs (tenant, endpoint, state, (id || ''))
+  WHERE purge_at_ms IS NOT NULL AND coalesce(erased_at_ms, 0) = 0;
+CREATE INDEX jobs_parent_state ON jobs (parent_id, state, (id || ''))
+  WHERE parent_id IS NOT NULL AND erased_at_ms IS NULL;
+CREATE INDEX jobs_parent_endpoint ON jobs (parent_id, endpoint, state, (id || ''))
+  WHERE parent_id IS NOT NULL AND coalesce(erased_at_ms, 0) = 0;
+
+-- Jobs whose crash count is corrected when the former owner renews its lease.
+CREATE INDEX jobs_lost ON jobs (lost_by) WHERE lost_by IS NOT NULL AND purge_at_ms IS NULL;
+
+-- Composed jobs: children of a job, waiting parents, and ended jobs whose family has not processed the end.
+CREATE INDEX jobs_children ON jobs (parent_id, id) WHERE depth > 0;
+CREATE INDEX jobs_parked ON jobs (wake_at_ms) WHERE state = 'waiting';
+CREATE INDEX jobs_unsettled ON jobs (finished_at_ms)
+  WHERE is_settled = FALSE AND purge_at_ms IS NOT NULL AND (depth > 0 OR children > 0);
+
+-- Fair queue: queued and running jobs of a model by tenant.
+CREATE INDEX jobs_queued_turns ON jobs (pool, kind, model, priority, tenant, id) WHERE state = 'queued';
+CREATE INDEX jobs_running_turns ON jobs (pool, kind, model, priority, tenant) WHERE state = 'in_progress';
+
+-- Lists of the jobs of all projects, for operators.
+CREATE INDEX jobs_idle_state ON jobs (state, (id || '')) WHERE state IN ('queued', 'scheduled');
+CREATE INDEX jobs_broken_state ON jobs (state, (id || ''))
+  WHERE purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed';
+
+-- Limit of a key on queued jobs.
+CREATE INDEX jobs_idle_key ON jobs (key_id, state) WHERE state IN ('queued', 'scheduled');
+
+-- List of ended jobs without children, such as stored responses next to large batches.
+CREATE INDEX jobs_own_endpoint ON jobs (tenant, endpoint, state, (id || ''))
+  WHERE depth = 0 AND purge_at_ms IS NOT NULL AND coalesce(erased_at_ms, 0) < 1;
+
+-- Reserved parts of budgets, of projects and of keys.
+CREATE INDEX jobs_reserved_project ON jobs (tenant, reserved_nanos) WHERE reserved_nanos > 0 AND purge_at_ms IS NULL;
+CREATE INDEX jobs_reserved_key ON jobs (key_id, reserved_nanos) WHERE reserved_nanos > 0 AND purge_at_ms IS NULL;
+
+-- Events of each job, numbered without gaps. In the partition of the job's day.
+CREATE TABLE job_events (
+  job_id text COLLATE "C" NOT NULL,
+  seq integer NOT NULL,
+  attempt integer NOT NULL,
+  chunk integer,
+  type text NOT NULL,
+  data text,
+  at_ms bigint NOT NULL,
+  PRIMARY KEY (job_id, seq)
+) PARTITION BY RANGE (job_id);
+
+-- Results of the steps of a composed job, by a hash of the input. In the partition of the job's day.
+CREATE TABLE job_steps (
+  job_id text COLLATE "C" NOT NULL,
+  key text NOT NULL,
+  kind text NOT NULL,
+  output text NOT NULL,
+  cost text NOT NULL,
+  attempt integer NOT NULL,
+  chunk integer NOT NULL,
+  at_ms bigint NOT NULL,
+  input text,
+  PRIMARY KEY (job_id, key)
+) PARTITION BY RANGE (job_id);
+
+-- Idempotency keys of callers, with the job of each.
+CREATE TABLE idempotency_keys (
+  tenant text NOT NULL,
+  scope text NOT NULL,
+  key text NOT NULL,
+  fingerprint text NOT NULL,
+  job_id text NOT NULL,
+  expires_at_ms bigint NOT NULL,
+  PRIMARY KEY (tenant, scope, key)
+);
+CREATE INDEX idempotency_keys_expiry ON idempotency_keys (expires_at_ms);
+
+-- One row for each process that may own jobs.
+CREATE TABLE processes (
+  boot text NOT NULL PRIMARY KEY,
+  role text NOT NULL,
+  slots integer NOT NULL,
+  version text NOT NULL,
+  draining boolean NOT NULL,
+  lease_ms bigint NOT NULL,
+  lease_until_ms bigint NOT NULL
+);
+
+-- Leases of tasks that one process at a time runs.
+CREATE TABLE leases (
+  name text NOT NULL PRIMARY KEY,
+  holder text NOT NULL,
+  since_ms bigint NOT NULL,
+  until_ms bigint NOT NULL
+);
+
+-- Webhook messages.
+CREATE TABLE deliveries (
+  id text NOT NULL PRIMARY KEY,
+  job_id text NOT NULL,
+  seq integer NOT NULL,
+  tenant text NOT NULL,
+  url text NOT NULL,
+  type text NOT NULL,
+  state text NOT NULL CHECK (state IN ('pending', 'delivered', 'failed')),
+  tries integer NOT NULL DEFAULT 0,
+  next_at_ms bigint NOT NULL,
+  status integer,
+  error text,
+  created_at_ms bigint NOT NULL,
+  purge_at_ms bigint NOT NULL,
+  -- The last tries as JSON, oldest first: time, duration and outcome of each.
+  history text
+);
+CREATE INDEX deliveries_job ON deliveries (job_id, seq);
+CREATE INDEX deliveries_due ON deliveries (next_at_ms) WHERE state = 'pending';
+CREATE INDEX deliveries_purge ON deliveries (purge_at_ms);
+CREATE INDEX deliveries_undelivered ON deliveries (state, (id || '')) WHERE state <> 'delivered';
+CREATE INDEX deliveries_delivered ON deliveries (state, (id || '')) WHERE state = 'delivered';
+
+-- API keys. Without Postgres they are in keys.json. Only hashes of the secrets are stored. A key is never deleted, only revoked, because its
+-- jobs refer to it.
+CREATE TABLE api_keys (
+  id text PRIMARY KEY,
+  hash text NOT NULL UNIQUE,
+  hint text NOT NULL,
+  name text,
+  -- Unix seconds.
+  created_at bigint NOT NULL,
+  revoked boolean NOT NULL,
+  -- JSON arrays; NULL: all.
+  endpoints text,
+  models text,
+  -- NULL: the key is a project of its own, without a row in `projects`.
+  project text,
+  -- Unix seconds; NULL: never.
+  expires_at bigint,
+  -- A JSON array; NULL: calls.
+  scopes text,
+  -- A JSON object.
+  limits text
+);
+
+-- Projects, which own keys and jobs.
+CREATE TABLE projects (
+  id text PRIMARY KEY,
+  name text,
+  -- Unix seconds.
+  created_at bigint NOT NULL,
+  -- A JSON object.
+  limits text NOT NULL
+);
+
+-- Secrets that sign webhooks, in plain text because a hash cannot sign. The defaults are derived from the secret without a project.
+CREATE TABLE webhook_secrets (
+  id text PRIMARY KEY,
+  project text,
+  secret text NOT NULL,
+  created_at bigint NOT NULL
+);
+CREATE INDEX webhook_secrets_of_project ON webhook_secrets (project);
+
+-- Each change of a key, a project or a webhook secret, with its author. The service never deletes a row.
+CREATE TABLE audit (
+  number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  -- Unix seconds.
+  at bigint NOT NULL,
+  author text NOT NULL,
+  action text NOT NULL,
+  subject text NOT NULL,
+  project text,
+  -- A JSON object without secrets.
+  change text NOT NULL
+);
+
+-- Models and pools that an operator has paused: none of their jobs is started.
+CREATE TABLE paused_work (
+  what text NOT NULL CHECK (what IN ('model', 'pool')),
+  id text NOT NULL,
+  -- Id of the key that paused it.
+  by_key text NOT NULL,
+  since_ms bigint NOT NULL,
+  PRIMARY KEY (what, id)
+);
+
+-- Files of projects. Their bytes are blobs with the same name. Ids sort as bytes, as job ids do.
+CREATE TABLE files (
+  id text COLLATE "C" NOT NULL PRIMARY KEY,
+  tenant text NOT NULL,
+  purpose text NOT NULL,
+  filename text NOT NULL,
+  bytes bigint NOT NULL,
+  created_at_ms bigint NOT NULL,
+  expires_at_ms bigint NOT NULL,
+  -- Number of jobs that refer to a shared file, such as the history of chained responses.
+  refs integer NOT NULL DEFAULT 0
+);
+CREATE INDEX files_tenant ON files (tenant, id, bytes);
+CREATE INDEX files_purpose ON files (tenant, purpose, id);
+CREATE INDEX files_expiry ON files (expires_at_ms);
+
+-- Conversations that responses continue. Each is one row, with its items as JSON.
+CREATE TABLE conversations (
+  id text NOT NULL PRIMARY KEY,
+  tenant text NOT NULL,
+  metadata text NOT NULL,
+  items text NOT NULL,
+  job_id text,
+  pending text NOT NULL,
+  version bigint NOT NULL,
+  created_at_ms bigint NOT NULL,
+  expires_at_ms bigint NOT NULL,
+  -- Size of `items` and `pending` in characters.
+  chars bigint NOT NULL DEFAULT 0
+);
+CREATE INDEX conversations_expiry ON conversations (expires_at_ms);
+CREATE INDEX conversations_chars ON conversations (tenant, chars);
+
+-- Rate limits that all ingresses count together. Not logged, because the counts have no value after a crash. A name is that of a key or a
+-- project with the counted quantity, so there are as many rows as limits.
+CREATE UNLOGGED TABLE rate_windows (
+  name text NOT NULL PRIMARY KEY,
+  used bigint NOT NULL,
+  ends_at_ms bigint NOT NULL
+);
+
+-- Running attached calls. `said` maps the boot id of each ingress to its number of calls, with the time until which the number is valid.
+CREATE UNLOGGED TABLE running_calls (
+  name text NOT NULL PRIMARY KEY,
+  said jsonb NOT NULL
+);
+
+-- Running attached calls of a tenant. A statement stamps its report with its start time, and may then have waited for a lock. So reports are
+-- accepted up to 20 s beyond now.
+CREATE FUNCTION calls_of(whose text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT coalesce(sum((one.value->>'count')::bigint), 0)::bigint
+  FROM running_calls, jsonb_each(said) AS one
+  WHERE name = 'calls ' || whose
+    AND (one.value->>'until_ms')::bigint > now_ms() AND (one.value->>'until_ms')::bigint <= now_ms() + 20000
+$$;
+
+-- Running durable jobs of a tenant.
+CREATE FUNCTION jobs_of(whose text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT count(*) FROM jobs WHERE tenant = whose AND state = 'in_progress' AND purge_at_ms IS NULL
+$$;
+
+-- Maximum number of running calls and jobs of a tenant; NULL: no limit. Never fails, because the limits may have been edited by hand.
+CREATE FUNCTION running_limit(whose text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE found_limits text;
+BEGIN
+  SELECT limits INTO found_limits FROM projects WHERE id = whose;
+  IF NOT FOUND THEN
+    SELECT limits INTO found_limits FROM api_keys WHERE id = whose AND project IS NULL;
+  END IF;
+  RETURN CAST(substring(found_limits FROM '"running"\s*:\s*([0-9]{1,16})\s*[,}]') AS bigint);
+END $$;
+
+-- Advisory lock that a transaction holds from its count of the running work of a tenant until its commit.
+CREATE FUNCTION running_lock(whose text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT hashtextextended(current_schema() || ' running ' || whose, 0)
+$$;
+
+-- Number of durable jobs of a tenant that may start now; NULL: no limit. With `takes`, one transaction at a time gets a number above 0.
+-- VOLATILE, so that each query inside sees what was committed before that query (postgresql.org/docs/current/xfunc-volatility.html).
+CREATE FUNCTION running_room(whose text, takes boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE most bigint := running_limit(whose);
+BEGIN
+  IF most IS NULL THEN
+    RETURN NULL;
+  END IF;
+  IF takes AND NOT pg_try_advisory_xact_lock(running_lock(whose)) THEN
+    RETURN 0;
+  END IF;
+  RETURN greatest(most - calls_of(whose) - jobs_of(whose), 0);
+END $$;
+
+-- Running durable jobs of the tenant in a row name of `running_calls`, for an ingress that has just reported its calls. Takes the lock, so that
+-- no job is claimed between the report and the count. Other names have no jobs.
+CREATE FUNCTION jobs_beside(place text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF place NOT LIKE 'calls %' THEN
+    RETURN 0;
+  END IF;
+  PERFORM pg_advisory_xact_lock(running_lock(substr(place, 7)));
+  RETURN jobs_of(substr(place, 7));
+END $$;
+
+-- The ledger: usage per day in UTC, with costs in billionths of a US dollar.
+CREATE TABLE usage_days (
+  project text NOT NULL,
+  day text COLLATE "C" NOT NULL,
+  key_id text NOT NULL,
+  model text NOT NULL,
+  calls bigint NOT NULL,
+  failed bigint NOT NULL,
+  input_tokens bigint NOT NULL,
+  cached_input_tokens bigint NOT NULL,
+  output_tokens bigint NOT NULL,
+  audio_ms bigint NOT NULL,
+  cost_nanos bigint NOT NULL,
+  PRIMARY KEY (project, day, key_id, model)
+);
+CREATE INDEX usage_days_day ON usage_days (day);
+CREATE INDEX usage_days_key ON usage_days (key_id, day);
+
+-- The last batch that each process has added. A batch whose answer was lost is not added twice.
+CREATE TABLE usage_writers (
+  boot text NOT NULL PRIMARY KEY,
+  batch bigint NOT NULL,
+  at_ms bigint NOT NULL
+);
+
+-- Ended durable jobs that are not in the ledger yet.
+CREATE TABLE usage_ended (
+  job_id text COLLATE "C" NOT NULL PRIMARY KEY,
+  project text NOT NULL,
+  key_id text NOT NULL,
+  pool text NOT NULL,
+  model text NOT NULL,
+  state text NOT NULL,
+  metered text,
+  ended_at_ms bigint NOT NULL,
+  reserved_nanos bigint
+);
+
+-- Records each ended job for the ledger, in the commit that ends it and for every transition.
+CREATE FUNCTION note_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO usage_ended (job_id, project, key_id, pool, model, state, metered, ended_at_ms, reserved_nanos)
+  VALUES (NEW.id, NEW.tenant, coalesce(NEW.key_id, NEW.tenant), NEW.pool, NEW.model, NEW.state, NEW.metered, NEW.finished_at_ms,
+    NEW.reserved_nanos)
+  ON CONFLICT (job_id) DO NOTHING;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER note_ended AFTER UPDATE OF purge_at_ms ON jobs FOR EACH ROW
+  WHEN (OLD.purge_at_ms IS NULL AND NEW.purge_at_ms IS NOT NULL) EXECUTE FUNCTION note_ended();
+
+-- Stored bytes of each project: files, bodies and results of jobs with their blobs, and conversations. Triggers count each change in the commit
+-- that makes it. Each backend updates a row of its own, `shard`, so that transactions do not wait for each other. The scheduler merges all rows
+-- into shard 0.
+CREATE TABLE stored_bytes (
+  tenant text NOT NULL,
+  shard integer NOT NULL,
+  bytes bigint NOT NULL,
+  PRIMARY KEY (tenant, shard)
+) WITH (fillfactor = 50);
+
+-- Bytes that processes are about to store. Not logged, because reservations have no value after a crash. A reservation expires unless its
+-- process renews it.
+CREATE UNLOGGED TABLE reserved_bytes (
+  tenant text NOT NULL,
+  boot text NOT NULL,
+  bytes bigint NOT NULL,
+  until_ms bigint NOT NULL,
+  PRIMARY KEY (tenant, boot)
+);
+
+CREATE FUNCTION count_stored(whose text, amount bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
+  INSERT INTO stored_bytes AS held (tenant, shard, bytes) VALUES (whose, pg_backend_pid(), amount)
+  ON CONFLICT (tenant, shard) DO UPDATE SET bytes = held.bytes + excluded.bytes
+$$;
+
+CREATE FUNCTION stored_jobs_added() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM count_stored(tenant, sum(request_bytes)::bigint) FROM added WHERE request_bytes > 0 GROUP BY tenant;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER stored_jobs_added AFTER INSERT ON jobs REFERENCING NEW TABLE AS added
+  FOR EACH STATEMENT EXECUTE FUNCTION stored_jobs_added();
+
+CREATE FUNCTION stored_job_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'DELETE' THEN
+    PERFORM count_stored(OLD.tenant, -OLD.request_bytes - OLD.output_bytes);
+  ELSIF OLD.purge_at_ms IS NULL THEN
+    PERFORM count_stored(NEW.tenant, NEW.output_bytes);
+  ELSE
+    PERFORM count_stored(NEW.tenant, NEW.request_bytes + NEW.output_bytes - OLD.request_bytes - OLD.output_bytes);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER stored_job_ended AFTER UPDATE OF purge_at_ms ON jobs FOR EACH ROW
+  WHEN (OLD.purge_at_ms IS NULL AND NEW.purge_at_ms IS NOT NULL AND NEW.output_bytes > 0) EXECUTE FUNCTION stored_job_changed();
+CREATE TRIGGER stored_job_erased AFTER UPDATE OF erased_at_ms ON jobs FOR EACH ROW
+  WHEN (OLD.request_bytes + OLD.output_bytes <> NEW.request_bytes + NEW.output_bytes) EXECUTE FUNCTION stored_job_changed();
+CREATE TRIGGER stored_job_deleted AFTER DELETE ON jobs FOR EACH ROW
+  WHEN (OLD.request_bytes + OLD.output_bytes > 0) EXECUTE FUNCTION stored_job_changed();
+
+CREATE FUNCTION stored_file_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'DELETE' THEN
+    PERFORM count_stored(OLD.tenant, -OLD.bytes);
+  ELSE
+    PERFORM count_stored(NEW.tenant, NEW.bytes);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER stored_file_changed AFTER INSERT OR DELETE ON files FOR EACH ROW EXECUTE FUNCTION stored_file_changed();
+
+CREATE FUNCTION stored_conversation_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'DELETE' THEN
+    PERFORM count_stored(OLD.tenant, -OLD.chars);
+  ELSIF TG_OP = 'INSERT' THEN
+    PERFORM count_stored(NEW.tenant, NEW.chars);
+  ELSIF NEW.chars <> OLD.chars THEN
+    PERFORM count_stored(NEW.tenant, NEW.chars - OLD.chars);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER stored_conversation_changed AFTER INSERT OR UPDATE OF chars OR DELETE ON conversations
+  FOR EACH ROW EXECUTE FUNCTION stored_conversation_changed();
+
+-- Sets the reservation of a process unless the project would then exceed its maximum. A smaller reservation is always granted. Concurrent
+-- requests run one after another. Returns the stored bytes of the project with the reservations of other processes.
+CREATE FUNCTION hold_bytes(whose text, holder text, wanted bigint, most bigint, keep_ms bigint)
+RETURNS TABLE (is_granted boolean, used bigint) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  before bigint;
+  stored bigint;
+  granted boolean;
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' stored ' || whose, 0));
+  SELECT coalesce(sum(bytes), 0) INTO stored FROM stored_bytes WHERE tenant = whose;
+  SELECT stored + coalesce(sum(bytes) FILTER (WHERE boot <> holder), 0), coalesce(sum(bytes) FILTER (WHERE boot = holder), 0)
+    INTO stored, before FROM reserved_bytes
+    WHERE tenant = whose AND until_ms > now_ms() AND until_ms <= now_ms() + 2 * keep_ms;
+  granted := wanted <= before OR stored + wanted <= most;
+  IF granted AND wanted > 0 THEN
+    INSERT INTO reserved_bytes AS held (tenant, boot, bytes, until_ms) VALUES (whose, holder, wanted, now_ms() + keep_ms)
+    ON CONFLICT (tenant, boot) DO UPDATE SET bytes = excluded.bytes, until_ms = excluded.until_ms;
+  ELSIF granted THEN
+    DELETE FROM reserved_bytes WHERE tenant = whose AND boot = holder;
+  END IF;
+  RETURN QUERY SELECT granted, stored;
+END $$;

@@ -1,3 +1,0 @@
--- online: each statement alone, without keeping anybody from writing (postgres-online.ts).
--- Jobs that wait, by the key they were submitted with, for the limits of that key.
-CREATE INDEX jobs_idle_key ON jobs (key_id, state) WHERE state IN ('queued', 'scheduled');
