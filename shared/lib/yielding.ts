@@ -1,4 +1,3 @@
-/** Maximum time between event-loop yields, in ms. */
 const YIELD_INTERVAL_MS = 5
 /** Work that ends within this time never waits, so that small work is not queued behind large work. */
 const SYNC_BUDGET_MS = 1
@@ -74,7 +73,7 @@ const WAITING_MAX = 1_000
  * @returns A function that returns undefined if the work may start now, and otherwise a promise for its start. If WAITING_MAX
  * callers wait, then further work starts at once, because the queue must be bounded.
  */
-export function openTickThrottle(): () => Promise<void> | undefined {
+export function openTickThrottle(perTick = STARTS_PER_TICK): () => Promise<void> | undefined {
   const queue: (() => void)[] = []
   let begun = 0
   let isScheduled = false
@@ -85,14 +84,14 @@ export function openTickThrottle(): () => Promise<void> | undefined {
   }
   const startNext = () => {
     isScheduled = false
-    const next = queue.splice(0, STARTS_PER_TICK)
-    begun = queue.length > 0 ? STARTS_PER_TICK : next.length
+    const next = queue.splice(0, perTick)
+    begun = queue.length > 0 ? perTick : next.length
     if (next.length > 0) schedule()
     for (const begin of next) begin()
   }
   return () => {
     schedule()
-    if (begun++ < STARTS_PER_TICK || queue.length >= WAITING_MAX) return undefined
+    if (begun++ < perTick || queue.length >= WAITING_MAX) return undefined
     return new Promise((resolve) => void queue.push(resolve))
   }
 }

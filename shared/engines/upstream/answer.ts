@@ -17,12 +17,21 @@ const TURNS_PER_TICK_MAX = 1_000
  */
 const SIZE_PER_YIELD = 256 * 1024
 const EVENT_SIZE = 512
+/** Reads that are decoded and forwarded per event-loop tick, which takes about a millisecond. */
+const READS_PER_TICK = 16
 
 /**
  * Spreads the ends of this process's answers over event-loop ticks. Processing an end takes as long as a few tokens. If many answers ended
  * in one tick, then the tick would block the event loop.
  */
 const throttleEnd = openTickThrottle()
+
+/**
+ * Spreads reads of streams that have already sent output over event-loop ticks. Tokens of 256 streams that arrive in one tick would
+ * otherwise delay every new call three times by the whole burst: when it is accepted, when it is sent, and at its first token.
+ * First tokens do not wait.
+ */
+const throttleRead = openTickThrottle(READS_PER_TICK)
 
 export interface AnswerDecoder extends Decoder<GenerateEvent> {
   /** Usage as the upstream counted it. Missing counts are estimated. */
@@ -57,7 +66,12 @@ export async function* answerEvents(
     const reader = openReader(exchange, decoder)
     for (let isRead = false, isOver = false; !isOver; ) {
       if (!isRead) {
-        const failure = await exchange.waitForChange()
+        let failure = await exchange.waitForChange()
+        const turn = written === '' ? undefined : throttleRead()
+        if (turn) {
+          await turn
+          failure = await exchange.waitForChange()
+        }
         const read = failure === undefined ? reader.read(exchange.take(), out) : readRest(reader, failure, call, out)
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
