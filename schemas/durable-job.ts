@@ -76,7 +76,6 @@ export const DurableJob = z.strictObject({
 })
 export type DurableJob = z.infer<typeof DurableJob>
 
-/** Event types of a durable job (docs/guides/jobs.md). */
 export const DurableEventType = z.enum([
   'job.queued',
   'job.started',

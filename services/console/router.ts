@@ -2,7 +2,6 @@ import { signal } from '@preact/signals'
 
 export const BASE = '/console'
 
-/** Screens read it as a signal and re-render when it changes. */
 export const currentUrl = signal(new URL(location.href))
 
 addEventListener('popstate', () => {

@@ -27,8 +27,8 @@ const CHANNEL_LATE_MS = 1_250
 /** If our own heartbeat has not come back for this long, then the channel counts as broken and a warning is logged. */
 const CHANNEL_SILENCE_MS = 2_500
 /**
- * If a check is late by more than this, then the event loop of this process was blocked. Its unread records then prove nothing about the
- * channel.
+ * If a check is late by more than this, then the event loop of this process was blocked. Records that are still unread then prove nothing
+ * about the channel.
  */
 const CHECK_LATE_MS = 1_000
 

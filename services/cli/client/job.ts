@@ -108,7 +108,6 @@ export function queueText({ queue }: Pick<JobView, 'queue'>): string {
   return typeof queue?.position === 'number' ? ` (#${queue.position + 1} in queue)` : ''
 }
 
-/** Unix seconds at which the job finished. */
 export function endedAt(job: JobView): number | undefined {
   return job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at ?? undefined
 }

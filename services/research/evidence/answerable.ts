@@ -112,8 +112,8 @@ function leastMassOf({ text, terms, isEnglish }: Part): number {
 }
 
 /**
- * Whether a group of neighbouring sentences contains the anchors (exact strings such as versions), enough of the names and other terms, and
- * an answer of the requested type. Yields to the event loop between passages.
+ * Whether a group of neighbouring sentences contains the anchors (exact strings such as versions) and enough of the names and other terms.
+ * The group must also contain an answer of the requested type. Yields to the event loop between passages.
  */
 export function* isAnswered(
   { text, terms, passages, names, anchors, asked: ofQuestion, isEnglish }: Part,

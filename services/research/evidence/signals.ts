@@ -56,11 +56,14 @@ const WEIGHTS = {
   whole: 1.14,
   /** Share of the pairs of adjacent terms of the question that are close together in the sentence. */
   pairs: 0.25,
-  /** `fit` rates the answer type, see `fitOf`. `fitAbout`: `fit` times `whole`. `fitRequired`: `fit` if the type is required, else 0. */
+  /**
+   * How well the answer type of the sentence fits, see `fitOf`. `fitAbout`: `fit` times `whole`. `fitRequired`: `fit` if the question
+   * requires the type, else 0.
+   */
   fit: 0.65,
   fitAbout: 1.09,
   fitRequired: 0.87,
-  /** Share of the idf weight of the question's terms in the title, in the passage, and in the best passage of the source, in this order. */
+  /** Shares of the idf weight of the question's terms: in the title, in the passage, and in the source's best passage. */
   title: 0.43,
   passage: 0.92,
   source: 0.55,

@@ -51,7 +51,10 @@ export async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
 
 interface FailureClass {
   readonly isPermanent?: boolean
-  /** Error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both clients wrap the cause in a connection error. */
+  /**
+   * Matches error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both libraries wrap the cause in a connection
+   * error.
+   */
   readonly signs: RegExp
   readonly problem: string
   readonly remediation: string

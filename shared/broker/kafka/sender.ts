@@ -43,8 +43,8 @@ export interface OutgoingBatch {
 }
 
 /**
- * Result of a batch; `undefined` if the batch is durable. `isOfRecord`: the content is refused permanently, possibly because of a
- * single record.
+ * Why a batch is not durable; `undefined` if it is. `isOfRecord`: the broker refused the content permanently, possibly because of a single
+ * record.
  */
 export type BatchFailure =
   | { readonly error: unknown; readonly canRetry: boolean; readonly isOfRecord?: boolean }

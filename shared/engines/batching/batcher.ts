@@ -179,7 +179,7 @@ export class Batcher {
 }
 
 /**
- * Rewrites an error of a shared call for one job: positions of inputs in the call become indices of the job's own inputs, in the message
+ * Rewrites an error of a shared call for one job. Positions of inputs in the call become indices of the job's own inputs, in the message
  * and in `param`.
  */
 function renamed(error: ServiceError, indices: readonly (number | undefined)[]): ServiceError {

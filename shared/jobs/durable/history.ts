@@ -141,8 +141,8 @@ async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }
  */
 const MINUTE_MS = 60_000
 /**
- * A younger blob without a job row is not deleted, because the row of its job may not be inserted yet. Longer than any statement and any
- * clock difference.
+ * A younger blob without a job row is not deleted, because the row of its job may not be inserted yet. The age exceeds the duration of any
+ * statement and any clock difference.
  */
 const ACCEPTED_MS = 10 * MINUTE_MS
 /**

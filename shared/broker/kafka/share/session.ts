@@ -1,11 +1,14 @@
 /**
  * One share session (KIP-932): this member at one node, for the partitions that the node leads.
  *
- * `idle ⇄ busy`: one request at a time, numbered by the epoch of the session. A fetch carries the pending acknowledgements; without a fetch they are
+ * `idle ⇄ busy`: one request at a time, numbered by the epoch of the session. A fetch carries the pending acknowledgements; without a fetch
+ * they are
  * sent alone.
  *
- * Rejected: acknowledging on a second connection during a fetch. The broker accepts the acknowledgements, but then refuses the fetch for its epoch
- * and leaves its records locked (Kafka 4.3.1, tried). Instead, a poll is long only while no record is out (`#waitMs`), so that an acknowledgement
+ * Rejected: acknowledging on a second connection during a fetch. The broker accepts the acknowledgements, but then refuses the fetch for
+ * its epoch
+ * and leaves its records locked (Kafka 4.3.1, tried). Instead, a poll is long only while no record is being processed (`#waitMs`), so that
+ * an acknowledgement
  * never waits for a long poll.
  *
  * If the connection breaks, then the broker releases all records of the session at once. Acknowledging them later does nothing.
