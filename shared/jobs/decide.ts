@@ -121,7 +121,7 @@ export class RetryBudget {
   readonly #max: number
   #tokens: number
 
-  /** @param share Retries per first attempt in the long run, such as 0.1 @param max Maximum saved retries */
+  /** @param share Number of retries that each first attempt adds to the budget, such as 0.1 @param max Maximum number of saved retries */
   constructor(share: number, max: number) {
     this.#earnPerCall = share
     this.#max = max

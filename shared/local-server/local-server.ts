@@ -89,12 +89,12 @@ export class LocalServer {
   }
 
   /**
-   * Returns a connection, and starts the server if needed. If the environment or the model is missing, then its preparation is
-   * started in the background, and the call fails.
+   * Returns a connection, and starts the server if needed. If the environment or the model is missing, then its preparation is started in
+   * the background, and the call fails.
    *
    * @param model The model that the call needs. Absent: a model that every environment contains
-   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation runs or has failed. Also if the server does not start or
-   * crashed too often. Or the abort reason
+   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation runs or has failed, or if the server does not start or
+   * crashed too often; the abort reason
    */
   async connect(signal: AbortSignal, model?: string): Promise<LocalConnection> {
     signal.throwIfAborted()

@@ -109,7 +109,9 @@ export class Batcher {
     }
   }
 
-  /** Reserves the last free call for jobs without a running call. If `callsMax` is 1, then there is no reserve. */
+  /**
+   * Whether a call for the job may be sent. The last permitted call is reserved for jobs without a running call, unless `callsMax` is 1.
+   */
   #canSend(job: EmbedJob): boolean {
     const isLast = this.#calls.size > 0 && this.#calls.size === this.#options.callsMax - 1
     return !isLast || job.underWay === 0

@@ -96,7 +96,7 @@ export class DurableJobs {
     return await this.#quota.enter(spec, () => this.#admit(spec, key))
   }
 
-  /** A replay makes no external calls, so no budget is reserved. */
+  /** Creates a job, with a reservation in the budgets. A replay reserves nothing, because a replay makes no external calls. */
   async #admit(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
     const admission = spec.replayOf === undefined ? await this.#options.admit?.(spec) : undefined
     if (!admission) return await this.#create(spec, key)
