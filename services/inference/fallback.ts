@@ -24,15 +24,15 @@ export function generateWithFallback(
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
     // The requested model keeps the name that the caller used, because the caller may have used an alias. A fallback has only its id.
     const named = model === chain[0] ? request : { ...request, model: model.id }
-    requireCompletable(model, named)
-    const engine = engines.of(model)
+    if (named.completion) requireCompletable(model, named)
+    const engine = engines.get(model.id)
     const { request: adapted, restore } = adaptRequest(named, model)
     const asked = adapted.truncates
       ? await fitPrompt(adapted, model, (each) => countPrompt(engine, each, context))
       : adapted
     const give = outputOf(ports)
     return {
-      events: complete(engine, asked, context),
+      events: asked.completion ? complete(engine, asked, context) : engine.generate(asked, context),
       give: restore ? (event) => restore(event).flatMap((each) => [...give(each)]) : give,
     }
   }

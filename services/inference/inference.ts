@@ -154,7 +154,7 @@ function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRe
       if (model.engine.type !== 'llama' || !model.engine.preload) continue
       const what = `${model.id} in memory`
       onProgress(what, 0, 'being loaded')
-      await engines.of(model).preload?.(signal)
+      await engines.get(model.id).preload?.(signal)
       onProgress(what, 1, 'loaded')
     }
   }

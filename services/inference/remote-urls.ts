@@ -21,7 +21,7 @@ export async function requirePublicUrls(
   signal: AbortSignal,
   resolve?: Resolve,
 ): Promise<void> {
-  const native = await runYielding(nativeUrlsOf(request), signal)
+  const native = [...(await runYielding(nativeUrlsOf(request), signal))]
   const [media, others] = [native.filter(({ isMedia }) => isMedia), native.filter(({ isMedia }) => !isMedia)]
   await requirePublic([...urlsOf(request), ...media.map(({ url }) => url)], 'messages', signal, resolve)
   const urls = others.map(({ url }) => url)

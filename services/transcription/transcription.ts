@@ -36,7 +36,7 @@ async function openWorkbench(ports: Ports) {
     ports,
     tools,
     share: new AudioQuota({ secondsPerKey, secondsMax }),
-    engineOf: (model) => engines.of(model),
+    engineOf: (model) => engines.get(model.id),
     onUnchecked(why) {
       if (!isTold) ports.log.warn({ reason: why.message }, 'audio sent to the model without local validation')
       isTold = true

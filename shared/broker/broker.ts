@@ -110,7 +110,7 @@ export interface QueueConsumer extends Closable {
 /** One record delivered to this member. The first call of `acknowledge` or `release` ends the delivery; later calls do nothing. */
 export interface Delivery {
   readonly value: Buffer
-  /** The object passed without serialization, equal to the JSON in {@link value}. Read-only. */
+  /** The object passed within this process, equal to the JSON in {@link value}. Read-only, and valid for this version. */
   readonly payload?: object | undefined
   /** Number of deliveries of this record, from 1, if the broker counts them. */
   readonly deliveryCount: number

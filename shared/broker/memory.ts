@@ -179,36 +179,6 @@ class QueuedRecord {
   }
 }
 
-class MemoryDelivery implements Delivery {
-  readonly #record: QueuedRecord
-  readonly #queue: string
-  readonly acknowledge: () => void
-  readonly release: () => void
-
-  constructor(record: QueuedRecord, queue: string, ends: Pick<Delivery, 'acknowledge' | 'release'>) {
-    this.#record = record
-    this.#queue = queue
-    this.acknowledge = ends.acknowledge
-    this.release = ends.release
-  }
-
-  get value(): Buffer {
-    return this.#record.value
-  }
-
-  get payload(): object | undefined {
-    return this.#record.payload
-  }
-
-  get deliveryCount(): number {
-    return this.#record.deliveryCount
-  }
-
-  get position(): string {
-    return `${this.#queue}/0@${this.#record.offset}`
-  }
-}
-
 class MemoryQueue {
   readonly name: string
   readonly #waiting: QueuedRecord[] = []
@@ -329,12 +299,18 @@ class MemoryConsumer implements QueueConsumer {
 
   #deliver(record: QueuedRecord): Delivery {
     this.#held.add(record)
-    return new MemoryDelivery(record, this.#queue.name, {
+    return {
+      payload: record.payload,
+      get value() {
+        return record.value
+      },
+      deliveryCount: record.deliveryCount,
+      position: `${this.#queue.name}/0@${record.offset}`,
       acknowledge: () => {
         if (this.#held.delete(record)) this.#queue.settle(record)
       },
       release: () => this.#release(record),
-    })
+    }
   }
 
   #release(record: QueuedRecord): void {

@@ -96,7 +96,6 @@ export async function fetchBodyWithin(
   blobs: Blobs,
   signal: AbortSignal,
 ): Promise<FetchedBody> {
-  if (job.blob === undefined && !job.history) return { body: job.body, release() {} }
   // A missing blob counts as 0 bytes here. The error is thrown by `fetchBody` below.
   const bytes = (await bytesOfBody(job, blobs).catch(() => 0)) * HELD_PER_BYTE
   if (bytes > 0) await budget.take(signal, bytes)

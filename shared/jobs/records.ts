@@ -29,10 +29,10 @@ export const SkippedEvent = z.object({
 })
 export type SkippedEvent = z.infer<typeof SkippedEvent>
 
-interface WorkerReply {
+export interface WorkerReply {
   readonly worker: string
   readonly events: readonly (JobEvent | SkippedEvent)[]
-  readonly skipped: readonly string[]
+  readonly skipped?: readonly string[]
 }
 
 const readers = {
@@ -57,11 +57,6 @@ export function readJob(value: Buffer): JobEnvelope | undefined {
   return readers.job.safeParse(parseJson(value)).data
 }
 
-/** The envelope of a job that was passed within this process. Sender and receiver have the same version, so the envelope needs no check. */
-export function jobOfPayload(payload: object): JobEnvelope {
-  return payload as JobEnvelope
-}
-
 export function readUnsupported(value: Buffer): UnsupportedJob | undefined {
   return readers.unsupported.safeParse(parseJson(value)).data
 }
@@ -74,12 +69,6 @@ export function readUnsupported(value: Buffer): UnsupportedJob | undefined {
 export function readStored(request: unknown): StoredRequest {
   readers.stored.parse(request)
   return request as StoredRequest
-}
-
-/** A record on `replies` that was passed within this process. Sender and receiver have the same version, so the record needs no check. */
-export function replyOfPayload(payload: object): WorkerReply {
-  const { worker, events } = payload as ReplyRecord
-  return { worker, events, skipped: [] }
 }
 
 export function readReply(value: Buffer): WorkerReply | undefined {
@@ -98,10 +87,6 @@ export function readReply(value: Buffer): WorkerReply | undefined {
     if (kept) events.push(kept)
   }
   return { worker: head.worker, events, skipped }
-}
-
-export function controlOfPayload(payload: object): ControlRecord {
-  return payload as ControlRecord
 }
 
 /**

@@ -41,21 +41,21 @@ const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
  *
  * @throws ServiceError `invalid_value` for too many URLs, or a URL that is too long
  */
-export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, NativeUrl[]> {
+export function* nativeUrlsOf(request: GenerateRequest): Generator<undefined, Iterable<NativeUrl>> {
   const walk = new Walk()
-  yield* walk.visit(request.extra)
+  if (request.extra) yield* walk.visit(request.extra)
   for (const tool of request.tools) {
     yield* walk.visit(tool.native)
     yield* walk.visit(tool.extra)
   }
   for (const turn of request.turns) {
-    yield* walk.visit(turn.extra)
+    if (turn.extra) yield* walk.visit(turn.extra)
     for (const part of turn.parts) {
       if (part.type === 'native') yield* walk.visit(part.value)
       else if ('extra' in part) yield* walk.visit(part.extra)
     }
   }
-  return walk.found
+  return walk.found.values()
 }
 
 interface Place {
@@ -64,12 +64,8 @@ interface Place {
 }
 
 class Walk {
-  readonly #found = new Map<string, NativeUrl>()
-  #values = 0
-
-  get found(): NativeUrl[] {
-    return [...this.#found.values()]
-  }
+  readonly found = new Map<string, NativeUrl>()
+  #values = 0;
 
   *visit(value: unknown, place: Place = { isMedia: false, isOutput: false }): Generator<undefined, void> {
     if (typeof value !== 'object' || value === null) return
@@ -113,10 +109,10 @@ class Walk {
     if (text.length > URL_CHARS_MAX) throw refuse(`Expected URLs of at most ${URL_CHARS_MAX} characters.`)
     // A server may add a scheme to a host without one, and fetch the result.
     const url = SCHEME.test(text) ? text : `https://${text}`
-    const known = this.#found.get(url)
+    const known = this.found.get(url)
     if (known && (known.isMedia || !isMedia)) return
-    this.#found.set(url, { url, isMedia })
-    if (this.#found.size > URLS_MAX) throw refuse(`Expected at most ${URLS_MAX} different URLs.`)
+    this.found.set(url, { url, isMedia })
+    if (this.found.size > URLS_MAX) throw refuse(`Expected at most ${URLS_MAX} different URLs.`)
   }
 }
 

@@ -61,11 +61,11 @@ async function* generate(
 async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEvent> {
   const { request, budget, pace } = call
   const script = writeScript(request, choice)
-  const stops = new StopFilter(request.stop)
+  const stops = request.stop.length > 0 ? new StopFilter(request.stop) : undefined
   let tokens = 0
   for (const step of stepsOf(script)) {
     if (tokens++ === budget.tokens) {
-      yield* released(stops.flush(), choice)
+      if (stops) yield* released(stops.flush(), choice)
       yield { type: 'finish', choice, reason: 'length', ...(budget.isContextBound ? { context_full: true } : {}) }
       return
     }
@@ -76,6 +76,10 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
       continue
     }
     const logprob = request.logprobs ? inventLogprob(step.text, request.top_logprobs ?? 0) : undefined
+    if (!stops) {
+      yield { ...step, choice, ...(logprob && { logprobs: [logprob] }) }
+      continue
+    }
     const release = stops.push(step.text, logprob)
     yield* released(release, choice)
     if (release.hit !== undefined) {
@@ -83,7 +87,7 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
       return
     }
   }
-  yield* released(stops.flush(), choice)
+  if (stops) yield* released(stops.flush(), choice)
   // If the script schedules the failure for later than the last token, then the failure happens at the end.
   pace.failAfter(Number.MAX_SAFE_INTEGER)
   yield { type: 'finish', choice, reason: script.finish, ...(script.filter ? { filter: script.filter } : {}) }

@@ -75,14 +75,16 @@ export class Attempts {
         if (isAttached) parkedCalls.count(bulkhead, job.tenant, -1)
       }
       if (isAttached) poller.countAttached(-1)
-      if (job.reply) this.#forgetLost(job.reply.boot)
-      this.#noteEnd(attempt)
+      if (job.reply && this.#lostPeers.has(job.reply.boot)) this.#forgetLost(job.reply.boot)
+      if (this.#awaited.size > 0) this.#noteEnd(attempt)
       poller.free()
     }
   }
 
-  has(job: JobEnvelope): boolean {
-    return this.#running.has(keyOf(job.id, job.attempt))
+  /** Returns whether the attempt runs already, or was cancelled before it arrived, and removes such a cancel. */
+  isOver(job: JobEnvelope): boolean {
+    const key = keyOf(job.id, job.attempt)
+    return this.#cancelled.delete(job.id) || this.#cancelled.delete(key) || this.#running.has(key)
   }
 
   /**
@@ -155,7 +157,7 @@ export class Attempts {
   }
 
   #forgetLost(boot: string): void {
-    if (!this.#lostPeers.has(boot) || !this.#of(boot).next().done) return
+    if (!this.#of(boot).next().done) return
     this.#lostPeers.delete(boot)
     this.#options.reporter.drop(boot)
   }

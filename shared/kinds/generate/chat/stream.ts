@@ -75,7 +75,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
 
   #native(event: NativeEvent): Frame[] {
     const choice = this.#choice(event.choice)
-    const value = choice.native.read(event)
+    const value = choice.readNative(event)
     if (value === undefined) return []
     if (event.scope !== 'answer') return choice.encodeNative(event.scope, value)
     this.#fields = { ...this.#fields, ...value }
@@ -115,7 +115,7 @@ interface CallStream {
 /** One choice of a stream. Pieces of several texts may alternate, so each text of the choice has its own surrogate buffer. */
 class ChoiceStream {
   readonly index: number
-  readonly native = new NativeReader('openai')
+  #native: NativeReader | undefined
   isFinished = false
   readonly #open: string
   readonly #close: string
@@ -138,6 +138,11 @@ class ChoiceStream {
     this.#textOpen = `${this.#open}{"content":`
     this.#textClose = `}${this.#close}`
     this.#tail = tail
+  }
+
+  readNative(event: NativeEvent): Record<string, unknown> | undefined {
+    this.#native ??= new NativeReader('openai')
+    return this.#native.read(event)
   }
 
   encode(event: ChoiceEvent): Frame[] {

@@ -56,7 +56,7 @@ class ChoiceAnswer {
   readonly #calls = new Map<number, ChatToolCall>()
   readonly #logprobs: Logprob[] = []
   readonly #refusalLogprobs: unknown[] = []
-  readonly #native = new NativeReader('openai')
+  #native: NativeReader | undefined
   readonly #fields: Record<string, unknown> = {}
   #finishReason: ChatFinishReason | undefined
   #text = ''
@@ -99,6 +99,7 @@ class ChoiceAnswer {
    * Adds an event with fields that the internal form does not represent. Returns the fields that belong to the whole answer instead of this choice.
    */
   addNative(event: NativeEvent): Record<string, unknown> | undefined {
+    this.#native ??= new NativeReader('openai')
     const value = this.#native.read(event)
     if (value === undefined || event.scope === 'answer') return value
     if (event.scope !== 'text') joinDelta(this.#fields, value)
