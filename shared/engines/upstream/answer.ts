@@ -27,9 +27,10 @@ const READS_PER_TICK = 16
 const throttleEnd = openTickThrottle()
 
 /**
- * Spreads reads of streams that have already sent output over event-loop ticks. Tokens of 256 streams that arrive in one tick would
- * otherwise delay every new call three times by the whole burst: when it is accepted, when it is sent, and at its first token.
- * First tokens do not wait.
+ * Spreads reads of streams that have already sent output over event-loop ticks. First tokens and new calls do not wait.
+ *
+ * Without this throttle, a burst of tokens from 256 streams delays a new call three times. The call waits when it is accepted, when it
+ * is sent, and at its first token.
  */
 const throttleRead = openTickThrottle(READS_PER_TICK)
 
@@ -66,12 +67,7 @@ export async function* answerEvents(
     const reader = openReader(exchange, decoder)
     for (let isRead = false, isOver = false; !isOver; ) {
       if (!isRead) {
-        let failure = await exchange.waitForChange()
-        const turn = written === '' ? undefined : throttleRead()
-        if (turn) {
-          await turn
-          failure = await exchange.waitForChange()
-        }
+        const failure = await changeInTurn(exchange, written !== '')
         const read = failure === undefined ? reader.read(exchange.take(), out) : readRest(reader, failure, call, out)
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
@@ -99,6 +95,13 @@ export async function* answerEvents(
   } finally {
     exchange.release(decoder.isDone)
   }
+}
+
+/** Waits like {@link Exchange.waitForChange}. After output, then also waits until the read may start; the answer may fail in that time. */
+function changeInTurn(exchange: Exchange, hasOutput: boolean): Promise<unknown> {
+  const change = exchange.waitForChange()
+  if (!hasOutput) return change
+  return change.then((failure) => throttleRead()?.then(() => exchange.waitForChange()) ?? failure)
 }
 
 function textOf(event: GenerateEvent): string {
