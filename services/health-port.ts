@@ -51,9 +51,11 @@ export async function openHealthPort(port: number, host: string | undefined, log
 function portError(error: unknown, port: number): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code === 'EADDRINUSE') {
-    const message = `METRICS_PORT: ${port} is in use. Each process needs its own port. Choose another, or leave the setting unset.`
+    const message = `METRICS_PORT: ${port} is in use. Each process needs its own port. Choose another port, or leave METRICS_PORT unset.`
     return new ConfigError([message])
   }
   if (code !== 'EACCES') return error
-  return new ConfigError([`METRICS_PORT: this user cannot listen on ${port}. Choose one from 1024 on, such as 8081.`])
+  return new ConfigError([
+    `METRICS_PORT: this user cannot listen on ${port}. Choose a port from 1024 on, such as 8081.`,
+  ])
 }

@@ -177,7 +177,9 @@ function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => voi
  */
 export async function requirePort(config: Config): Promise<void> {
   if (config.port !== 0 && config.metricsPort === config.port) {
-    throw new ConfigError([`METRICS_PORT: ${config.port} is the PORT of the API. Choose another, or leave it unset.`])
+    throw new ConfigError([
+      `METRICS_PORT: ${config.port} is also the PORT of the API. Choose another port, or leave METRICS_PORT unset.`,
+    ])
   }
   const server = createServer()
   const { host, port, reusePort } = config
@@ -191,15 +193,16 @@ export async function requirePort(config: Config): Promise<void> {
 
 function portError(error: unknown, { host, port }: Config): unknown {
   const { code } = error as NodeJS.ErrnoException
-  if (code === 'ENOTSUP') return new ConfigError(['REUSE_PORT: this system cannot share a port. Leave it unset.'])
+  if (code === 'ENOTSUP')
+    return new ConfigError(['REUSE_PORT: this system cannot share a port. Leave REUSE_PORT unset.'])
   if (code === 'EADDRINUSE') {
-    const shared = 'REUSE_PORT=true in each of them lets several ingresses share it.'
+    const shared = 'To share the port between several ingresses, set REUSE_PORT=true in each of them.'
     return new ConfigError([
       `PORT: ${port} is in use on ${host}. Stop the other program, or choose another port. ${shared}`,
     ])
   }
   if (code === 'EACCES') {
-    return new ConfigError([`PORT: this user cannot listen on ${port}. Choose one from 1024 on, such as 8080.`])
+    return new ConfigError([`PORT: this user cannot listen on ${port}. Choose a port from 1024 on, such as 8080.`])
   }
   if (code !== 'EADDRNOTAVAIL' && code !== 'ENOTFOUND') return error
   return new ConfigError([

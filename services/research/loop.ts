@@ -77,7 +77,7 @@ export async function* runResearch(
   composition: Composition,
   signal: AbortSignal,
 ): AsyncGenerator<ResearchEvent> {
-  const question = await runYielding(parseQuestion(request), signal)
+  const question = await runYielding(parseQuestion(request), signal, setup.project)
   yield* new Run(setup, request, question, composition, signal).events()
 }
 
@@ -229,7 +229,7 @@ class Run {
     const fresh = await this.#gathering.read()
     const asked = queryTermsIn(this.#question)
     for (const snapshot of fresh)
-      this.#passages.push(...(await runYielding(countPassages(snapshot, asked), this.#signal)))
+      this.#passages.push(...(await runYielding(countPassages(snapshot, asked), this.#signal, this.#setup.project)))
     if (!this.#isWeighed) this.#weights = weightsIn([...vocabularyOf(this.#question).keys()], this.#passages)
     return fresh.length > 0
   }
@@ -247,17 +247,21 @@ class Run {
 
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
-    const evidence = await runYielding(findEvidence(question, ranked, this.#weights, this.#absent), this.#signal)
+    const evidence = await runYielding(
+      findEvidence(question, ranked, this.#weights, this.#absent),
+      this.#signal,
+      this.#setup.project,
+    )
     // Vectors only reorder the passages that the word search found. If no sentence matches by its words, then there is nothing to reorder.
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
     return again
-      ? await runYielding(findEvidence(question, again, this.#weights, this.#absent), this.#signal)
+      ? await runYielding(findEvidence(question, again, this.#weights, this.#absent), this.#signal, this.#setup.project)
       : evidence
   }
 
   async #rank(question: Question): Promise<CountedPassage[]> {
-    return await runYielding(rankPassages(question, this.#passages, this.#weights), this.#signal)
+    return await runYielding(rankPassages(question, this.#passages, this.#weights), this.#signal, this.#setup.project)
   }
 
   /** Writes with the model if one is configured and time is left. If the model fails, then the report consists of quotes. */
@@ -330,9 +334,10 @@ function* piecesOf(text: string): Generator<string> {
 function caveatsOf(gathering: Gathering, stop: ResearchStop, ranking: string | undefined): string[] {
   const { canSearch, failedSearches, indexing, searches, unread } = gathering
   const remarks: string[] = []
-  if (!canSearch) remarks.push('The domains of the request leave nothing to search.')
+  if (!canSearch) remarks.push('The allowed domains of the request exclude all sources.')
   if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
-  if (indexing) remarks.push(`Only ${indexing.indexed} of ${indexing.documents} documents were indexed by then.`)
+  if (indexing)
+    remarks.push(`Only ${indexing.indexed} of ${indexing.documents} documents were indexed when the search began.`)
   if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
   if (ranking !== undefined) remarks.push(ranking)
   if (EARLY_END_REASONS[stop]) remarks.push(`The research ended early, because ${EARLY_END_REASONS[stop]}.`)

@@ -92,14 +92,14 @@ function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: QuotePo
 }
 
 function writeNothingFound(text: ReportText, isCut: boolean, { isSearched, isDivided }: ReportNotes): void {
-  if (!isSearched) return text.line('No source was searched, so nothing is known of an answer.')
+  if (!isSearched) return text.line('No source was searched, so the report has no answer.')
   if (!isDivided)
     return text.line(
-      'No answer was found. Search does not support the script of the question, so sources may have one.',
+      'No answer was found. The sources may have an answer, because search does not support the script of the question.',
     )
   text.line(
     isCut
-      ? 'The sources answer the question, but no sentence of them fits into the length that was asked for.'
+      ? 'The sources answer the question, but none of their sentences fits into the requested length.'
       : 'The sources that were searched do not answer this question.',
   )
 }

@@ -30,8 +30,8 @@ export async function searchOnce(
 ): Promise<SearchResults> {
   const asked = backends.filter(({ name }) => (name === 'local') === (request.in === 'documents'))
   if (asked.length === 0) {
-    const what = request.in === 'web' ? 'no search service of the web is set' : 'no documents are set'
-    throw new ServiceError('unsupported_value', `Nothing can be searched: ${what} in this deployment.`)
+    const what = request.in === 'web' ? 'no web search service is configured' : 'no documents are configured'
+    throw new ServiceError('unsupported_value', `No search is possible: ${what} in this deployment.`)
   }
   const found = await findAll(asked, request, signal)
   const best = found.slice(0, request.limit)
@@ -79,7 +79,10 @@ async function resultOf(
   const rules = where === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : domains
   try {
     const snapshot = await backend.read(hit, { ...reading, domains: rules })
-    return { ...known, excerpt: (await runYielding(excerptOf(snapshot, query))) || snippet }
+    return {
+      ...known,
+      excerpt: (await runYielding(excerptOf(snapshot, query), reading.signal, reading.project)) || snippet,
+    }
   } catch {
     return { ...known, excerpt: snippet }
   }

@@ -288,7 +288,7 @@ export function outcomeOf(
 ): DeliveryOutcome {
   const status = result instanceof ServiceError ? undefined : result.status
   if (status !== undefined && status >= 200 && status < 300) return { state: 'delivered', status }
-  const error = result instanceof ServiceError ? result.message : `The receiver answered ${result.status}.`
+  const error = result instanceof ServiceError ? result.message : `The receiver responded with status ${result.status}.`
   const failure = { error, ...(status !== undefined && { status }) }
   const waitMs = waitsMs[tries - 1]
   if (waitMs === undefined || status === GONE) return { state: 'failed', ...failure }

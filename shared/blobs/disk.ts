@@ -102,5 +102,5 @@ function passGone(error: unknown): void {
 
 function throwGone(error: unknown): never {
   if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
-  throw new ServiceError('not_found', 'The stored body of the request is gone.', { cause: error })
+  throw new ServiceError('not_found', 'The stored body of the request no longer exists.', { cause: error })
 }

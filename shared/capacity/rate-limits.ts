@@ -187,7 +187,7 @@ export class RateLimits implements RunningLimits {
    */
   enterProject(key: Pick<ApiKey, 'id' | 'project'>): Promise<() => void> | undefined {
     const project = projectIdOf(key)
-    const most = this.mostOf(project)
+    const most = this.#options.runningMaxOf?.(project)
     return most === undefined ? undefined : this.#enterProject(project, most)
   }
 
@@ -410,7 +410,7 @@ export function concurrencyExceeded(owner: Owner, limit: number, what: string): 
 }
 
 export function limitIsZero(owner: Owner, what: string): ServiceError {
-  const message = `Such calls are disabled for this ${owner}: its limit of ${what} is 0. Only the operator of this service can raise it.`
+  const message = `These calls are disabled for this ${owner}, because its limit of ${what} is 0. Only the operator of this service can raise it.`
   return new ServiceError('permission_denied', message)
 }
 

@@ -44,7 +44,7 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
       warned(
         'pause',
         `The ${target} '${id}' is paused: its jobs are not started.`,
-        `Resume it: npx sluice resume ${target} ${id}`,
+        `To resume: npx sluice resume ${target} ${id}`,
       ),
     ),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),
@@ -69,12 +69,12 @@ function topicsMissing(topics: readonly string[]): Finding {
 }
 
 function storeAway(name: string): Finding {
-  const message = `The store (${name}) is unreachable: new durable jobs are refused and running ones are suspended; plain calls work.`
+  const message = `The store (${name}) is unreachable: new durable jobs are refused and running ones are suspended; synchronous calls still work.`
   return failed('store', message, 'Start the database, or correct DATABASE_URL.')
 }
 
 function storeFull(name: string): Finding {
-  const message = `The disk of the store (${name}) is full: new durable jobs are refused and running ones cannot end; plain calls work.`
+  const message = `The disk of the store (${name}) is full: new durable jobs are refused and running ones cannot end; synchronous calls still work.`
   return failed('store', message, 'Free space on that disk, or give the database a larger one. No restart is needed.')
 }
 
@@ -93,12 +93,12 @@ function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Findin
 function failingFinding({ model, workers }: FleetFacts['failing'][number]): Finding {
   const reporters = workers === 1 ? '1 worker' : `${workers} workers`
   const message = `The upstream of '${model}' keeps failing, as ${reporters} reported: its calls are refused until a test call succeeds.`
-  return failed('upstream', message, 'Check that server, and the base_url and key of the model in models.yaml.')
+  return failed('upstream', message, 'Check the upstream server, and the base_url and key of the model in models.yaml.')
 }
 
 function poolFinding(pool: PoolFacts): Finding[] {
   const { id, workers, slots, waiting, isNeeded } = pool
-  const start = `Start one: node services/main.js ${id}`
+  const start = `Start a worker: node services/main.js ${id}`
   const queued = waiting === 1 ? '1 job queued' : `${waiting.toLocaleString('en')} jobs queued`
   if (workers === 0 && waiting > 0) return [failed('pool', `The pool ${id} has no worker: ${queued}.`, start)]
   if (workers === 0) return isNeeded ? [warned('pool', `The pool ${id} has no worker.`, start)] : []

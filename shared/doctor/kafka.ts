@@ -22,7 +22,8 @@ export const kafkaCheck: Check = {
 
 function missingFinding(missing: readonly string[]): Finding {
   const message = `missing: ${missing.join(', ')}`
-  const remediation = 'A running process creates them within seconds. If they stay missing, its log has the reason.'
+  const remediation =
+    'A running process creates the topics within seconds. If topics stay missing, the log of that process has the reason.'
   return warned('kafka', message, remediation)
 }
 

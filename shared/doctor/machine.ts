@@ -104,7 +104,8 @@ async function weightsFinding({ id, engine }: ModelConfig, config: Config): Prom
     )
   }
   const state = await getWeightsState(weights, config.weightsDir)
-  const again = 'The service prepares them at its start; it needs python3 with pip and the package index.'
+  const again =
+    'The service prepares the weights at its start, which requires python3 with pip and access to the package index.'
   if (state.state === 'ready') return ok('weights', `${id}: ${state.found}`)
   if (state.state === 'failed') return failed('weights', `${id}: ${state.reason}`, again)
   const how = state.state === 'absent' ? 'not prepared yet' : `being prepared, ${Math.round(state.fraction * 100)} %`
@@ -116,7 +117,11 @@ async function fileFinding(id: string, file: string): Promise<Finding> {
     await access(file, constants.R_OK)
     return ok('weights', `${id}: ${file}`)
   } catch (error) {
-    return failed('weights', `${id}: ${reasonOf(error)}`, 'Put the file there, or correct engine.file or MODELS_DIR.')
+    return failed(
+      'weights',
+      `${id}: ${reasonOf(error)}`,
+      'Put the model file at this path, or correct engine.file or MODELS_DIR.',
+    )
   }
 }
 

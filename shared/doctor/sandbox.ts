@@ -30,7 +30,8 @@ function withSandbox({ name, works, message, details }: Tried, chosen: Tried): F
 }
 
 function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
-  const remediation = 'The service tries to prepare it at its start; docs/guides/code.md lists its requirements.'
+  const remediation =
+    'The service tries to prepare the sandbox at its start; docs/guides/code.md lists its requirements.'
   const text = `${name}: not available: ${message}`
   return sandbox === 'auto' ? warned('sandbox', text, remediation) : failed('sandbox', text, remediation)
 }

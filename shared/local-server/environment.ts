@@ -81,7 +81,7 @@ export async function prepareModel(
     thing,
     async (onProgress) => {
       const model = OPTIONAL_MODELS[name]
-      if (!model) throw new ServiceError('model_loading', `There is no model named ${name}.`)
+      if (!model) throw new ServiceError('model_loading', `No local model has the name ${name}.`)
       const built = await buildModel(name, model, thing.workDir, python, { ...options, onProgress })
       await rename(built, join(environment.directory, 'models', name))
     },

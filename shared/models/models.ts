@@ -124,7 +124,9 @@ export function loadModels(path: string, served?: readonly string[]): ModelCatal
   const problems = (served ?? []).flatMap((name) => {
     if (catalogue.find(name)) return []
     const nearest = similarNameOf(name, names).slice(0, NEAREST_MAX)
-    return [`MODELS: there is no model '${name}' in ${path}. There are ${nearest.map(({ name }) => name).join(', ')}`]
+    return [
+      `MODELS: there is no model '${name}' in ${path}. Similar models: ${nearest.map(({ name }) => name).join(', ')}`,
+    ]
   })
   if (problems.length > 0) throw new ConfigError(problems)
   return catalogue

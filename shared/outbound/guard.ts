@@ -51,7 +51,7 @@ export function checkUrl(text: string, policy: OutboundPolicy, param: string | n
   }
   if (url.username || url.password) throw refuse('Expected a URL without a user name and password.')
   if (!WEB_PORTS.has(url.port) && Number(url.port) < PORT_MIN) {
-    throw refuse('Expected a URL with port 80, 443 or one from 1024 on.')
+    throw refuse('Expected a URL with port 80, port 443 or a port from 1024 on.')
   }
   if (!isHostAllowed(hostOf(url), policy)) {
     const hint = isHostAllowed(hostOf(url), { allowPrivate: true }) ? IN_DEVELOPMENT : ''

@@ -134,7 +134,7 @@ async function callOutbound<T>(
   } catch (error) {
     if (options.signal.aborted) throw options.signal.reason
     if (!signal.aborted) throw failureOf(error)
-    throw new ServiceError('upstream_timeout', `The host did not answer within ${timeoutMs} ms.`, { cause: error })
+    throw new ServiceError('upstream_timeout', `The host did not respond within ${timeoutMs} ms.`, { cause: error })
   } finally {
     answer?.destroy()
   }
@@ -149,7 +149,7 @@ async function answerOf(
   const send = url.protocol === 'https:' ? requestHttps : requestHttp
   const request = send(url, { method, headers, signal, agent: false, lookup: lookupAmong(addresses) })
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
-  const closed = new ServiceError('upstream_error', 'The host closed the connection without an answer.')
+  const closed = new ServiceError('upstream_error', 'The host closed the connection without a response.')
   request.once('response', resolve).on('error', reject)
   // If the server switches protocols without being asked, then the request closes with neither a response nor an error.
   request.once('close', () => reject(closed))
@@ -217,7 +217,7 @@ const DECODERS: Readonly<Record<string, () => Transform>> = {
 }
 
 function tooLarge(bytesMax: number): ServiceError {
-  return new ServiceError('request_too_large', `The answer of the host has more than ${bytesMax} bytes.`)
+  return new ServiceError('request_too_large', `The response of the host has more than ${bytesMax} bytes.`)
 }
 
 /** Ends the wait for a promise that does not support signals, such as a DNS lookup without an answer. */

@@ -98,7 +98,8 @@ async function download(
 
 function getSet(name: string): WeightSet {
   const set = isKnownWeights(name) ? SETS[name] : undefined
-  if (!set) throw new ServiceError('model_loading', `There are no weights named ${name}; known: ${Object.keys(SETS)}.`)
+  if (!set)
+    throw new ServiceError('model_loading', `No weights have the name ${name}; known names: ${Object.keys(SETS)}.`)
   return set
 }
 

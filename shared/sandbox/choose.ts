@@ -180,7 +180,7 @@ export class ChosenSandbox {
 
   #refuse(reasons: readonly string[]): ServiceError {
     const { isEager, log, againMs = RETRY_DELAY_MS } = this.#options
-    const reason = `No sandbox works on this machine. ${reasons.join(' ')} More: sluice doctor.`
+    const reason = `No sandbox works on this machine. ${reasons.join(' ')} For details: npx sluice doctor.`
     this.#become({ name: 'refused', reason, atMs: performance.now() })
     clearTimeout(this.#again)
     this.#again = setTimeout(() => {

@@ -118,7 +118,10 @@ export async function probed(sandbox: Sandbox, signal: AbortSignal): Promise<San
     const end = await sandbox.run(job, (event) => void (event.type === 'output' && texts.push(event.text)), inTime)
     const text = texts.join('')
     if (end.type === 'exit' && end.exitCode === 0 && text === '1\n') return sandbox
-    throw new ServiceError('sandbox_unavailable', `The first run ended with ${JSON.stringify(end)}: ${text}`)
+    throw new ServiceError(
+      'sandbox_unavailable',
+      `The first test run in the sandbox ended with ${JSON.stringify(end)}: ${text}`,
+    )
   } catch (error) {
     await sandbox.close()
     throw error

@@ -127,7 +127,11 @@ async function readiness(response: HttpResponse, url: string): Promise<Finding> 
   const preparing = ready.preparing?.length ? `; models being prepared: ${ready.preparing.join(', ')}` : ''
   if (response.statusCode === 200) return ok('service', `ready at ${url}${preparing}`)
   const reason = ready.problems?.join(' ') ?? ready.status
-  return warned('service', `${url} is not ready: ${reason}`, 'Check its log and the failed checks above.')
+  return warned(
+    'service',
+    `${url} is not ready: ${reason}`,
+    'Check the log of the service and the failed checks above.',
+  )
 }
 
 function absence(error: unknown, url: string, isUrlConfigured: boolean): Finding {

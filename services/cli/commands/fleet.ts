@@ -161,7 +161,8 @@ async function waitUntilDrained({ api, out }: Invocation, worker: WorkerView, wa
   const deadlineMs = Date.now() + waitSeconds * 1_000
   let [lastLine, emptyPolls] = ['', 0]
   for (let now: WorkerView | undefined = worker; now; now = await find(api, worker.id)) {
-    if (!now.draining) throw new CommandError(EXIT.refused, `The drain of ${now.id} was undone; it accepts jobs again.`)
+    if (!now.draining)
+      throw new CommandError(EXIT.refused, `The drain of ${now.id} was undone; the worker accepts jobs again.`)
     emptyPolls = inFlight(now) === 0 ? emptyPolls + 1 : 0
     if (emptyPolls === 2) return await done(out, now)
     const line = statusLine(now)

@@ -82,7 +82,7 @@ export async function follow(
     if (interrupts) throw new CommandError(EXIT.interrupted, await interrupts.onSecond())
     const from = isSummaryOnly ? '' : ` --after ${last}`
     const next = `To resume: sluice follow ${id}${from}\nTo cancel: sluice cancel ${id}`
-    throw new CommandError(EXIT.interrupted, `Stopped following ${plain(id)}; it was not cancelled.`, next)
+    throw new CommandError(EXIT.interrupted, `Stopped following ${plain(id)}, which continues to run.`, next)
   } finally {
     process.off('SIGINT', onInterrupt)
     stopPolling?.()

@@ -146,12 +146,16 @@ Examples:
 async function printResult({ api, out }: Invocation, job: JobView): Promise<ExitCode> {
   const exit = exitCodeOf(job)
   if (exit === undefined) {
-    const next = `To wait for it: sluice get ${job.id} --wait 60 --result, or sluice follow ${job.id}`
+    const next = `To wait for the job: sluice get ${job.id} --wait 60 --result, or sluice follow ${job.id}`
     throw new CommandError(EXIT.refused, `${job.id} has no result yet; its status is ${plain(job.status)}.`, next)
   }
   if (exit !== EXIT.ok) {
     const reason = job.error ? `: ${plain(job.error.message)}` : ''
-    throw new CommandError(exit, `${job.id} ${plain(job.status)}${reason}`, `To run it again: sluice redrive ${job.id}`)
+    throw new CommandError(
+      exit,
+      `${job.id} ${plain(job.status)}${reason}`,
+      `To run the job again: sluice redrive ${job.id}`,
+    )
   }
   if (isForeign(job)) {
     const message = `${job.id} belongs to project ${plain(job.project ?? '')}; only keys of that project can read its result.`

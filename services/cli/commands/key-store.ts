@@ -143,7 +143,10 @@ export async function projectIdFor(store: KeyStore, idOrName: string, source: st
   if (ids.has(idOrName)) return idOrName
   const named = projects.filter(({ name }) => name === idOrName)
   if (named.length > 1) {
-    throw usageError(`${source}: ${named.length} projects have this name.`, `Use an id: ${idList(named)}`)
+    throw usageError(
+      `${source}: ${named.length} projects have this name.`,
+      `Use one of these ids instead: ${idList(named)}`,
+    )
   }
   if (named[0]) return named[0].id
   const names = projects.flatMap(({ name }) => (name === undefined ? [] : plain(name)))
@@ -222,7 +225,7 @@ export function noSuchKey(id: string): CommandError {
   if (id !== ENV_KEY_ID) {
     return new CommandError(EXIT.refused, `No key has the id ${id}.`, 'To list keys: sluice keys list')
   }
-  const next = `Change the setting, or create another key of its project: sluice keys create --project ${ENV_KEY_ID}`
+  const next = `Change the setting, or create another key for the same project: sluice keys create --project ${ENV_KEY_ID}`
   return new CommandError(EXIT.refused, `${id} is SLUICE_API_KEY, which only the setting can change.`, next)
 }
 

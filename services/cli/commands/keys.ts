@@ -243,9 +243,9 @@ function requireRotatable(old: ApiKey, hasExpires: boolean): void {
   if (reason === undefined) return
   if (reason === 'ends') {
     const message = `${old.id} has an expiry (${timeText(old.expires_at ?? 0)}), so the new key needs one too.`
-    throw usageError(message, 'Set it with --expires 30d or --expires never.')
+    throw usageError(message, 'Set the expiry with --expires 30d or --expires never.')
   }
-  const next = `Create a new key for its project: sluice keys create --project ${projectIdOf(old)}`
+  const next = `Create a new key for the same project: sluice keys create --project ${projectIdOf(old)}`
   throw new CommandError(EXIT.refused, `${old.id} is ${reason} and cannot be rotated.`, next)
 }
 

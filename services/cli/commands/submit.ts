@@ -77,7 +77,7 @@ Examples:
       return await follow(invocation, job.id, 0)
     }
     if (!out.isHumanReadable) await out.json(job)
-    else await out.write(`${coloured('green', job.id)} ${job.status}\nTo follow: sluice follow ${job.id}\n`)
+    else await out.write(`${coloured('green', job.id)} ${job.status}\nTo follow the job: sluice follow ${job.id}\n`)
     return EXIT.ok
   },
 }
@@ -144,7 +144,10 @@ async function readBody(values: Values): Promise<string> {
   const body = values.text('body')
   if (body !== undefined) return body
   if (file === undefined && process.stdin.isTTY) {
-    throw usageError('Missing request.', 'Pass it with --body, --file or standard input, or use --model and --prompt.')
+    throw usageError(
+      'Missing request.',
+      'Pass the request with --body, --file or standard input, or use --model and --prompt.',
+    )
   }
   if (file === undefined || file === '-') return await readText(process.stdin)
   return await readFile(file, 'utf8').catch((error: Error) => {
@@ -214,7 +217,9 @@ Examples:
     if (!values.has('follow')) {
       if (!out.isHumanReadable) await out.json(created)
       else
-        await out.write(`${coloured('green', created.id)} ${created.status}\nTo follow: sluice follow ${created.id}\n`)
+        await out.write(
+          `${coloured('green', created.id)} ${created.status}\nTo follow the job: sluice follow ${created.id}\n`,
+        )
       return EXIT.ok
     }
     // Prints the id of the batch, because later events contain only the id of its job, which `sluice results` does not accept.
@@ -275,7 +280,7 @@ Examples:
       throw new CommandError(
         EXIT.refused,
         `${plain(id)} has not finished; its status is ${plain(status)}.`,
-        `To follow: sluice follow ${id}`,
+        `To follow the batch: sluice follow ${id}`,
       )
     }
     for (const file of [...(values.has('errors') ? [] : [output_file_id]), error_file_id]) {

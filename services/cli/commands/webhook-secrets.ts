@@ -75,7 +75,7 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   // it continues to sign.
   const first = { ...newWebhookSecret(project, current.secret), created_at: secret.created_at - 1 }
   if (!(await store.createWebhookSecret(secret, first, author()))) {
-    const next = `Delete one first. To list them: sluice webhook-secrets list --project ${project}`
+    const next = `Delete a secret first. To list the secrets: sluice webhook-secrets list --project ${project}`
     throw new CommandError(EXIT.refused, `${project} has ${WEBHOOK_SECRETS_MAX} secrets, the maximum.`, next)
   }
   if (!out.isHumanReadable) await out.json({ ...listed(secret), secret: secret.secret })
@@ -105,7 +105,7 @@ async function notDeleted(
 ): Promise<CommandError> {
   const secrets = await webhookSecretsOf(store, project)
   if (reason === 'last' || secrets.some((one) => one.id === id)) {
-    const next = `Create another first: sluice webhook-secrets create --project ${project}`
+    const next = `Create another secret first: sluice webhook-secrets create --project ${project}`
     return new CommandError(EXIT.refused, `${id} is the only secret of ${project}; a project must have one.`, next)
   }
   const ids = secrets.map((one) => one.id)

@@ -42,7 +42,7 @@ function codeOf(text: string): HostedInput {
 
 function codeResult(result: unknown): HostedResult {
   const read = Result.safeParse(result)
-  if (!read.success) return notRun('The result could not be read.')
+  if (!read.success) return notRun('The result of the tool could not be read.')
   const { success, stdout, stderr, violations, exit_code, plots } = read.data
   const gap = stdout !== '' && stderr !== '' && !stdout.endsWith('\n') ? '\n' : ''
   const logs = `${stdout}${gap}${stderr}${violations.join('\n')}`

@@ -43,7 +43,7 @@ const searching: HostedRunner = {
   },
   result({ result }) {
     const read = Found.safeParse(result)
-    if (!read.success) return notRun('The result could not be read.')
+    if (!read.success) return notRun('The result of the tool could not be read.')
     const { results } = read.data
     const entries = results.map(({ url, title, excerpt, date }, at) => {
       return `[${at + 1}] ${title}\n${url}${date === undefined ? '' : ` (${date})`}\n${excerpt}`
@@ -87,7 +87,10 @@ export async function* generateHosted(
 ): AsyncGenerator<GenerateEvent> {
   const { composition } = context
   if (!composition)
-    throw new ServiceError('internal_error', 'Hosted tools run only in durable jobs; this call is not stored as one.')
+    throw new ServiceError(
+      'internal_error',
+      'Hosted tools run only in durable jobs, and this call is not a durable job.',
+    )
   yield { type: 'usage', usage: await new HostedAnswer(generate, request, context, composition, settings).run() }
 }
 
@@ -257,7 +260,7 @@ function bytesOf(value: unknown): number {
 }
 
 function tooLarge(): ServiceError {
-  const message = `The model returned more than ${STEP_BYTES_MAX} bytes in one round of an answer with hosted tools. Set a lower 'max_output_tokens', or leave out log probabilities.`
+  const message = `The model returned more than ${STEP_BYTES_MAX} bytes in one model call of a response with hosted tools. Set a lower 'max_output_tokens', or omit log probabilities.`
   return new ServiceError('answer_too_large', message)
 }
 

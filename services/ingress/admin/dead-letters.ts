@@ -19,10 +19,11 @@ import { requireOperator } from './jobs.ts'
 
 const REASON_TEXTS: Readonly<Record<DeadLetterReason, string>> = {
   not_understood:
-    'Neither the worker that received the record nor this process can read it: not a job, or a job of another version.',
-  unknown_kind: 'A call of a kind that no worker supports. The caller received an error, so a requeue has no use.',
+    'Neither the worker that received the record nor this process can parse it. The record is not a job, or has another version.',
+  unknown_kind:
+    'No worker supports this kind of call. The caller already received an error, so the call cannot be requeued.',
   understood_here:
-    'The worker that received the record could not read it, but this process can: their versions differ.',
+    'The worker that received the record could not parse it, but this process can, because the versions differ.',
 }
 
 export async function listDeadLetters({ broker }: IngressContext, call: Call): Promise<void> {
@@ -96,7 +97,7 @@ async function findLetter({ broker }: IngressContext, { params }: Call): Promise
   if (letter) return letter
   throw new ServiceError(
     'not_found',
-    `No dead letter '${beginningOf(id, 64)}' is stored: GET /v1/admin/dead-letters lists them.`,
+    `No dead letter has the id '${beginningOf(id, 64)}'. GET /v1/admin/dead-letters lists all dead letters.`,
   )
 }
 
@@ -144,7 +145,7 @@ export async function retryDelivery(context: IngressContext, call: Call): Promis
   const id = String(call.params.id)
   const delivery = /^evt_[\w-]{8,100}$/.test(id) ? await requireOperator(context).retryDelivery(id) : undefined
   if (!delivery) {
-    const message = `No pending or failed delivery has the id '${beginningOf(id, 100)}'. GET /v1/admin/deliveries lists them.`
+    const message = `No pending or failed delivery has the id '${beginningOf(id, 100)}'. GET /v1/admin/deliveries lists all deliveries.`
     throw new ServiceError('not_found', message)
   }
   const { job_id, tenant } = delivery

@@ -147,7 +147,7 @@ function workerOf({ jobs }: IngressContext, boot: string): Peer {
   if (peer && PoolName.safeParse(peer.role).success) return peer
   throw new ServiceError(
     'not_found',
-    `No worker '${beginningOf(boot, 64)}' is alive: GET /v1/admin/workers lists them.`,
+    `No live worker has the id '${beginningOf(boot, 64)}'. GET /v1/admin/workers lists the live workers.`,
   )
 }
 

@@ -316,7 +316,10 @@ async function runBulk(context: IngressContext, call: Call, body: unknown, opera
   requireOperator(context)
   refuseUnknown(BulkJobs, body)
   if (call.headers['idempotency-key'] !== undefined) {
-    throw new ServiceError('invalid_request', 'Idempotency-Key stands for one job. Name the job in the path.')
+    throw new ServiceError(
+      'invalid_request',
+      'Idempotency-Key identifies one job, but this request selects several. Omit the header.',
+    )
   }
   const asked = parseBody(BulkJobs, body, 'openai')
   const { found, hasMore } = await select(context, asked, operation)

@@ -142,12 +142,12 @@ function requireRotatable(old: ApiKey, isEndSaid: boolean): void {
     const message = `${old.id} has an expiry. Set 'expires_at' for the new key, or null for none.`
     throw new ServiceError('missing_required_parameter', message, { param: 'expires_at' })
   }
-  const next = `Create a new key of its project, ${projectIdOf(old)}: POST /v1/admin/keys.`
+  const next = `Create a new key for the same project, ${projectIdOf(old)}: POST /v1/admin/keys.`
   throw new ServiceError('invalid_request', `${old.id} is ${why}, so it cannot be rotated. ${next}`)
 }
 
 function noSuchKey(id: string): ServiceError {
-  return new ServiceError('not_found', `No key '${beginningOf(id, 100)}' exists. GET /v1/admin/keys lists them.`)
+  return new ServiceError('not_found', `No key '${beginningOf(id, 100)}' exists. GET /v1/admin/keys lists all keys.`)
 }
 
 /**
@@ -223,7 +223,10 @@ export function checkFields(schema: z.ZodObject, body: unknown): void {
 }
 
 export function nothingAsked(): ServiceError {
-  return new ServiceError('invalid_request', 'There is nothing to change. Name a field, such as name or limits.')
+  return new ServiceError(
+    'invalid_request',
+    'The request changes nothing. Send at least one field, such as name or limits.',
+  )
 }
 
 export function pageOf<T extends { readonly id: string }>(oldestFirst: readonly T[], limit: number, after?: string) {
@@ -239,7 +242,7 @@ function requireProject(known: ValidKeys, text: string): string {
   const id = projectIdNamed(known, text)
   if (known.projects.some((project) => project.id === id) || known.keys.some((key) => projectIdOf(key) === id))
     return id
-  const message = `No project '${text}' exists. GET /v1/admin/projects lists them; POST creates one.`
+  const message = `No project '${text}' exists. GET /v1/admin/projects lists all projects; POST creates a project.`
   throw new ServiceError('invalid_value', message, { param: 'project' })
 }
 

@@ -66,6 +66,6 @@ async function findProject({ keys }: IngressContext, call: Call): Promise<Projec
   const made = known.projects.find((project) => project.id === id)
   if (made) return made
   if (known.keys.some((key) => projectIdOf(key) === id)) return { id, created_at: 0, limits: {} }
-  const message = `No project '${beginningOf(id, 100)}' exists. GET /v1/admin/projects lists the created ones.`
+  const message = `No project '${beginningOf(id, 100)}' exists. GET /v1/admin/projects lists the projects that were created.`
   throw new ServiceError('not_found', message)
 }

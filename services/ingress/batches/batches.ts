@@ -91,7 +91,7 @@ export async function cancelBatch(context: IngressContext, call: Call): Promise<
 function windowOf({ config }: IngressContext, window: string): number {
   const ms = Number(window.slice(0, -1)) * UNITS_MS[window.slice(-1) as keyof typeof UNITS_MS]
   if (ms <= config.jobDeadlineMaxMs) return ms
-  const message = `A batch may take at most ${Math.floor(config.jobDeadlineMaxMs / 1_000)} seconds here.`
+  const message = `The completion window of a batch is at most ${Math.floor(config.jobDeadlineMaxMs / 1_000)} seconds.`
   throw new ServiceError('integer_above_max_value', message, { param: 'completion_window' })
 }
 

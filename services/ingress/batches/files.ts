@@ -88,11 +88,14 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
     throw error
   })
   if (!isKept)
-    throw new ServiceError('insufficient_quota', `This project has ${FILES_MAX} files, the maximum. Delete some.`)
+    throw new ServiceError(
+      'insufficient_quota',
+      `This project has the maximum of ${FILES_MAX} files. Delete some files.`,
+    )
   call.uploads.delete(id)
   call.storage.stored()
   const kept = await files.find(tenant, id)
-  if (!kept) throw new ServiceError('not_found', 'The file was deleted right after its upload.')
+  if (!kept) throw new ServiceError('not_found', 'The file was deleted immediately after its upload.')
   await call.reply.whole(fileObject(kept))
 }
 
@@ -227,7 +230,7 @@ export async function countInput(
   const keepMs = windowMs + BATCH_WRAP_UP_MS + jobRetentionMs
   const row = { id, tenant, purpose: BATCH_INPUT, filename: '', bytes, keepMs }
   if (await requireFiles(context).create(row, { filesMax: FILES_MAX })) return
-  const message = `This project has ${FILES_MAX} files and batches, the maximum. Delete some, or wait until a batch ends.`
+  const message = `This project has the maximum of ${FILES_MAX} files and batches. Delete some files, or wait until a batch ends.`
   throw new ServiceError('insufficient_quota', message)
 }
 

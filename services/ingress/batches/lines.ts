@@ -229,13 +229,17 @@ export class LineChecker {
     const hash = createHash('sha256').update(customId).digest('base64').slice(0, HASH_CHARS)
     const first = this.#seen.get(hash)
     if (first !== undefined) {
-      const message = `The custom_id '${excerpt(customId)}' was used in line ${first} already.`
+      const message = `The custom_id '${excerpt(customId)}' is already used in line ${first}.`
       return problem('duplicate_custom_id', message, 'custom_id')
     }
     this.#seen.set(hash, line)
     this.#url ??= url
     if (url !== this.#url) {
-      return problem('mismatched_url', `The url '${excerpt(url)}' is not that of this batch, ${this.#url}.`, 'url')
+      return problem(
+        'mismatched_url',
+        `The url '${excerpt(url)}' differs from the endpoint of this batch, ${this.#url}.`,
+        'url',
+      )
     }
     if (this.#rules.dialect === 'messages' || typeof body.model !== 'string') return undefined
     this.#model ??= body.model

@@ -138,7 +138,7 @@ function openInflaters(encoding = ''): Transform[] {
     return opens.toReversed().map((open) => open())
   }
   const names = [...INFLATERS.keys()].filter((name) => name !== 'x-gzip').join(', ')
-  const message = `Content-Encoding must be ${names} or identity, or at most ${CODINGS_MAX} of these in a row.`
+  const message = `Content-Encoding must be ${names} or identity, or a list of at most ${CODINGS_MAX} of these.`
   throw new ServiceError('unsupported_media_type', message)
 }
 

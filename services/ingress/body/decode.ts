@@ -70,7 +70,8 @@ export function requireToolChoice(
   param = 'tool_choice',
 ): void {
   if (choice?.type !== 'tool' && choice?.type !== 'required') return
-  if (tools.length === 0) refuse('invalid_value', param, 'A tool choice that forces a call needs tools.')
+  if (tools.length === 0)
+    refuse('invalid_value', param, 'A tool choice that forces a call requires tools, but the request has none.')
   if (choice.type === 'tool') requireNamed(choice.name, tools, param)
 }
 
@@ -81,7 +82,7 @@ export function requireNamed(name: string, tools: readonly Tool[], param: string
 
 export function requireJson(model: ModelConfig, param: string): void {
   if (model.capabilities.json) return
-  refuse('unsupported_value', param, `The model '${model.id}' cannot be held to a JSON format.`)
+  refuse('unsupported_value', param, `The model '${model.id}' does not support JSON response formats.`)
 }
 
 /**

@@ -171,7 +171,7 @@ class FormReading {
       .on('finish', () => this.#end.resolve())
       .on('error', (cause) => {
         const message =
-          'The body is not a whole form: its last boundary is missing, or is not the one Content-Type names.'
+          'The form is incomplete: its last boundary is missing, or differs from the boundary in Content-Type.'
         this.#fail(new ServiceError('invalid_request', message, { cause }))
       })
   }
@@ -193,7 +193,7 @@ class FormReading {
     if (!name) return this.#fail(new ServiceError('invalid_request', 'A part of the form has no name.'))
     const { fieldBytesMax, fieldsBytesMax } = this.#bounds
     if (isCut) {
-      const message = `Invalid '${excerpt(name)}': longer than the ${fieldBytesMax} bytes a field may have.`
+      const message = `Invalid '${excerpt(name)}': longer than the maximum of ${fieldBytesMax} bytes for a field.`
       return this.#fail(new ServiceError('string_above_max_length', message, { param: excerpt(name) }))
     }
     this.#fieldsBytes += value.length

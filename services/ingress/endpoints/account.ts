@@ -63,7 +63,7 @@ function namesOf(model: ModelConfig): Named[] {
 function pageOf(all: readonly Named[], call: Call): object {
   const { limit, after_id, before_id } = parseBody(ListModels, { ...call.query }, 'messages')
   if (after_id !== undefined && before_id !== undefined) {
-    throw new ServiceError('invalid_value', 'Cannot be given together with after_id.', { param: 'before_id' })
+    throw new ServiceError('invalid_value', 'before_id cannot be combined with after_id.', { param: 'before_id' })
   }
   const isBackward = before_id !== undefined
   const end = isBackward ? indexOf(all, before_id, 'before_id') : all.length

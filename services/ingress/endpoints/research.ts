@@ -77,7 +77,7 @@ function requireSupported({ n, tools, logprobs }: ResearchBody): void {
   if (tools != null && tools.length > 0) {
     refuse('unsupported_parameter', 'tools', 'Research does not support tools. Use POST /v1/chat/completions instead.')
   }
-  if (logprobs === true) refuse('unsupported_parameter', 'logprobs', 'A report has no log probabilities.')
+  if (logprobs === true) refuse('unsupported_parameter', 'logprobs', 'A research report has no log probabilities.')
 }
 
 function questionOf(messages: readonly ResearchMessage[]): string {

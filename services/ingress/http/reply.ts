@@ -428,7 +428,7 @@ function untilDrained(res: ServerResponse, slowReaderMs: number): Promise<void> 
 }
 
 function tooSlow(): ServiceError {
-  return new ServiceError('slow_reader', 'The connection is read too slowly to keep up with the output.')
+  return new ServiceError('slow_reader', 'The client reads the connection too slowly for the output.')
 }
 
 /*

@@ -225,7 +225,7 @@ export class SocketReply implements Reply {
     source.destroy()
     throw new ServiceError(
       'invalid_request',
-      'This endpoint has a binary answer, which a WebSocket cannot carry. Use HTTP.',
+      'This endpoint returns binary data, which is not supported over a WebSocket. Use HTTP.',
     )
   }
 

@@ -36,13 +36,14 @@ const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
 const PREFIX = /^(?:un|in|im|ir|il|dis|non|mis)-?(?=\p{Ll}{4})/u
 
 export function contradictionIn(claim: string, quote: string): string | undefined {
-  if (countOf(NEGATION, claim) !== countOf(NEGATION, quote)) return 'It denies more or less than its quote.'
+  if (countOf(NEGATION, claim) !== countOf(NEGATION, quote))
+    return 'The claim has more or fewer negations than its quote.'
   const more = [...claim.matchAll(UNIVERSAL)].find(([word]) => !hasWord(quote, word))
-  if (more) return `It says “${more[0]}”, and its quote does not.`
+  if (more) return `The claim says “${more[0]}”, but its quote does not.`
   const turned = OPPOSITES.some(
     ([a, b]) => isAntonymSwapped(claim, quote, a, b) || isAntonymSwapped(claim, quote, b, a),
   )
-  return turned || hasOtherPrefix(claim, quote) ? 'It says the opposite of a word of its quote.' : undefined
+  return turned || hasOtherPrefix(claim, quote) ? 'The claim has the opposite of a word in its quote.' : undefined
 }
 
 function isAntonymSwapped(claim: string, quote: string, own: RegExp, other: RegExp): boolean {

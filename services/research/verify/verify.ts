@@ -74,17 +74,17 @@ const UNITS: Readonly<Record<string, string>> = {
 
 export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   if (quotes.some((quote) => plain(quote) === plain(claim))) return { verdict: 'supported' }
-  if (hasLink(claim)) return refused('It has an address or markup of its own.')
+  if (hasLink(claim)) return refused('The claim has an address or markup that its quotes lack.')
   const number = numbersIn(claim).find((each) => !quotes.some((quote) => hasNumber(quote, each)))
   if (number) return refused(`No quote has the number ${number.value}${number.unit ? ` ${number.unit}` : ''}.`)
   const name = namesIn(claim).find((each) => !quotes.some((quote) => wordsIn(quote).has(each)))
   if (name) return refused(`No quote has the name ${name}.`)
   const near = quotes.find((quote) => standsIn(claim, quote)) ?? nearest(claim, quotes)
-  if (sharedBy(claim, quotes) < SHARED_MIN) return refused('It speaks of something else than its quotes.')
+  if (sharedBy(claim, quotes) < SHARED_MIN) return refused('The claim has another subject than its quotes.')
   const turned = contradictionIn(claim, near) ?? reorderedIn(claim, near)
   if (turned !== undefined) return refused(turned)
-  if (!standsIn(claim, near)) return undecided('It says it in other words than its quotes.')
-  if (countOf(QUALIFIER, claim) !== countOf(QUALIFIER, near)) return undecided('It leaves out or adds a condition.')
+  if (!standsIn(claim, near)) return undecided('The claim uses other words than its quotes.')
+  if (countOf(QUALIFIER, claim) !== countOf(QUALIFIER, near)) return undecided('The claim omits or adds a condition.')
   return { verdict: 'supported' }
 }
 
@@ -110,7 +110,9 @@ function reorderedIn(claim: string, quote: string): string | undefined {
   const names = new Set([...namesIn(claim), ...namesIn(quote)])
   const shared = own.filter((word) => (names.has(word) || /^\p{N}/u.test(word)) && other.includes(word))
   const places = shared.map((word) => other.indexOf(word))
-  return places.every((place, at) => place > (places[at - 1] ?? -1)) ? undefined : 'Its names have changed places.'
+  return places.every((place, at) => place > (places[at - 1] ?? -1))
+    ? undefined
+    : 'The claim exchanges names of its quotes.'
 }
 
 export function numbersIn(text: string): { value: string; unit: string | undefined }[] {

@@ -211,7 +211,7 @@ async function offsetsWithRetry(client: HistoryClient, topic: string, partition:
       return await client.storedOffsets(topic, partition)
     } catch (cause) {
       if (timeout.aborted || !client.isTransient(cause)) {
-        throw new ServiceError('overloaded', 'The broker did not return the range of its records.', { cause })
+        throw new ServiceError('overloaded', 'The broker did not return the range of its record offsets.', { cause })
       }
       client.suspect()
       await pause(RETRY_DELAY_MS, timeout)

@@ -83,7 +83,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
       // A server that returns too few choices does not support `n`, so a retry would return too few again.
-      const message = `The upstream of model '${this.#request.model}' gave ${choices.length} of ${this.#request.n} choices.`
+      const message = `The upstream of model '${this.#request.model}' returned ${choices.length} of ${this.#request.n} choices.`
       throw new ServiceError('upstream_refused', message, { param: 'n' })
     }
     const isClosed = this.#sawDone || this.#isWhole

@@ -298,7 +298,7 @@ function encodePart(part: Part, param: string, isSame: boolean): object {
     case 'native':
       return part.value
     default:
-      throw new ServiceError('invalid_value', `A user turn cannot hold a part of type ${part.type}.`, { param })
+      throw new ServiceError('invalid_value', `A user message cannot contain a part of type ${part.type}.`, { param })
   }
 }
 

@@ -54,7 +54,7 @@ class UpstreamAnswer extends Error {
   readonly facts: { readonly status: number; readonly upstream_code?: string; readonly bytes: number }
 
   constructor(status: number, { code }: ReportedError, bytes: number, clean: ErrorSanitizer) {
-    super('The upstream answered with a failure.')
+    super('The upstream returned an error.')
     this.name = 'UpstreamAnswer'
     const shown = codeOf(code, clean)
     this.facts = { status, ...(shown !== undefined && { upstream_code: shown }), bytes }

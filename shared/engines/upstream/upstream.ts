@@ -185,7 +185,7 @@ export class Upstream {
     try {
       const retryAfterMs = server.limit.pausedMs
       if (retryAfterMs > 0) {
-        const message = `The upstream of model '${this.#model}' limits its requests and asked for a pause. Retry later.`
+        const message = `The upstream of model '${this.#model}' limits its requests and requested a pause. Try again later.`
         throw new ServiceError('overloaded', message, { retryAfterMs })
       }
       return await server.breaker.run(async () => {

@@ -260,5 +260,5 @@ function unstartedReason(presence: Presence, { envelope, sentAtMs }: AttachedJob
   if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
   // True if the broker may have lost the record after acknowledging it.
   const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
-  return isLost ? 'No worker started the request.' : undefined
+  return isLost ? 'No worker started the request in time.' : undefined
 }

@@ -65,7 +65,11 @@ export async function startWorker(
     problems: () => {
       const isStuck = worker.idleMs > IDLE_MS_MAX
       return [
-        ...(isStuck ? [`The ${name} worker takes no jobs.`] : worker.isDraining ? [] : starved.problems(name)),
+        ...(isStuck
+          ? [`The ${name} worker does not take jobs from its queue.`]
+          : worker.isDraining
+            ? []
+            : starved.problems(name)),
         ...problems(),
       ]
     },

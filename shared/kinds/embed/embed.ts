@@ -98,5 +98,5 @@ function numbersOf(text: string): number[] {
 }
 
 export function incomplete(): ServiceError {
-  return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
+  return new ServiceError('upstream_error', 'The model stopped before it returned all embeddings.')
 }

@@ -82,7 +82,7 @@ export class ZygoteProcess {
       await zygote.stop()
       signal.throwIfAborted()
       const reason = zygote.errors.split('\n').at(-1) || (cause instanceof Error ? cause.message : String(cause))
-      throw new ServiceError('sandbox_unavailable', `The zygote did not start: ${reason}`, {
+      throw new ServiceError('sandbox_unavailable', `The sandbox zygote did not start: ${reason}`, {
         cause: new Error(zygote.errors, { cause }),
       })
     }

@@ -101,7 +101,7 @@ async function prepareParts(
 /** Returns the reason of a failure. A lost run's error has no details for callers, so the last line of the zygote's output is added. */
 function reasonOf({ code, message, cause }: ServiceError): string {
   const detail = code === 'sandbox_lost' && cause instanceof Error ? cause.message.split('\n').at(-1) : undefined
-  return detail ? `The first run was lost: ${detail}.` : message
+  return detail ? `The first test run in the sandbox was lost: ${detail}.` : message
 }
 
 async function advice(): Promise<string> {

@@ -49,7 +49,7 @@ async function textOf(pdf: Pdf, number: number, charsMax: number): Promise<strin
     const { done, value } = await reader.read()
     if (done) break
     if (text.length > charsMax) {
-      void reader.cancel(new Error('The text has its maximum length.')).catch(() => {})
+      void reader.cancel(new Error('The text reached its maximum length.')).catch(() => {})
       return text
     }
     for (const { str, hasEOL } of value.items) if (str !== undefined) text += str + (hasEOL ? '\n' : '')

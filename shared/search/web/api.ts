@@ -40,7 +40,7 @@ export async function callApi<T>(name: string, call: ApiCall<T>, signal: AbortSi
     signal.throwIfAborted()
     if (error instanceof ServiceError) throw error
     if (timeout.aborted)
-      throw new ServiceError('upstream_timeout', `The search backend ${name} did not answer in time.`)
+      throw new ServiceError('upstream_timeout', `The search backend ${name} did not respond in time.`)
     throw new ServiceError('upstream_error', `The search backend ${name} cannot be reached.`, { cause: error })
   }
 }
@@ -61,7 +61,7 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   try {
     return schema.parse(JSON.parse(text))
   } catch (cause) {
-    throw new ServiceError('upstream_error', `The search backend ${name} sent an answer without valid results.`, {
+    throw new ServiceError('upstream_error', `The search backend ${name} sent a response without valid results.`, {
       cause,
     })
   }
@@ -72,10 +72,14 @@ export function refusal(name: string, status: number, after: unknown, hint?: str
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}
   const cause = new Error(
-    `The search service answered ${status}.${hint && (status === 401 || status === 403) ? ` ${hint}` : ''}`,
+    `The search service responded with status ${status}.${hint && (status === 401 || status === 403) ? ` ${hint}` : ''}`,
   )
   if (status === 429)
-    return new ServiceError('rate_limit_exceeded', `The search backend ${name} is throttled.`, { cause, ...retry })
+    return new ServiceError(
+      'rate_limit_exceeded',
+      `The search backend ${name} is throttled because of its rate limit.`,
+      { cause, ...retry },
+    )
   if (status >= 500)
     return new ServiceError('upstream_error', `The search backend ${name} failed.`, { cause, ...retry })
   return new ServiceError('upstream_refused', `The search backend ${name} refused the search.`, { cause })

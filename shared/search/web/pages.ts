@@ -3,7 +3,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { checkUrl, type OutboundPolicy, type Resolve } from '#shared/outbound/guard.ts'
 import { getOutbound, type OutboundAnswer, type OutboundPage, type PageCall } from '#shared/outbound/outbound.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
-import { type DocumentType, TEXT_BYTES_PER_CHAR } from '#shared/search/documents/message.ts'
+import { type DocumentType, usedBytesOf } from '#shared/search/documents/message.ts'
 import {
   isHostAllowed,
   type ReadOptions,
@@ -63,7 +63,7 @@ export class WebPages {
     const { url, page } = await this.#follow(address, options)
     if (page.status !== 200) throw refusalOf(page.status)
     const type = typeOf(page)
-    if (!type) throw new ServiceError('unsupported_media_type', 'The page is of a type that cannot be read.')
+    if (!type) throw new ServiceError('unsupported_media_type', 'The content type of the page is not supported.')
     const charset = /;.*?charset\s*=\s*"?([\w:.-]{1,40})/is.exec(page.headers['content-type'] ?? '')?.[1]
     const input = { type, bytes: page.body, charset, charsMax: SNAPSHOT_CHARS_MAX }
     const { title, text, blocks } = await this.#reader.read(input, options.project, options.signal)
@@ -94,7 +94,7 @@ export class WebPages {
         throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')
       if (!(await this.#robots.isAllowed(url, options)))
         throw new ServiceError('permission_denied', 'The robots.txt of the site does not allow this page.')
-      const page = await this.#get(url.href, { bytesMax, usedBytesOf }, options)
+      const page = await this.#get(url.href, { bytesMax, usedBytesOf: usedBytesIn }, options)
       const target = page.status >= 300 && page.status < 400 ? page.headers.location : undefined
       if (target === undefined) return { url, page }
       url = URL.parse(target, url.href)
@@ -121,15 +121,15 @@ function typeOf({ headers }: OutboundAnswer): DocumentType | undefined {
   return TYPES[(headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? '']
 }
 
-/** All bytes of HTML and PDF pages, and the bytes of a text page that fit into a snapshot. The body of any other answer is not read. */
-function usedBytesOf(answer: OutboundAnswer): number {
+/** The body of an error or of a page that cannot be read is not downloaded. */
+function usedBytesIn(answer: OutboundAnswer): number {
   const type = answer.status === 200 ? typeOf(answer) : undefined
-  if (type === 'text' || type === 'markdown') return SNAPSHOT_CHARS_MAX * TEXT_BYTES_PER_CHAR
-  return type ? Number.POSITIVE_INFINITY : 0
+  return type ? usedBytesOf(type, SNAPSHOT_CHARS_MAX) : 0
 }
 
 function refusalOf(status: number): ServiceError {
   if (status === 404 || status === 410) return new ServiceError('not_found', 'The page does not exist.')
-  if (status === 429 || status >= 500) return new ServiceError('upstream_error', `The site answered ${status}.`)
-  return new ServiceError('permission_denied', `The site answered ${status}.`)
+  if (status === 429 || status >= 500)
+    return new ServiceError('upstream_error', `The site responded with status ${status}.`)
+  return new ServiceError('permission_denied', `The site responded with status ${status}.`)
 }

@@ -17,9 +17,13 @@ export class Throttle {
   async run<T>(call: () => Promise<T>): Promise<T> {
     const heldMs = this.#pausedUntilMs - Date.now()
     if (heldMs > 0)
-      throw new ServiceError('rate_limit_exceeded', `The search backend ${this.#name} is throttled.`, {
-        retryAfterMs: heldMs,
-      })
+      throw new ServiceError(
+        'rate_limit_exceeded',
+        `The search backend ${this.#name} is throttled because of its rate limit.`,
+        {
+          retryAfterMs: heldMs,
+        },
+      )
     try {
       return await call()
     } catch (error) {

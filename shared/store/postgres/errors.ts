@@ -66,7 +66,7 @@ const CLASSES: readonly FailureClass[] = [
     isPermanent: true,
     words: /no pg_hba\.conf entry|pg_hba\.conf rejects/i,
     problem: 'Postgres rejects this host, user or database',
-    remediation: 'Add a line for them to pg_hba.conf of the server, and reload it.',
+    remediation: 'Add a line for this host, user and database to pg_hba.conf of the server, and reload the server.',
   },
   {
     name: 'password',

@@ -92,7 +92,7 @@ describe('operator commands of sluice', () => {
     expect((await op('cancel', running)).code).toBe(0)
     expect(await waiting).toMatchObject({ code: 0, lines: [{ id: boot, draining: true, running: 0 }] })
     const lost = await op('drain', 'wrk_lost', '--wait', '1')
-    expect(lost).toMatchObject({ code: 5, err: expect.stringContaining("No worker 'wrk_lost' is alive") })
+    expect(lost).toMatchObject({ code: 5, err: expect.stringContaining("No live worker has the id 'wrk_lost'") })
     expect(lost.err).not.toContain('SLUICE_URL')
   })
 
@@ -106,7 +106,7 @@ describe('operator commands of sluice', () => {
     })
     expect((await op('dead-letters')).lines).toEqual([])
     expect(await op('dead-letters', 'discard', '999')).toMatchObject({
-      ...{ code: 5, err: expect.stringContaining('dead-letters lists them') },
+      ...{ code: 5, err: expect.stringContaining('dead-letters lists all dead letters') },
     })
     expect(await op('dead-letters', '--pool', 'inference')).toMatchObject({ code: 0, lines: [] })
     expect((await op('dead-letters', '--pool', 'lost')).code).toBe(5)

@@ -48,7 +48,7 @@ describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * 
     const id = await admin.submit('alice', 'Hello.', { webhook: { url } })
     const row = page.getByRole('row').filter({ hasText: id })
     await row.getByText(/^(1 attempt|Last \d+ attempts)$/).click()
-    await row.getByText('The receiver answered 500.').first().waitFor()
+    await row.getByText('The receiver responded with status 500.').first().waitFor()
     await look(page, 'webhooks')
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'webhooks-dark')

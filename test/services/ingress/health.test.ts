@@ -72,7 +72,7 @@ it('the ingress serves metrics only on METRICS_PORT if that setting is set', { t
 
 it('the ingress refuses to start if PORT and METRICS_PORT are equal', async () => {
   const config = parseConfig({ PORT: '8081', METRICS_PORT: '8081' })
-  await expect(requirePort(config)).rejects.toThrow('METRICS_PORT: 8081 is the PORT of the API.')
+  await expect(requirePort(config)).rejects.toThrow('METRICS_PORT: 8081 is also the PORT of the API.')
 })
 
 it('the ingress opens METRICS_PORT before its roles are ready, and reports a port that is in use', async () => {

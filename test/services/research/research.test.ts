@@ -216,7 +216,7 @@ for (const mode of ['embedded', 'Kafka']) {
       const response = await stack.post(PATH, ask(QUESTION, { domains: { deny: ['local'] } }))
       const { choices } = (await response.json()) as Completion
       expect(choices[0]?.message.annotations).toEqual([])
-      expect(choices[0]?.message.content).toContain('The domains of the request leave nothing to search.')
+      expect(choices[0]?.message.content).toContain('The allowed domains of the request exclude all sources.')
     })
   })
 }

@@ -253,7 +253,7 @@ describe('the body of an invalid transcription request', () => {
       { 'content-type': 'multipart/form-data; boundary=other' },
       {},
     ],
-    ['if it ends within the file', FORM.subarray(0, 9_000), {}, { message: /not a whole form/ }],
+    ['if it ends within the file', FORM.subarray(0, 9_000), {}, { message: /The form is incomplete/ }],
     ['if it ends within a field', FORM.subarray(0, -50), {}, {}],
     ['if it ends before the last boundary', FORM.subarray(0, -BOUNDARY.length - 6), {}, {}],
     ['if it is not a form', 'hello', {}, {}],

@@ -61,7 +61,7 @@ async function* runBatch(
   request: BatchRequest,
   { composition, idempotencyKey, onProgress, tenant }: AttemptContext,
 ): AsyncGenerator<BatchEvent> {
-  if (!composition) throw new ServiceError('internal_error', 'A batch needs a durable job.')
+  if (!composition) throw new ServiceError('internal_error', 'A batch runs only as a durable job.')
   const [id = ''] = idempotencyKey.split(':')
   const run = new BatchRun(tools, request, {
     id,

@@ -42,7 +42,7 @@ export async function* runPart(
   request: BatchPartRequest,
   { composition, idempotencyKey, signal, tenant, onProgress }: AttemptContext,
 ): AsyncGenerator<BatchPartEvent> {
-  if (!composition) throw new ServiceError('internal_error', 'A batch needs a durable job.')
+  if (!composition) throw new ServiceError('internal_error', 'A batch runs only as a durable job.')
   const [id = ''] = idempotencyKey.split(':')
   const part = { id, request, tenant }
   const { lines, refused } = await submitAll(tools, part, composition, signal).catch((error: unknown) => {

@@ -97,7 +97,7 @@ class TurnDecoder {
     }
     const call = this.#calls.answer(wireId)
     if (call === undefined) {
-      const text = `Invalid 'tool_call_id': '${excerpt(wireId)}' is not a call of the nearest assistant message before it.`
+      const text = `Invalid 'tool_call_id': '${excerpt(wireId)}' does not match a tool call of the preceding assistant message.`
       refuse('invalid_value', `${param}.tool_call_id`, text)
     }
     const parts = yield* this.#parts(message.content ?? '', `${param}.content`)
@@ -251,7 +251,7 @@ function fileById(part: Extract<ChatPart, { type: 'file' }>, param: string, cont
 
 function unknownPart({ value }: Unknown, param: string, context: TurnContext): NativePart {
   if (!context.isSame) {
-    const message = `Invalid value: '${excerpt(value.type)}'. The model '${context.model.id}' does not read parts of this type here.`
+    const message = `Invalid value: '${excerpt(value.type)}'. The model '${context.model.id}' does not accept content parts of this type here.`
     refuse('invalid_value', `${param}.type`, message)
   }
   refuseAddresses(value, param)

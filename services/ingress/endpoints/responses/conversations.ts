@@ -48,7 +48,7 @@ export async function createConversation(context: IngressContext, call: Call, bo
   using holding = await storeItems(context, tenant, items)
   const bounds = { keepMs: context.config.fileRetentionMs, most: CONVERSATIONS_MAX }
   if (!(await requireConversations(context).create({ id, tenant, metadata, items }, bounds))) {
-    const message = `The project has ${CONVERSATIONS_MAX} conversations, the maximum. Delete some of them.`
+    const message = `The project has the maximum of ${CONVERSATIONS_MAX} conversations. Delete some conversations.`
     throw new ServiceError('insufficient_quota', message)
   }
   holding.stored()
@@ -418,7 +418,7 @@ function requireBounded(turns: readonly Turn[], charsMax: number): void {
   let chars = 0
   for (const { parts } of turns) for (const part of parts) chars += charsOf(part)
   if (chars <= charsMax) return
-  const message = `The conversation is longer than ${charsMax} characters. Begin a new one with a summary of it.`
+  const message = `The conversation is longer than ${charsMax} characters. Start a new conversation with a summary of this one.`
   throw new ServiceError('context_length_exceeded', message, { param: 'previous_response_id' })
 }
 

@@ -247,7 +247,11 @@ function toolsOfItems(items: readonly unknown[]): DecodedTool[] {
     if (!WITH_TOOLS.has(type) || !Array.isArray(tools)) continue
     for (const [at, tool] of tools.entries()) {
       if (found.length >= TOOLS_OF_ITEMS_MAX) {
-        refuse('array_above_max_length', `input[${index}].tools`, `Items add more than ${TOOLS_OF_ITEMS_MAX} tools.`)
+        refuse(
+          'array_above_max_length',
+          `input[${index}].tools`,
+          `The input items add more than ${TOOLS_OF_ITEMS_MAX} tools.`,
+        )
       }
       const path = ['input', index, 'tools', at]
       found.push(...decodeTool(parseAt(ResponsesTool, tool, path), path, false))

@@ -108,7 +108,7 @@ function requireStreamable(job: DurableJob, after: number | undefined): void {
   }
   if (after === undefined || after <= Math.max(1, job.last_seq)) return
   const more = hasEnded(job) ? '' : ' so far'
-  const message = `The last event of the response${more} has the number ${job.last_seq}; ${after} is not one of them.`
+  const message = `The last event of the response${more} has the number ${job.last_seq}, so ${after} is beyond the end.`
   throw new ServiceError('invalid_value', message, { param: 'starting_after' })
 }
 

@@ -175,7 +175,7 @@ function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[]
  */
 const UNSUPPORTED = {
   prompt: "Send 'instructions' and 'input' instead.",
-  context_management: 'Leave it out, and set truncation to auto.',
+  context_management: 'Omit the field, and set truncation to auto.',
   moderation: 'Call /v1/moderations instead.',
 } as const
 

@@ -92,7 +92,7 @@ function formOf(asked: TranscriptionBody): TranscriptForm {
 
 function requireCombination(asked: TranscriptionBody, { format }: TranscriptForm): void {
   if (asked.stream && !STREAMABLE.has(format)) {
-    const message = `The response_format '${format}' cannot be streamed. Use json, text or diarized_json, or no stream.`
+    const message = `The response_format '${format}' cannot be streamed. Use json, text or diarized_json, or omit stream.`
     refuse('unsupported_value', 'stream', message)
   }
   if (format !== 'verbose_json' && (asked.timestamp_granularities ?? []).length > 0) {

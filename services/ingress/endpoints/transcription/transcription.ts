@@ -85,8 +85,8 @@ function translatorOf(context: IngressContext, caller: Caller, id: string): Mode
   const able = context.models.models.filter((one) => one.transcription.translates && isUsable(one, caller.key))
   const others = able.map((one) => one.id).join(', ')
   const what = others
-    ? `Models that do: ${others}.`
-    : "No model does. Translation needs a model with 'transcription: { translates: true }' in models.yaml, whose server has POST /audio/translations."
+    ? `Models that support translation: ${others}.`
+    : "No model supports translation. Translation needs a model with 'transcription: { translates: true }' in models.yaml, whose server has POST /audio/translations."
   const message = `The model '${model.id}' does not translate. ${what}`
   throw new ServiceError('model_not_supported', message, { param: 'model' })
 }

@@ -47,7 +47,7 @@ function requireSayable(request: GenerateRequest): void {
   if (request.stop.length > 0) refuse(request, 'stop')
   if (Object.keys(request.logit_bias ?? {}).length > 0) refuse(request, 'logit_bias')
   if (request.turns.at(-1)?.role === 'assistant' && request.dialect === 'anthropic') {
-    const message = `The model '${request.model}' cannot continue an answer that begins with a prefilled assistant turn.`
+    const message = `The model '${request.model}' cannot continue a prefilled assistant message.`
     throw new ServiceError('unsupported_value', message, { param: 'messages' })
   }
 }
@@ -240,7 +240,7 @@ function encodePart(part: Part, param: string): object {
     case 'native':
       return part.value
     default:
-      throw new ServiceError('invalid_value', `A user turn cannot hold a part of type ${part.type}.`, { param })
+      throw new ServiceError('invalid_value', `A user message cannot contain a part of type ${part.type}.`, { param })
   }
 }
 

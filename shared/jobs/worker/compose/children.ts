@@ -138,7 +138,7 @@ export class Children {
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === this.#options.job.id
     if (isOurs && TERMINAL.has(child.state)) this.#ended.set(id, child)
     if (isOurs) return child
-    throw new ServiceError('invalid_request', `There is no child with the id '${id}'.`)
+    throw new ServiceError('invalid_request', `No child job has the id '${id}'.`)
   }
 
   async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {
@@ -152,7 +152,7 @@ export class Children {
 const ERRORS_OF: Readonly<Record<'failed' | 'cancelled' | 'expired', ErrorBody>> = {
   failed: { code: 'internal_error', message: 'The job failed.', param: null },
   cancelled: { code: 'job_cancelled', message: 'The job was cancelled.', param: null },
-  expired: { code: 'job_expired', message: 'The job waited for too long.', param: null },
+  expired: { code: 'job_expired', message: 'The job waited longer than its deadline allows.', param: null },
 }
 
 /** Context with which the result of a child is stored in the format of the corresponding API call. */

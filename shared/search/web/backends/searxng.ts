@@ -25,13 +25,16 @@ export function searxng(base: string): WebService<z.infer<typeof Answer>> {
       url.searchParams.set('q', text)
       url.searchParams.set('format', 'json')
       if (language !== undefined) url.searchParams.set('language', language)
-      const refusedHint = 'SearXNG answers JSON only where its settings.yml lists json in search.formats.'
+      const refusedHint = 'SearXNG returns JSON only if its settings.yml lists json in search.formats.'
       return { url: url.href, schema: Answer, refusedHint }
     },
     hits({ results, unresponsive_engines }) {
       // SearXNG returns 200 with an empty list even if all its engines failed. That is an outage, not an empty result.
       if (results.length === 0 && (unresponsive_engines?.length ?? 0) > 0)
-        throw new ServiceError('upstream_error', 'The engines behind the search backend searxng did not answer.')
+        throw new ServiceError(
+          'upstream_error',
+          'The search engines behind the search backend searxng did not respond.',
+        )
       return results.map(({ url, title, content, publishedDate }) => ({
         url,
         title,

@@ -20,7 +20,7 @@ export function failed(what: string, cause?: unknown): ServiceError {
 }
 
 function timedOut(cause: unknown): ServiceError {
-  return new ServiceError('upstream_timeout', 'The search backend mcp did not answer in time.', { cause })
+  return new ServiceError('upstream_timeout', 'The search backend mcp did not respond in time.', { cause })
 }
 
 /** Replaces the host in the message by the name of the backend, because callers do not know the host. */

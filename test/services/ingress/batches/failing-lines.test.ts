@@ -58,7 +58,7 @@ describe('a batch in which each line fails', () => {
     [
       'that repeat a custom_id',
       (i: number) => lineOf(i, say('x'), 'same'),
-      /^Line 2.*'same' was used in line 1 already/,
+      /^Line 2.*'same' is already used in line 1/,
     ],
   ])('is refused at the upload with the number of the first invalid line, for lines %s', async (_, line, message) => {
     const lines = Array.from({ length: LINES }, (_, i) => line(i))

@@ -310,7 +310,10 @@ describe('an invalid messages request', () => {
       { tools: [{ name: 'f', input_schema: { type: 'array' } }] },
       "tools.0.input_schema.type: Input should be 'object', not 'array'",
     ],
-    [{ tool_choice: { type: 'any' } }, 'tool_choice: A tool choice that forces a call needs tools.'],
+    [
+      { tool_choice: { type: 'any' } },
+      'tool_choice: A tool choice that forces a call requires tools, but the request has none.',
+    ],
     [
       { tools, tool_choice: { type: 'tool', name: 'g' } },
       "tool_choice.name: The tool 'g' is not among the tools of the request.",

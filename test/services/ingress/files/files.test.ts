@@ -117,12 +117,12 @@ describe('uploaded files', () => {
     ['is not JSON', '{"custom_id": "b"', /^400 Line 3: The line is not JSON/],
     ['is not an object', '[1]', /Line 3: The line must be a JSON object/],
     ['has no custom_id', line('b', { custom_id: undefined }), /Line 3: .*custom_id/],
-    ['repeats a custom_id', line('a'), /Line 3: The custom_id 'a' was used in line 1 already/],
+    ['repeats a custom_id', line('a'), /Line 3: The custom_id 'a' is already used in line 1/],
     ['has another method than POST', line('b', { method: 'GET' }), /Line 3, 'method': Invalid value: 'GET'/],
     [
       'names an endpoint that differs from the first line',
       line('b', { url: '/v1/embeddings' }),
-      /Line 3: The url '\/v1\/embeddings' is not that of this batch/,
+      /Line 3: The url '\/v1\/embeddings' differs from the endpoint of this batch/,
     ],
     [
       'names a model that differs from the first line',

@@ -18,7 +18,7 @@ const REMEDIES: Readonly<Record<number, string>> = {
   429: 'Wait and try again. Operators can raise the rate limits of a key.',
   500: 'Try again. If the error persists, run npx sluice doctor.',
   502: 'Try again or choose another model. If the error persists, run npx sluice doctor.',
-  503: 'Home shows models that are still loading and pools without a worker.',
+  503: 'Open Home to see models that are still loading and pools without a worker.',
   504: 'Try again, reduce the request, or submit it as a durable job.',
 }
 
