@@ -27,7 +27,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ['services/cli/commands/doctor.ts', '#services/services.ts', OTHER],
   ['services/ingress/ws/ws.ts', '#services/ingress/calls/call.ts'],
   ['services/scheduler/scheduler.ts', '#shared/jobs/owner.ts', 'Only shared/jobs moves a job.'],
-  ['shared/jobs/worker/service.ts', '#shared/jobs/owner.ts'],
+  ['shared/jobs/worker/worker.ts', '#shared/jobs/owner.ts'],
   ['services/ingress/calls/answer.ts', 'express', CLIENT],
   ['services/ingress/http/reply.ts', 'express'],
   ['services/services.ts', './ingress/ingress.ts'],

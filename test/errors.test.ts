@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import type { Wording } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { DEPTH_MAX } from '#shared/json/shape.ts'
+import { DEPTH_MAX } from '#shared/json/read.ts'
 import { errorHeaders, messagesErrorBody, messagesStatus, openaiErrorBody, openaiStatus } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 

@@ -1,4 +1,4 @@
-import { startWorker } from '#shared/jobs/worker/service.ts'
+import { startWorker } from '#shared/jobs/worker/worker.ts'
 import { execute } from '#shared/kinds/execute/execute.ts'
 import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'

@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import { enterCall } from '#shared/capacity/capacity.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'

@@ -1,5 +1,5 @@
 import type { ResearchEvent, ResearchRequest } from '#schemas/research/research.ts'
-import { modelsOf, startWorker } from '#shared/jobs/worker/service.ts'
+import { modelsOf, startWorker } from '#shared/jobs/worker/worker.ts'
 import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import { research } from '#shared/kinds/research/research.ts'
 import { search as searchKind } from '#shared/kinds/search/search.ts'

@@ -1,5 +1,5 @@
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
-import { modelsOf, startWorker } from '#shared/jobs/worker/service.ts'
+import { modelsOf, startWorker } from '#shared/jobs/worker/worker.ts'
 import { handle } from '#shared/kinds/kind.ts'
 import { transcribe, translate } from '#shared/kinds/transcribe/transcribe.ts'
 import type { Ports } from '#shared/ports.ts'

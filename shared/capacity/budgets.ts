@@ -1,6 +1,5 @@
 import type { BudgetState } from '#schemas/usage.ts'
-import type { ApiKey } from '#shared/keys/keys.ts'
-import { type Limits, projectIdOf } from '#shared/keys/project.ts'
+import { type ApiKey, type Limits, projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Spender, UsageLedger } from '#shared/store/records.ts'

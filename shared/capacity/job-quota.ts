@@ -1,4 +1,4 @@
-import type { Limits } from '#shared/keys/project.ts'
+import type { Limits } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { TenantDepth } from '#shared/store/records.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'

@@ -1,7 +1,13 @@
 import type { ErrorCode } from '#schemas/error.ts'
-import type { ApiKey } from '#shared/keys/keys.ts'
-import { type LimitSettings, limitsOfKey, type OwnedLimits, type Owner } from '#shared/keys/limits.ts'
-import { type Limits, projectIdOf } from '#shared/keys/project.ts'
+import {
+  type ApiKey,
+  type LimitSettings,
+  type Limits,
+  limitsOfKey,
+  type OwnedLimits,
+  type Owner,
+  projectIdOf,
+} from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RunningLimits, TenantReads } from '#shared/store/records.ts'
 import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet-counts.ts'

@@ -1,5 +1,5 @@
 import { runToEnd } from '#shared/lib/yielding.ts'
-import { refuseShape } from './shape.ts'
+import { refuseShape } from './read.ts'
 
 /** A longer text is checked for size and depth before it is parsed, because parsing it could block the event loop. */
 const SMALL_CHARS = 1_024
@@ -7,7 +7,7 @@ const SMALL_CHARS = 1_024
 /**
  * Parses an untrusted text as a JSON object, such as a model's tool arguments.
  *
- * @returns Undefined if the text is not an object, or is too large or too deeply nested (`shape.ts`)
+ * @returns Undefined if the text is not an object, or is too large or too deeply nested (`read.ts`)
  */
 export function objectIn(text: string): Record<string, unknown> | undefined {
   if (!/^\s*\{/.test(text)) return undefined

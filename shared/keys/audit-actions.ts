@@ -1,6 +1,5 @@
 import type { AuditAction } from './audit.ts'
-import type { ApiKey, KeyChange } from './keys.ts'
-import { type Project, type ProjectChange, projectIdOf } from './project.ts'
+import { type ApiKey, type KeyChange, type Project, type ProjectChange, projectIdOf } from './keys.ts'
 import type { WebhookSecret } from './webhook-secrets.ts'
 
 /** Audit actions for changes of keys, projects and webhook secrets. No action contains a secret or its hash. */

@@ -2,8 +2,17 @@
  * Operations on keys and projects, shared by the command line (`services/cli/commands/keys.ts`) and the admin API
  * (`services/ingress/admin/keys/`). Both validate the input before they call these functions.
  */
-import { type ApiKey, type KeyOptions, type KeyStore, newKey } from './keys.ts'
-import { type Limits, newProject, type Project, type ProjectChange, projectIdOf } from './project.ts'
+import {
+  type ApiKey,
+  type KeyOptions,
+  type KeyStore,
+  type Limits,
+  newKey,
+  newProject,
+  type Project,
+  type ProjectChange,
+  projectIdOf,
+} from './keys.ts'
 
 const SECOND_MS = 1_000
 

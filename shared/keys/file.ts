@@ -14,10 +14,17 @@ import {
   secretCreated,
   secretDeleted,
 } from './audit-actions.ts'
-import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
+import {
+  type ApiKey,
+  KEYS_MAX,
+  type KeyChange,
+  type KeyStore,
+  PROJECTS_MAX,
+  type Project,
+  type ProjectChange,
+} from './keys.ts'
 import { KeysFile, type StoredKeys } from './keys-file.ts'
 import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
-import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { randomSecret, SecretText, WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
 /** Maximum wait for the lock while another process writes, which takes milliseconds. */

@@ -15,9 +15,8 @@ import { z } from 'zod'
 import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/config/directory.ts'
 import { newId } from '#shared/lib/id.ts'
 import { type AuditAction, AuditEntry } from './audit.ts'
-import { KEYS_MAX } from './keys.ts'
+import { KEYS_MAX, PROJECTS_MAX } from './keys.ts'
 import { StoredKey, StoredProject } from './lenient.ts'
-import { PROJECTS_MAX } from './project.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** Other versions write the file too, so the object is loose: fields that this version does not know survive a rewrite. */

@@ -2,8 +2,54 @@ import { hash, randomBytes } from 'node:crypto'
 import { z } from 'zod'
 import { newId } from '#shared/lib/id.ts'
 import type { AuditEntry } from './audit.ts'
-import { Limits, type Project, type ProjectChange } from './project.ts'
 import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
+
+const Count = z.int().min(0)
+
+/**
+ * Limits of a project or a key over all ingresses. If a limit is absent, then the default of the settings applies; 0 allows
+ * nothing.
+ */
+export const Limits = z.strictObject({
+  requests_per_minute: Count.optional().describe('Calls'),
+  tokens_per_minute: Count.optional().describe('Tokens in and out'),
+  running: Count.optional().describe('Maximum concurrent calls and durable jobs'),
+  queued: Count.optional().describe('Maximum queued durable jobs'),
+  scheduled: Count.optional().describe('Maximum scheduled durable jobs (run_at)'),
+  budget_usd_per_month: z
+    .number()
+    .min(0)
+    .optional()
+    .describe('Maximum cost per UTC month, by the prices of models.yaml'),
+})
+export type Limits = z.infer<typeof Limits>
+
+/** A project is the tenant: it owns jobs, idempotency keys, limits, usage and webhook secrets. A project may have many keys. */
+export const Project = z.strictObject({
+  id: z.string().min(1),
+  name: z.string().optional().describe('Owner or purpose'),
+  created_at: z.int().describe('Unix seconds'),
+  limits: Limits.default({}),
+})
+export type Project = z.infer<typeof Project>
+
+export interface ProjectChange {
+  readonly name?: string | undefined
+  readonly limits?: Limits
+}
+
+/** Maximum projects of one store. Every ingress holds all projects in memory. */
+export const PROJECTS_MAX = 10_000
+
+export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id' | 'name' | 'limits'>> = {}): Project {
+  const created_at = Math.floor(Date.now() / 1_000)
+  return { id: id ?? newId('proj_', 16), ...(name !== undefined && { name }), created_at, limits }
+}
+
+/** The project of a key. A key without a project is its own project, whose id is that of the key. */
+export function projectIdOf(key: { readonly id: string; readonly project?: string | undefined }): string {
+  return key.project ?? key.id
+}
 
 export const KeyScope = z.enum(['calls', 'admin'])
 export type KeyScope = z.infer<typeof KeyScope>
@@ -138,4 +184,73 @@ export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
 /** SHA-256 of a secret, in hex. A slow password hash is not needed, because 240 random bits cannot be guessed. */
 export function hashOf(secret: string): string {
   return hash('sha256', secret)
+}
+
+export interface LimitSettings {
+  readonly rateLimitRequests: number
+  readonly rateLimitTokens: number
+  readonly concurrencyMaxPerKey: number
+}
+
+export type Owner = 'key' | 'project'
+
+export interface OwnedLimits {
+  readonly owner: Owner
+  readonly id: string
+  readonly requests: number | undefined
+  readonly tokens: number | undefined
+  readonly running: number | undefined
+  /** Whether `running` also counts durable jobs. True for a project, and for a key that belongs to no project. */
+  readonly countsJobs: boolean
+}
+
+/**
+ * Limits that apply to a call: those of its key, with the settings as defaults, and those of its project. Limits of a
+ * project count the calls of all its keys.
+ *
+ * @param ofProject Returns the limits of a project; undefined if it has none
+ */
+export function limitsOfKey(
+  { id, project, limits = {} }: Pick<ApiKey, 'id' | 'project' | 'limits'>,
+  settings: LimitSettings,
+  ofProject: (project: string) => Limits | undefined,
+): OwnedLimits[] {
+  const own: OwnedLimits = {
+    owner: 'key',
+    id,
+    requests: limits.requests_per_minute ?? (settings.rateLimitRequests || undefined),
+    tokens: limits.tokens_per_minute ?? (settings.rateLimitTokens || undefined),
+    running: limits.running ?? (settings.concurrencyMaxPerKey || undefined),
+    countsJobs: project === undefined && limits.running !== undefined,
+  }
+  const projectId = projectIdOf({ id, project })
+  const { requests_per_minute: requests, tokens_per_minute: tokens, running } = ofProject(projectId) ?? {}
+  return [own, { owner: 'project', id: projectId, requests, tokens, running, countsJobs: true }]
+}
+
+/**
+ * Effective limits of a key: for each limit, the smaller one of the key's (or the default) and the project's. Other keys may
+ * already have used up the project's limit.
+ *
+ * @param ofProject Returns the limits of a project; undefined if it has none
+ */
+export function effectiveLimits(
+  key: Pick<ApiKey, 'id' | 'project' | 'limits'>,
+  settings: LimitSettings,
+  ofProject: (project: string) => Limits | undefined,
+): Limits {
+  const [own, project] = [key.limits ?? {}, ofProject(projectIdOf(key)) ?? {}]
+  const owners = limitsOfKey(key, settings, ofProject)
+  const all: Record<keyof Limits, readonly (number | undefined)[]> = {
+    requests_per_minute: owners.map(({ requests }) => requests),
+    tokens_per_minute: owners.map(({ tokens }) => tokens),
+    running: owners.map(({ running }) => running),
+    queued: [own.queued, project.queued],
+    scheduled: [own.scheduled, project.scheduled],
+    budget_usd_per_month: [own.budget_usd_per_month, project.budget_usd_per_month],
+  }
+  const entries = Object.entries(all).map(
+    ([name, found]) => [name, found.filter((limit) => limit !== undefined)] as const,
+  )
+  return Object.fromEntries(entries.flatMap(([name, set]) => (set.length > 0 ? [[name, Math.min(...set)]] : [])))
 }

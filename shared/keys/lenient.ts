@@ -1,6 +1,5 @@
 import { z } from 'zod'
-import { ApiKey } from './keys.ts'
-import { Project, projectIdOf } from './project.ts'
+import { ApiKey, Project, projectIdOf } from './keys.ts'
 
 export const StoredKey = ApiKey.extend({ scopes: z.unknown().optional(), limits: z.unknown().optional() }).loose()
 export type StoredKey = z.infer<typeof StoredKey>

@@ -1,9 +1,8 @@
 import type { Params, Row } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { AuditEntry } from './audit.ts'
-import { type ApiKey, KEYS_MAX } from './keys.ts'
+import { type ApiKey, KEYS_MAX, PROJECTS_MAX, type Project } from './keys.ts'
 import { StoredKey, StoredProject } from './lenient.ts'
-import { PROJECTS_MAX, type Project } from './project.ts'
 
 const KEY_COLUMNS = 'id, hash, hint, name, created_at, revoked, endpoints, models, project, expires_at, scopes, limits'
 const KEY_VALUES =

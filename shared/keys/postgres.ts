@@ -13,10 +13,17 @@ import {
   secretCreated,
   secretDeleted,
 } from './audit-actions.ts'
-import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
+import {
+  type ApiKey,
+  KEYS_MAX,
+  type KeyChange,
+  type KeyStore,
+  PROJECTS_MAX,
+  type Project,
+  type ProjectChange,
+} from './keys.ts'
 import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import * as rows from './postgres-rows.ts'
-import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** One connection for reads and one for writes suffice, because keys are few and rarely change. */

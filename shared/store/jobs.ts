@@ -3,7 +3,7 @@ import type { DeliveryTry, DurableJob, DurableState, WebhookDelivery } from '#sc
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { newId } from '#shared/lib/id.ts'
-import type { Metered } from '#shared/usage/meter.ts'
+import type { Metered } from '#shared/usage/usage.ts'
 
 /**
  * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).

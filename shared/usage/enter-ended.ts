@@ -1,7 +1,6 @@
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { EndedJob, UsageLedger } from '#shared/store/records.ts'
-import { entryOf } from './cost.ts'
-import { Metered, NOTHING } from './meter.ts'
+import { entryOf, Metered, NOTHING } from './usage.ts'
 
 const JOBS_MAX = 200
 

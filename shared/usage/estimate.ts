@@ -1,7 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { Price } from '#schemas/price.ts'
-import { callCost } from './cost.ts'
-import { NOTHING } from './meter.ts'
+import { callCost, NOTHING } from './usage.ts'
 
 /*
  * Estimates the maximum usage of a call before it runs. The estimate reserves budget and tokens until the real usage is known.

@@ -1,4 +1,4 @@
-import { dayOf } from './cost.ts'
+import { dayOf } from './usage.ts'
 
 export interface Month {
   readonly name: string

@@ -13,8 +13,7 @@ import {
 } from '#services/cli/text/output.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
 import { stateOf } from '#shared/keys/changes.ts'
-import { type ApiKey, KeyScope, type KeyStore } from '#shared/keys/keys.ts'
-import { type Limits, type Project, projectIdOf } from '#shared/keys/project.ts'
+import { type ApiKey, KeyScope, type KeyStore, type Limits, type Project, projectIdOf } from '#shared/keys/keys.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 
 export interface StoreAction {

@@ -19,8 +19,7 @@ import {
   rotateKey,
   rotationError,
 } from '#shared/keys/changes.ts'
-import type { ApiKey, KeyChange, KeyStore } from '#shared/keys/keys.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { type ApiKey, type KeyChange, type KeyStore, projectIdOf } from '#shared/keys/keys.ts'
 import {
   auditTable,
   author,

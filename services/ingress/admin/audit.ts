@@ -1,5 +1,5 @@
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 
 type Action =
   | 'cancel_job'

@@ -20,15 +20,14 @@ import {
   stateOf,
 } from '#shared/keys/changes.ts'
 import { missingPermission, type Permissions } from '#shared/keys/delegation.ts'
-import { type ApiKey, KEYS_MAX, type KeyChange } from '#shared/keys/keys.ts'
+import { type ApiKey, KEYS_MAX, type KeyChange, type Project, projectIdOf } from '#shared/keys/keys.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
-import { type Project, projectIdOf } from '#shared/keys/project.ts'
 import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 import type { Activity, Spender } from '#shared/store/records.ts'
-import { dayOf } from '#shared/usage/cost.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
+import { dayOf } from '#shared/usage/usage.ts'
 import { audit } from './audit.ts'
 
 const NAMED_MAX = 5

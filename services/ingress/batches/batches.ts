@@ -13,7 +13,7 @@ import { idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/prefe
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'

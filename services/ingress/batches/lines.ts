@@ -6,8 +6,7 @@ import { ByteBlocks, withoutByteOrderMark } from '#services/ingress/body/body.ts
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
-import { refuseShape } from '#shared/json/shape.ts'
+import { JsonSyntaxError, readJson, refuseShape } from '#shared/json/read.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 const NEWLINE = 0x0a

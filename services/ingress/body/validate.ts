@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { DEPTH_MAX } from '#shared/json/shape.ts'
+import { DEPTH_MAX } from '#shared/json/read.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 

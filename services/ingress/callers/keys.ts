@@ -2,9 +2,18 @@ import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/body/errors.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
-import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
+import {
+  type ApiKey,
+  FIRST_KEY_ID,
+  hashOf,
+  type KeyScope,
+  type KeyStore,
+  keyOf,
+  type Limits,
+  newKey,
+  projectIdOf,
+} from '#shared/keys/keys.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
-import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { untilAligned } from '#shared/lib/aligned-interval.ts'

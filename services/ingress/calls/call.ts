@@ -21,7 +21,7 @@ import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { StoreView } from '#shared/store/store.ts'
-import type { UsageBatches } from '#shared/usage/usage-batches.ts'
+import type { UsageBatches } from '#shared/usage/usage.ts'
 
 export interface IngressContext {
   readonly config: Config

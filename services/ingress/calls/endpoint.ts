@@ -6,7 +6,7 @@ import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schem
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
 import type { WireFormat } from '#services/ingress/body/errors.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'

@@ -1,7 +1,7 @@
 import { ListFiles } from '#schemas/files.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type FileStore, HISTORY, isFileId, type StoredFile } from '#shared/store/records.ts'
 import type { Call, IngressContext } from './call.ts'

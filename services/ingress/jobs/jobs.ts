@@ -30,12 +30,12 @@ import { RESPONSES_PATH, readStoredResponse } from '#services/ingress/endpoints/
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { StepView } from '#shared/jobs/durable/family.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { DoneStep } from '#shared/store/jobs.ts'
-import { callCost } from '#shared/usage/cost.ts'
+import { callCost } from '#shared/usage/usage.ts'
 
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const jobs = requireJobs(context)

@@ -2,7 +2,7 @@ import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage }
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
-import { nativeEvent } from '#shared/kinds/native-output.ts'
+import { nativeEvent } from '#shared/kinds/encode.ts'
 import { type BlockFields, ContentBlocks } from './blocks.ts'
 
 type Fields = Readonly<Record<string, unknown>>

@@ -1,6 +1,6 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { nativeEvent } from '#shared/kinds/native-output.ts'
+import { nativeEvent } from '#shared/kinds/encode.ts'
 import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { Calls } from './calls.ts'
 

@@ -2,7 +2,7 @@ import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schema
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
-import { nativeEvent } from '#shared/kinds/native-output.ts'
+import { nativeEvent } from '#shared/kinds/encode.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { ChoiceState, type WireChoice } from './choice.ts'
 

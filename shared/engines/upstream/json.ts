@@ -1,6 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import { readJson } from '#shared/json/read.ts'
-import { refuseShape } from '#shared/json/shape.ts'
+import { readJson, refuseShape } from '#shared/json/read.ts'
 import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'

@@ -6,7 +6,7 @@ import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { jobsTopic, readUnsupported, UnknownRecordLog, type UnsupportedJob } from '#shared/jobs/records.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Attempts } from './attempts.ts'
+import type { Attempts } from './attempt.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter.ts'
 

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
-import { SlotPartition, type WaitingCalls } from '#shared/capacity/slot-partition.ts'
+import { SlotPartition, type WaitingCalls } from '#shared/capacity/slots.ts'
 import { TenantDispatcher } from '#shared/capacity/tenant-dispatcher.ts'
 
 type WaitingRecord = Extract<ControlRecord, { type: 'calls_waiting' }>

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { WaitEstimate } from '#shared/capacity/wait-estimate.ts'
+import { WaitEstimate } from '#shared/capacity/admission-control.ts'
 
 it('the wait estimate is the number of jobs ahead divided by the measured completion rate', () => {
   const admission = new WaitEstimate()

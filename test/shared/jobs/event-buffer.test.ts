@@ -1,8 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
-import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
-import { sizeOf } from '#shared/lib/event-size.ts'
+import { EventBuffer, sizeOf } from '#shared/lib/event-buffer.ts'
 import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 
 const saids = fc.array(fc.record({ text: fc.string(), apart: fc.boolean() }), { maxLength: 60 })

@@ -5,9 +5,8 @@ import { ModelCatalogue } from '#shared/models/models.ts'
 import { newJobId } from '#shared/store/jobs.ts'
 import type { UsageEntry } from '#shared/store/records.ts'
 import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
-import { dayOf } from '#shared/usage/cost.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
-import { NOTHING } from '#shared/usage/meter.ts'
+import { dayOf, NOTHING } from '#shared/usage/usage.ts'
 import {
   alive,
   claimed,

@@ -19,7 +19,7 @@ import {
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { boundMetadata } from '#services/ingress/calls/job-options.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
-import { projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import { countTokens, generate } from '#shared/kinds/generate/generate.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { beginResponse, readContext, requireCapacity, storeItems } from './conversations.ts'

@@ -2,8 +2,7 @@ import type { ChatDelta, ChatFinishReason } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
-import { makeCallId, unfinished } from '#shared/kinds/encode.ts'
-import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
+import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import {
   type ChatChoiceFields,

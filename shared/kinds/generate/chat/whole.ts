@@ -10,8 +10,7 @@ import type {
 } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import { makeCallId, unfinished } from '#shared/kinds/encode.ts'
-import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
+import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 
 /** Fields whose text is an identifier. A later value of such a field replaces the earlier one, whereas texts of other fields are concatenated. */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])

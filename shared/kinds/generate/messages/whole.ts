@@ -2,8 +2,7 @@ import type { GenerateEvent, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
 import { objectIn } from '#shared/json/object.ts'
-import { findEvent, makeCallId, unfinished } from '#shared/kinds/encode.ts'
-import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
+import { findEvent, makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 
 /**
  * Encodes the whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. Parsing the arguments of many calls takes

@@ -8,8 +8,7 @@ import type {
   ResponsesError,
   ResponsesUsage,
 } from '#schemas/responses/response.ts'
-import { makeCallId, unfinished } from '#shared/kinds/encode.ts'
-import { type NativeEvent, NativeReader } from '#shared/kinds/native-output.ts'
+import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 import { answerTooLarge, type ServiceError } from '#shared/lib/error.ts'
 import {
   type ItemEvent,

@@ -1,0 +1,282 @@
+import { z } from 'zod'
+import type { PoolName } from '#schemas/job.ts'
+import type { Price } from '#schemas/price.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { UsageEntry, UsageLedger } from '#shared/store/records.ts'
+
+/** Used for calls that end before the engine reports their tokens. */
+const CHARS_PER_TOKEN = 4
+const NANOS_PER_USD = 1_000_000_000
+
+const Amount = z.int().min(0).default(0)
+
+export const Metered = z.object({
+  input_tokens: Amount,
+  cached_tokens: Amount,
+  output_tokens: Amount,
+  audio_ms: Amount,
+  run_ms: Amount.describe('Of code'),
+  cost_nanos: Amount.describe('Cost of external services, such as searches, in billionths of a US dollar'),
+})
+export type Metered = z.infer<typeof Metered>
+
+export const NOTHING: Metered = Metered.parse({})
+
+interface CountedEvent {
+  readonly type?: string
+  readonly input_tokens?: number
+  readonly duration?: number
+  readonly execution_time?: number
+  readonly usage?: {
+    readonly input_tokens: number
+    readonly output_tokens: number
+    readonly cached_tokens?: number
+    readonly cost_usd?: number
+  }
+  readonly text?: string
+}
+
+/**
+ * Computes the usage of one attempt from its events. The engine reports the usage at the end. If the attempt ends earlier, then the
+ * usage until then is estimated and recorded (docs/internals/protocol.md, Disconnects).
+ */
+export class Meter {
+  #metered = NOTHING
+  #promptTokens = 0
+  #chars = 0
+  #isCounted = false
+
+  see(event: unknown): void {
+    const { type, input_tokens = 0, duration, execution_time, usage, text } = event as CountedEvent
+    if (type === 'start') {
+      this.#promptTokens = input_tokens
+      if (duration !== undefined) this.#metered = { ...this.#metered, audio_ms: Math.round(duration * 1_000) }
+    } else if (usage) this.#count(usage)
+    else if (text !== undefined) this.#chars += text.length
+    else if (execution_time !== undefined) {
+      this.#metered = { ...this.#metered, run_ms: Math.round(execution_time * 1_000) }
+    }
+  }
+
+  /**
+   * Tokens so far, for limits and metrics. The ledger uses other numbers, because these include the child jobs of a composed job.
+   */
+  get tokens(): { input: number; output: number } {
+    const { input_tokens: input, output_tokens: output } = this.#metered
+    if (this.#isCounted || this.#chars === 0) return { input, output }
+    return { input: this.#promptTokens, output: Math.ceil(this.#chars / CHARS_PER_TOKEN) }
+  }
+
+  get metered(): Metered {
+    const { input, output } = this.tokens
+    return { ...this.#metered, input_tokens: input, output_tokens: output }
+  }
+
+  #count({ input_tokens, output_tokens, cached_tokens = 0, cost_usd = 0 }: NonNullable<CountedEvent['usage']>): void {
+    this.#isCounted = true
+    this.#metered = {
+      ...this.#metered,
+      ...{ input_tokens, output_tokens, cached_tokens },
+      cost_nanos: Math.round(cost_usd * NANOS_PER_USD),
+    }
+  }
+}
+
+export function meteredOf(events: readonly unknown[]): Metered {
+  const meter = new Meter()
+  for (const event of events) meter.see(event)
+  return meter.metered
+}
+
+/** A price of one dollar per million units is this number of billionths of a dollar per unit. */
+const NANOS_PER_MILLIONTH = 1_000
+
+export interface EndedCall {
+  readonly project: string
+  readonly keyId: string
+  readonly pool: PoolName
+  readonly model: string
+  readonly end: 'completed' | 'failed' | 'cancelled'
+  readonly metered: Metered
+  readonly endedAtMs: number
+}
+
+export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
+  const { project, keyId, pool, model, end, endedAtMs } = call
+  // A batch itself does not count as a call, because each of its requests does.
+  const calls = pool === 'batches' ? 0 : 1
+  // The child jobs of a research job used its tokens, and they have ledger rows of their own.
+  const isComposed = pool === 'research'
+  const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
+  return {
+    ...{ project, keyId, model, day: dayOf(endedAtMs), calls, failed: end === 'failed' ? calls : 0 },
+    inputTokens: metered.input_tokens,
+    cachedInputTokens: metered.cached_tokens,
+    outputTokens: metered.output_tokens,
+    audioMs: metered.audio_ms,
+    costNanos: metered.cost_nanos + (price ? costNanos(metered, price, end === 'completed') : 0),
+  }
+}
+
+const DAY_MS = 86_400_000
+let last = { nth: 0, day: '1970-01-01' }
+
+export function dayOf(unixMs: number): string {
+  const nth = Math.floor(unixMs / DAY_MS)
+  if (nth !== last.nth) last = { nth, day: new Date(unixMs).toISOString().slice(0, 10) }
+  return last.day
+}
+
+export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
+  const hasPrice = price && Object.values(price).some((amount) => amount > 0)
+  return hasPrice ? costNanos(metered, price, isCompleted) : undefined
+}
+
+/**
+ * Cost in whole billionths of a dollar, so that sums are exact. Tokens and time are charged even if the call failed. The price per
+ * call is charged only if the call completed.
+ */
+function costNanos(metered: Metered, price: Price, isCompleted: boolean): number {
+  const { input_tokens, output_tokens, audio_ms, run_ms } = metered
+  const cached = Math.min(metered.cached_tokens, input_tokens)
+  const { input_per_million, cached_input_per_million = input_per_million, output_per_million } = price
+  const ofTokens =
+    (input_tokens - cached) * input_per_million + cached * cached_input_per_million + output_tokens * output_per_million
+  const ofTime = (audio_ms / 60_000) * price.per_minute_audio + (run_ms / 1_000) * price.per_second
+  const ofCall = isCompleted ? price.per_call : 0
+  return Math.round(ofTokens * NANOS_PER_MILLIONTH + (ofTime + ofCall) * NANOS_PER_USD)
+}
+
+/** Maximum time in ms until usage is written. A process that is killed loses at most the usage of this time. */
+const WRITE_MS = 1_000
+const ENTRIES_MAX = 500
+/**
+ * Maximum queued entries. Calls of one key, model and day share an entry, so only an outage with very many keys reaches this
+ * number.
+ */
+const WAITING_MAX = 50_000
+
+interface SentBatch {
+  readonly number: number
+  readonly entries: readonly UsageEntry[]
+  readonly entered: PromiseWithResolvers<void> | undefined
+}
+
+/**
+ * Usage of the calls of this process, summed in memory and written to the ledger once per second. The sums are kept while the
+ * ledger is unreachable. If the answer to a write is lost, then the batch is sent again under the same number, and the ledger
+ * counts it once.
+ */
+export class UsageBatches {
+  readonly ledger: UsageLedger
+  /** True while the ledger is unreachable and entries therefore stay queued. */
+  isFailing = false
+  readonly #boot: string
+  readonly #log: Log
+  readonly #waiting = new Map<string, UsageEntry>()
+  #sent: SentBatch | undefined
+  /** Settles when all entries that are queued now are in the ledger. */
+  #entered = Promise.withResolvers<void>()
+  #number = 0
+  #timer: NodeJS.Timeout | undefined
+  #writing: Promise<void> | undefined
+  #dropped = 0
+  #isClosed = false
+
+  constructor(ledger: UsageLedger, boot: string, log: Log) {
+    this.ledger = ledger
+    this.#boot = boot
+    this.#log = log
+  }
+
+  /** Resolves when the entry is in the ledger. If the process ends earlier, then the promise never resolves. */
+  add(entry: UsageEntry): Promise<void> {
+    const id = JSON.stringify([entry.project, entry.keyId, entry.model, entry.day])
+    const before = this.#waiting.get(id)
+    if (before || this.#waiting.size < WAITING_MAX) this.#waiting.set(id, before ? sumOf(before, entry) : entry)
+    else this.#dropped++
+    this.#writeLater()
+    return this.#entered.promise
+  }
+
+  async #flush(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted && (this.#writing || this.#sent || this.#waiting.size > 0)) {
+      await (this.#writing ?? this.#write())
+      if (this.isFailing) await new Promise((resolve) => setTimeout(resolve, 100))
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#flush(AbortSignal.timeout(WRITE_MS))
+    this.#isClosed = true
+    clearTimeout(this.#timer)
+    const calls = [...(this.#sent?.entries ?? []), ...this.#waiting.values()].reduce(
+      (sum, entry) => sum + entry.calls,
+      0,
+    )
+    if (calls > 0) this.#log.error({ calls }, 'usage of these calls lost at shutdown: the ledger was unavailable')
+  }
+
+  #writeLater(): void {
+    if (this.#isClosed) return
+    this.#timer ??= setTimeout(() => void this.#write(), WRITE_MS).unref()
+  }
+
+  #write(): Promise<void> {
+    this.#writing ??= this.#writeOne().finally(() => {
+      this.#writing = undefined
+      if (this.#sent || this.#waiting.size > 0) this.#writeLater()
+    })
+    return this.#writing
+  }
+
+  async #writeOne(): Promise<void> {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    this.#sent ??= this.#take()
+    if (this.#sent.entries.length > 0) {
+      try {
+        await this.ledger.add(this.#boot, this.#sent.number, this.#sent.entries)
+      } catch (error) {
+        return this.#fail(error)
+      }
+    }
+    this.#sent.entered?.resolve()
+    this.#sent = undefined
+    this.#recover()
+  }
+
+  #take(): SentBatch {
+    const taken = [...this.#waiting].slice(0, ENTRIES_MAX)
+    for (const [id] of taken) this.#waiting.delete(id)
+    // If entries remain queued after this batch, then the promise settles with the batch that contains the last of them.
+    const entered = this.#waiting.size === 0 ? this.#entered : undefined
+    if (entered) this.#entered = Promise.withResolvers<void>()
+    return { number: ++this.#number, entries: taken.map(([, entry]) => entry), entered }
+  }
+
+  /** Only the first failure of an outage is logged, because an outage may last for hours. */
+  #fail(error: unknown): void {
+    if (!this.isFailing) this.#log.warn({ err: error }, 'usage ledger unavailable; retrying')
+    this.isFailing = true
+  }
+
+  #recover(): void {
+    if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage ledger recovered')
+    this.isFailing = false
+    this.#dropped = 0
+  }
+}
+
+function sumOf(a: UsageEntry, b: UsageEntry): UsageEntry {
+  return {
+    ...a,
+    calls: a.calls + b.calls,
+    failed: a.failed + b.failed,
+    inputTokens: a.inputTokens + b.inputTokens,
+    cachedInputTokens: a.cachedInputTokens + b.cachedInputTokens,
+    outputTokens: a.outputTokens + b.outputTokens,
+    audioMs: a.audioMs + b.audioMs,
+    costNanos: a.costNanos + b.costNanos,
+  }
+}
