@@ -1,6 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import type { KeyScope } from '#shared/keys/keys.ts'
-import { ADMIN_PATH } from '#shared/keys/scopes.ts'
+import { ADMIN_PATH, type KeyScope } from '#shared/keys/keys.ts'
 import {
   discardDeadLetter,
   listDeadLetters,
@@ -37,7 +36,7 @@ import {
   readRequests,
   retrieveMessageBatch,
 } from './batches/messages.ts'
-import type { WireFormat } from './body/errors.ts'
+import type { WireFormat } from './body/body.ts'
 import { answerCall } from './calls/answer.ts'
 import type { Call, IngressContext } from './calls/call.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './calls/files.ts'

@@ -1,12 +1,18 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
+import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Price } from '#schemas/price.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
+import { abortable } from '#shared/lib/abortable.ts'
+import { untilAligned } from '#shared/lib/aligned-interval.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { OperatorStore, Pause, PauseTarget } from '#shared/store/jobs.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
 import type { Budgets } from './budgets.ts'
 import type { RateLimits, RemainingLimit } from './rate-limits.ts'
+import { Semaphore } from './semaphore.ts'
 
 /*
  * The gates that a call passes, in this order. A gate delays the call, or refuses it with an error that states when to try again.
@@ -69,13 +75,13 @@ export interface Admission {
   release(): void
 }
 
-export interface AdmittedSlot {
+interface AdmittedSlot {
   /** Undefined if neither tokens nor budget are limited. */
   readonly admission?: Admission
   leave(): void
 }
 
-export interface AdmittedCall {
+interface AdmittedCall {
   readonly pool: PoolName
   readonly model: string
   readonly body: unknown
@@ -219,4 +225,216 @@ async function spendTokens(
 function tokensOf(usage: unknown): number {
   const { prompt_tokens, completion_tokens, input_tokens, output_tokens } = (usage ?? {}) as Record<string, number>
   return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
+}
+
+/** Poll interval of the store. Pauses usually arrive earlier in a control record, but a record may be lost. */
+const READ_MS = 3_000
+/** Retry-After for paused work, in ms. The duration of a pause is unknown, so this is a guess. */
+const PAUSED_RETRY_AFTER_MS = 30_000
+
+interface PausableWork {
+  readonly pool: PoolName
+  readonly model: string
+}
+
+/**
+ * Paused models and pools (docs/operate/operations.md, Pause a model or a pool), in one instance per process. With a store, its
+ * table is authoritative and polled. Without a store, pauses come only from control records.
+ */
+export class Pauses {
+  readonly #store: OperatorStore | undefined
+  readonly #log: Log
+  readonly #paused = new Map<string, Pause>()
+  #changes = 0
+  #isStale = false
+  #timer: NodeJS.Timeout | undefined
+  #isClosed = false
+
+  private constructor(store: OperatorStore | undefined, log: Log) {
+    this.#store = store
+    this.#log = log
+  }
+
+  /** Reads the pauses. If the store is unreachable, then they are read at the next poll. The caller closes the instance. */
+  static async open(store: OperatorStore | undefined, log: Log): Promise<Pauses> {
+    const pauses = new Pauses(store, log)
+    if (store) await pauses.#readForEver()
+    return pauses
+  }
+
+  /** True if a store keeps the pauses, so that they survive a restart and apply to processes that start later. */
+  get isPersistent(): boolean {
+    return this.#store !== undefined
+  }
+
+  get all(): readonly Pause[] {
+    return [...this.#paused.values()]
+  }
+
+  of({ pool, model }: PausableWork): Pause | undefined {
+    if (this.#paused.size === 0) return undefined
+    return (
+      this.#paused.get(keyOf({ target: 'pool', id: pool })) ?? this.#paused.get(keyOf({ target: 'model', id: model }))
+    )
+  }
+
+  refuse(work: PausableWork): void {
+    const pause = this.of(work)
+    if (!pause) return
+    const message = `${sentenceOf(pause)} Try again later.`
+    throw new ServiceError('overloaded', message, { retryAfterMs: PAUSED_RETRY_AFTER_MS, isUndone: true })
+  }
+
+  /**
+   * Starts or ends a pause for all processes. @param send Publishes the record to every process @throws ServiceError `overloaded`
+   */
+  async change(
+    target: PauseTarget,
+    isPaused: boolean,
+    by: string,
+    send: (record: ControlRecord) => void,
+  ): Promise<void> {
+    if (isPaused) await this.#store?.pause(target, by)
+    else await this.#store?.resume(target)
+    this.#apply(target, isPaused, by)
+    send({ type: 'pause_work', ...target, paused: isPaused, by })
+  }
+
+  onControl(record: ControlRecord): void {
+    if (record.type === 'pause_work') this.#apply(record, record.paused, record.by)
+  }
+
+  close(): void {
+    this.#isClosed = true
+    clearTimeout(this.#timer)
+  }
+
+  #apply({ target, id }: PauseTarget, isPaused: boolean, by: string): void {
+    this.#changes++
+    const key = keyOf({ target, id })
+    if (!isPaused) this.#paused.delete(key)
+    else if (!this.#paused.has(key)) this.#paused.set(key, { target, id, by, since_ms: Date.now() })
+  }
+
+  async #readForEver(): Promise<void> {
+    await this.#read()
+    if (!this.#isClosed) this.#timer = setTimeout(() => void this.#readForEver(), untilAligned(READ_MS)).unref()
+  }
+
+  async #read(): Promise<void> {
+    const before = this.#changes
+    try {
+      const read = await this.#store?.listPauses()
+      this.#isStale = false
+      // A change arrived during the read, so the result of the read may be older than the change.
+      if (!read || before !== this.#changes) return
+      this.#paused.clear()
+      for (const pause of read) this.#paused.set(keyOf(pause), pause)
+    } catch (error) {
+      // Logged once per outage, which may last for hours.
+      if (!this.#isStale && !this.#isClosed)
+        this.#log.warn({ err: error }, 'pauses could not be read from the store; the last known ones apply')
+      this.#isStale = true
+    }
+  }
+}
+
+export function sentenceOf({ target, id }: PauseTarget): string {
+  return `The ${target} '${id}' is paused by the operator of this service.`
+}
+
+function keyOf({ target, id }: PauseTarget): string {
+  return `${target} ${id}`
+}
+
+const ACTIVE_MS = 10_000
+/** Maximum concurrent submissions of all projects while calls of other projects run. */
+const PERMITS = 2
+/** A submission of at most this duration, in milliseconds, is not followed by a pause. */
+const FREE_RUN_MS = 2
+const PAUSE_FACTOR = 2
+const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }
+const WAITING_MAX = 1_000
+const WAIT_MS_MAX = 30_000
+const SUBMIT_RETRY_AFTER_MS = 2_000
+
+/**
+ * Slows down the submission of durable jobs and batch lines while clients wait for calls.
+ *
+ * The problem: a submission costs the event loop and the store several times as much as an attached call.
+ * No client waits for its result. Thousands of submissions at once delayed each attached call of other projects by a hundred submissions.
+ *
+ * How it works: the duration of a submission shows the load of the store and of this process. Each submission is followed by a
+ * pause of {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.
+ * 1. While *other* projects make calls, a submission needs one of {@link PERMITS} permits, which rotate among the projects.
+ *    The permit is free again after the pause.
+ * 2. While *any* project makes calls, the lines of all batches wait for the pauses of earlier lines (docs/internals/design.md,
+ *    Composed jobs). Fewer lines per second then become jobs, which reduces all load that the batch causes.
+ */
+export class SubmitQueue {
+  readonly #permits = new Semaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooManySubmissions })
+  #last = { project: '', atMs: Number.NEGATIVE_INFINITY }
+  #before = { project: '', atMs: Number.NEGATIVE_INFINITY }
+  #nextLineAtMs = 0
+
+  recordCall(project: string): void {
+    if (this.#last.project !== project) this.#before = this.#last
+    this.#last = { project, atMs: performance.now() }
+  }
+
+  /**
+   * Runs `submit` as soon as the project has a permit.
+   *
+   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many submissions wait or this one waits too long; the
+   * reason of the signal
+   */
+  async run<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    const others = this.#last.project === project ? this.#before : this.#last
+    if (performance.now() - others.atMs >= ACTIVE_MS) return await submit()
+    const late = AbortSignal.timeout(WAIT_MS_MAX)
+    await this.#permits.take(AbortSignal.any([signal, late]), 1, project).catch((error: unknown) => {
+      throw late.aborted && !signal.aborted ? tooManySubmissions() : error
+    })
+    const startedAt = performance.now()
+    try {
+      return await submit()
+    } finally {
+      const pauseMs = Math.min(pauseAfter(startedAt), PAUSE_MS_MAX.submission)
+      setTimeout(() => this.#permits.release(1, project), pauseMs)
+    }
+  }
+
+  /**
+   * Runs `submit`, which creates a job from a line of a batch, after the current pause.
+   *
+   * @throws the errors of `submit`; the reason of the signal
+   */
+  async runLine<T>(submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    for (let waitMs = this.#lineDelayMs; waitMs > 0; waitMs = this.#lineDelayMs) {
+      await abortable(new Promise((resolve) => setTimeout(resolve, waitMs)), signal)
+    }
+    const startedAt = performance.now()
+    try {
+      return await submit()
+    } finally {
+      const now = performance.now()
+      const nextAtMs = Math.max(now, this.#nextLineAtMs) + pauseAfter(startedAt)
+      this.#nextLineAtMs = Math.min(now + PAUSE_MS_MAX.batchLine, nextAtMs)
+    }
+  }
+
+  get #lineDelayMs(): number {
+    const now = performance.now()
+    return now - this.#last.atMs > ACTIVE_MS ? 0 : Math.ceil(this.#nextLineAtMs - now)
+  }
+}
+
+function pauseAfter(startedAtMs: number): number {
+  return PAUSE_FACTOR * Math.max(0, performance.now() - startedAtMs - FREE_RUN_MS)
+}
+
+function tooManySubmissions(): ServiceError {
+  const message =
+    'This project submits more jobs at once than the service accepts while other projects make calls. Try again in 2 s.'
+  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: SUBMIT_RETRY_AFTER_MS, isUndone: true })
 }

@@ -8,7 +8,7 @@ import {
   SyntaxKind,
   toAsciiLowerCaseTransformer,
 } from 'obscenity'
-import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
+import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import type { ContentFilter } from './content-filter.ts'
 
 /** Maximum length of checked text, in UTF-16 units. Checking it takes about 3 ms of CPU. */

@@ -1,7 +1,7 @@
 import type { GenerateRequest, Logprob } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
 /** The end of answers that this process generates itself. An answer ends at a stop string or at the token limit. */
 

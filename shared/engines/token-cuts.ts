@@ -1,4 +1,4 @@
-import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
+import { isLowSurrogate } from '#shared/lib/buffers.ts'
 
 /**
  * Returns the end of the piece that begins at `start`, at a token boundary if possible.

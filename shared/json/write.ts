@@ -1,5 +1,5 @@
+import { isLowSurrogate } from '#shared/lib/buffers.ts'
 import { concatBytes } from '#shared/lib/concat-bytes.ts'
-import { isLowSurrogate } from '#shared/lib/surrogate-buffer.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**

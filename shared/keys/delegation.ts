@@ -1,5 +1,4 @@
-import type { ApiKey } from './keys.ts'
-import { coversPath, hasScope } from './scopes.ts'
+import { type ApiKey, coversPath, hasScope } from './keys.ts'
 
 /**
  * The rights that a key grants. `limits` are not included: a key that may create keys may also change the limits of projects, so a

@@ -1,5 +1,6 @@
 import { hash, randomBytes } from 'node:crypto'
 import { z } from 'zod'
+import { POOLS } from '#schemas/job.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { AuditEntry } from './audit.ts'
 import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
@@ -253,4 +254,36 @@ export function effectiveLimits(
     ([name, found]) => [name, found.filter((limit) => limit !== undefined)] as const,
   )
   return Object.fromEntries(entries.flatMap(([name, set]) => (set.length > 0 ? [[name, Math.min(...set)]] : [])))
+}
+
+/**
+ * Paths that a key's `endpoints` may list. Every key may use jobs, files, batches and WebSockets. The path of each call in them is checked
+ * when the call is submitted.
+ */
+export const KEY_ENDPOINTS: readonly string[] = [
+  ...Object.values(POOLS).flatMap(({ scopes }) => scopes),
+  '/v1/conversations',
+  '/v1/models',
+  '/v1/key',
+  '/v1/usage',
+  '/v1/jobs',
+  '/v1/files',
+  '/v1/batches',
+  '/v1/webhook-secrets',
+  '/v1/ws',
+]
+
+/** Root of the admin API. Paths below it require the scope `admin` and ignore the `endpoints` of a key. */
+export const ADMIN_PATH = '/v1/admin'
+
+/**
+ * Whether a key has a scope. A key without a list of scopes has only `calls`. A key with the scope `admin` may read and change all
+ * projects.
+ */
+export function hasScope({ scopes = ['calls'] }: Pick<ApiKey, 'scopes'>, scope: KeyScope): boolean {
+  return scopes.includes(scope)
+}
+
+export function coversPath(endpoints: readonly string[], path: string): boolean {
+  return endpoints.some((endpoint) => path === endpoint || path.startsWith(`${endpoint}/`))
 }

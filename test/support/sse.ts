@@ -1,4 +1,4 @@
-import type { WireFormat } from '#services/ingress/body/errors.ts'
+import type { WireFormat } from '#services/ingress/body/body.ts'
 import { failureFrame, SSE_END, sseText } from '#services/ingress/http/reply.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'

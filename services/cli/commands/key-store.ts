@@ -13,8 +13,15 @@ import {
 } from '#services/cli/text/output.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
 import { stateOf } from '#shared/keys/changes.ts'
-import { type ApiKey, KeyScope, type KeyStore, type Limits, type Project, projectIdOf } from '#shared/keys/keys.ts'
-import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
+import {
+  type ApiKey,
+  KEY_ENDPOINTS,
+  KeyScope,
+  type KeyStore,
+  type Limits,
+  type Project,
+  projectIdOf,
+} from '#shared/keys/keys.ts'
 
 export interface StoreAction {
   readonly options: readonly string[]

@@ -16,8 +16,8 @@ import {
   requireJobs,
   statusOf,
 } from '#services/ingress/calls/job-object.ts'
-import { idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/prefer-header.ts'
-import { type Pauses, sentenceOf } from '#shared/capacity/pauses.ts'
+import { idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/job-options.ts'
+import { type Pauses, sentenceOf } from '#shared/capacity/capacity.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { Peers } from '#shared/jobs/peers.ts'
 import { ServiceError } from '#shared/lib/error.ts'

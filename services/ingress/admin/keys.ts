@@ -20,9 +20,8 @@ import {
   stateOf,
 } from '#shared/keys/changes.ts'
 import { missingPermission, type Permissions } from '#shared/keys/delegation.ts'
-import { type ApiKey, KEYS_MAX, type KeyChange, type Project, projectIdOf } from '#shared/keys/keys.ts'
+import { type ApiKey, KEY_ENDPOINTS, KEYS_MAX, type KeyChange, type Project, projectIdOf } from '#shared/keys/keys.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
-import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 import type { Activity, Spender } from '#shared/store/records.ts'

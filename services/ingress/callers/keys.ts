@@ -1,11 +1,14 @@
 import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
-import type { WireFormat } from '#services/ingress/body/errors.ts'
+import type { WireFormat } from '#services/ingress/body/body.ts'
+import type { RemainingLimit } from '#shared/capacity/rate-limits.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
 import {
   type ApiKey,
+  coversPath,
   FIRST_KEY_ID,
   hashOf,
+  hasScope,
   type KeyScope,
   type KeyStore,
   keyOf,
@@ -14,7 +17,6 @@ import {
   projectIdOf,
 } from '#shared/keys/keys.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
-import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { untilAligned } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -382,4 +384,37 @@ function knownProjects(names: ReadonlyMap<string, string | undefined>, text: str
 
 function refusal(message: string): ServiceError {
   return new ServiceError('invalid_value', message, { param: 'project' })
+}
+
+interface HeaderTarget {
+  setHeader(name: string, value: string): unknown
+}
+
+/**
+ * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of one kind apply, then the headers show the limit
+ * with the fewest requests or tokens left.
+ */
+export function setLimitHeaders(res: HeaderTarget, format: WireFormat, all: readonly RemainingLimit[]): void {
+  for (const kind of ['tokens', 'requests'] as const) {
+    const [tightest] = all
+      .filter((left) => left.kind === kind)
+      .toSorted((a, b) => a.remaining - b.remaining || b.resetMs - a.resetMs)
+    if (tightest) setLimitHeader(res, format, tightest)
+  }
+}
+
+function setLimitHeader(
+  res: HeaderTarget,
+  format: WireFormat,
+  { kind, limit, remaining, resetMs }: RemainingLimit,
+): void {
+  if (format === 'anthropic') {
+    res.setHeader(`anthropic-ratelimit-${kind}-limit`, String(limit))
+    res.setHeader(`anthropic-ratelimit-${kind}-remaining`, String(remaining))
+    res.setHeader(`anthropic-ratelimit-${kind}-reset`, new Date(Date.now() + resetMs).toISOString())
+  } else {
+    res.setHeader(`x-ratelimit-limit-${kind}`, String(limit))
+    res.setHeader(`x-ratelimit-remaining-${kind}`, String(remaining))
+    res.setHeader(`x-ratelimit-reset-${kind}`, resetMs < 1_000 ? `${resetMs}ms` : `${Math.ceil(resetMs / 1_000)}s`)
+  }
 }

@@ -1,5 +1,5 @@
 import type { PoolName } from '#schemas/job.ts'
-import { retryMsMaxOf } from '#services/ingress/body/errors.ts'
+import { retryMsMaxOf } from '#services/ingress/body/body.ts'
 import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
@@ -8,8 +8,7 @@ import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
 import { type Call, type IngressContext, refusalOf, sendBytes, sendStream } from './call.ts'
 import { answerDurable } from './durable.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from './endpoint.ts'
-import { JobOptions } from './job-options.ts'
-import { readPreferences } from './prefer-header.ts'
+import { JobOptions, readPreferences } from './job-options.ts'
 
 const CHAR_BYTES = 2
 /**

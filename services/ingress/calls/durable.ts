@@ -1,5 +1,5 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
-import { formatOf } from '#services/ingress/body/errors.ts'
+import { formatOf } from '#services/ingress/body/body.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { type DurableJobs, isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { type AwaitedJob, isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
@@ -10,8 +10,14 @@ import type { Created } from '#shared/store/store.ts'
 import { type Call, type IngressContext, type Output, refusalOf, sendStream, throwIfRefused } from './call.ts'
 import { encodeOf, type JobEndpoint, type PreparedCall, type StoredAnswers, takeBody } from './endpoint.ts'
 import { jobObject, requireJobs } from './job-object.ts'
-import { boundMetadata, type DurableOptions, type JobOptions } from './job-options.ts'
-import { idempotencyOf, type Preferences, prefersAsync } from './prefer-header.ts'
+import {
+  boundMetadata,
+  type DurableOptions,
+  idempotencyOf,
+  type JobOptions,
+  type Preferences,
+  prefersAsync,
+} from './job-options.ts'
 
 /** Retry-After in answers about an unfinished job, in seconds. Clients should poll at this interval. */
 export const RETRY_AFTER_SECONDS = 2

@@ -1,6 +1,6 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
+import type { WireFormat } from '#services/ingress/body/body.ts'
 import type { DecodeContext } from '#services/ingress/body/decode.ts'
-import type { WireFormat } from '#services/ingress/body/errors.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import {

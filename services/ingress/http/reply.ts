@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
-import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from '#services/ingress/body/errors.ts'
+import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from '#services/ingress/body/body.ts'
 import {
   CallLog,
   type IngressContext,
@@ -13,8 +13,8 @@ import type { ApiKey } from '#shared/keys/keys.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { jsonTextOf, writeYielding } from '#shared/kinds/encode.ts'
 import { openaiErrorBody } from '#shared/kinds/errors.ts'
+import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { isHighSurrogate } from '#shared/lib/surrogate-buffer.ts'
 
 const LAST_CHUNK = '0\r\n\r\n'
 

@@ -1,7 +1,7 @@
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
-import { errorBody, formatOf } from '#services/ingress/body/errors.ts'
+import { errorBody, formatOf } from '#services/ingress/body/body.ts'
 import type { Config } from '#shared/config/config.ts'
 import { errorHeaders } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'

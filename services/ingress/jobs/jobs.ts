@@ -2,7 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
 import { ListSteps, SubmitJob, Webhook } from '#schemas/jobs.ts'
 import { usageOf } from '#services/ingress/batches/pool/part.ts'
-import { formatOf } from '#services/ingress/body/errors.ts'
+import { formatOf } from '#services/ingress/body/body.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
@@ -22,13 +22,19 @@ import {
   queryNumber,
   requireJobs,
 } from '#services/ingress/calls/job-object.ts'
-import { boundMetadata, JobOptions, refuseJobHeaders } from '#services/ingress/calls/job-options.ts'
-import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/calls/prefer-header.ts'
+import {
+  boundMetadata,
+  idempotencyOf,
+  JobOptions,
+  readIdempotencyKey,
+  refuseJobHeaders,
+  WAIT_SECONDS_MAX,
+} from '#services/ingress/calls/job-options.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { requireHosted } from '#services/ingress/endpoints/responses/hosted-tools.ts'
 import { RESPONSES_PATH, readStoredResponse } from '#services/ingress/endpoints/responses/stored.ts'
+import type { StepView } from '#shared/jobs/durable/dispatch.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
-import type { StepView } from '#shared/jobs/durable/family.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { batch } from '#shared/kinds/batch.ts'

@@ -1,6 +1,6 @@
 import type { WebSocket } from 'ws'
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
-import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/body/errors.ts'
+import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/body/body.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'

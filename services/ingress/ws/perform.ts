@@ -1,8 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Readable } from 'node:stream'
 import type { CreateRequest, SubscribeJob } from '#schemas/ws.ts'
-import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import { setLimitHeaders } from '#services/ingress/callers/limit-headers.ts'
+import { requireEndpoint, setLimitHeaders } from '#services/ingress/callers/keys.ts'
 import { answerCall } from '#services/ingress/calls/answer.ts'
 import {
   type Call,

@@ -2,7 +2,7 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { nativeEvent } from '#shared/kinds/encode.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 
 /**
  * Converts the content blocks of one message into events.

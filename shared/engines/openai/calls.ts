@@ -1,7 +1,7 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 
 /*
  * Tool calls of one choice, in the forms of many servers.

@@ -1,7 +1,7 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { nativeEvent } from '#shared/kinds/encode.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 import { Calls } from './calls.ts'
 
 /** Finish reasons of other servers, in lower case without punctuation. A reason that is not in this list counts as `stop`. */

@@ -1,6 +1,6 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate/generate.ts'
-import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/event-buffer.ts'
+import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/buffers.ts'
 import { openTickThrottle, yieldToEventLoop } from '#shared/lib/yielding.ts'
 import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'

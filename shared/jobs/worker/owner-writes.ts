@@ -1,5 +1,4 @@
-import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
-import type { Family } from '#shared/jobs/durable/family.ts'
+import type { Dispatcher, Family } from '#shared/jobs/durable/dispatch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { HeldAttempt, TransitionResult } from '#shared/store/store.ts'

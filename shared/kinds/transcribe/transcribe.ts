@@ -10,8 +10,8 @@ import {
 import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/kinds/encode.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { languageName } from './cue-text.ts'
 import { encodeSrt, encodeVtt } from './cues.ts'
 

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { EmbedEvent } from '#schemas/embeddings.ts'
 import { encodeEmbeddings, mergeEmbedEvents, writeEmbeddings } from '#shared/kinds/embed/embed.ts'
-import { EventBuffer } from '#shared/lib/event-buffer.ts'
+import { EventBuffer } from '#shared/lib/buffers.ts'
 import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/lib/vector.ts'
 
 const Vector = fc.float32Array({ minLength: 1, maxLength: 40, noNaN: true, noDefaultInfinity: true })

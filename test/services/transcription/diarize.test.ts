@@ -6,7 +6,7 @@ import type { Turn } from '#shared/engines/engine.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/decode.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 import { TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe/transcribe.ts'
-import { sizeOf } from '#shared/lib/event-buffer.ts'
+import { sizeOf } from '#shared/lib/buffers.ts'
 
 const START: TranscribeEvent = { type: 'start', language: 'en', duration: 2, input_tokens: 20 }
 const END: TranscribeEvent[] = [{ type: 'usage', usage: { input_tokens: 20, output_tokens: 2 } }, { type: 'finish' }]

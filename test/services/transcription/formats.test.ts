@@ -10,8 +10,8 @@ import type {
 import { AudioSniffer } from '#services/ingress/endpoints/transcription/upload.ts'
 import { findLanguage, languageName } from '#shared/kinds/transcribe/cue-text.ts'
 import { encodeTranscript, mergeTranscribeEvents, TranscriptStream } from '#shared/kinds/transcribe/transcribe.ts'
+import { EventBuffer } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { EventBuffer } from '#shared/lib/event-buffer.ts'
 import { partsOf, SPEECH, speak, startTranscriptions, type Transcriptions, wav } from '../../support/speech/service.ts'
 import { sseStream } from '../../support/sse.ts'
 

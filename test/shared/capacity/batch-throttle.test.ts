@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { SubmitQueue } from '#shared/capacity/semaphore.ts'
+import { SubmitQueue } from '#shared/capacity/capacity.ts'
 
 /** Rate at which lines of batches become jobs (docs/internals/design.md, Composed jobs). */
 

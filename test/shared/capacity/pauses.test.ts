@@ -1,6 +1,6 @@
 import { expect, it, onTestFinished } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
-import { Pauses } from '#shared/capacity/pauses.ts'
+import { Pauses } from '#shared/capacity/capacity.ts'
 import type { OperatorStore } from '#shared/store/jobs.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 import { openSqliteDatabase } from '../../support/jobs/stores.ts'

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { SubmitQueue } from '#shared/capacity/semaphore.ts'
+import { SubmitQueue } from '#shared/capacity/capacity.ts'
 import { until } from '../../support/stack.ts'
 
 /** Fair queueing of durable submissions while other projects make calls (docs/guides/jobs.md, Limits). */

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
-import { countPrompt, splitTokens } from '#shared/engines/echo/script.ts'
+import { countPrompt, splitTokens } from '#shared/engines/echo/echo.ts'
 import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import {
   closeRuntime,

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
 import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
-import { EventBuffer, sizeOf } from '#shared/lib/event-buffer.ts'
+import { EventBuffer, sizeOf } from '#shared/lib/buffers.ts'
 import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 
 const saids = fc.array(fc.record({ text: fc.string(), apart: fc.boolean() }), { maxLength: 60 })

@@ -5,7 +5,7 @@ import { refuse } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { type Caller, isUsable } from '#services/ingress/calls/endpoint.ts'
-import { coversPath } from '#shared/keys/scopes.ts'
+import { coversPath } from '#shared/keys/keys.ts'
 import { resultText } from '#shared/kinds/generate/messages/whole.ts'
 
 /*

@@ -4,8 +4,8 @@ import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import { nativeEvent } from '#shared/kinds/encode.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
 import { signatureOf } from './encode.ts'
 
 interface WireUsage {

@@ -2,7 +2,7 @@ import type { TokenLogprob, TranscribeEvent, TranscriptSegment, Word } from '#sc
 import { cutText } from '#shared/engines/cut-text.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Decoder } from '#shared/engines/upstream/json.ts'
-import { isHighSurrogate, SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { isHighSurrogate, SurrogateBuffer } from '#shared/lib/buffers.ts'
 
 /** Maximum characters of one text event. Without this maximum, records could become too large. */
 const TEXT_CHARS_MAX = 8 * 1024

@@ -3,7 +3,7 @@ import type { FinishReason, GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 import {
   type ChatChoiceFields,
   type ChoiceEvent,

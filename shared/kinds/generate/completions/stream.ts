@@ -4,7 +4,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { findEvent, unfinished } from '#shared/kinds/encode.ts'
 import { chatUsage, isOfChoice } from '#shared/kinds/generate/chat/whole.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 
 function headOf(start: Extract<GenerateEvent, { type: 'start' }> | undefined, context: EncodeContext) {
   return {

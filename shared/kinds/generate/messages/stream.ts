@@ -3,7 +3,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputBlock } from '#schemas/messages.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished } from '#shared/kinds/encode.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 import { runNowOrYielding } from '#shared/lib/yielding.ts'
 import {
   type AnswerUsage,

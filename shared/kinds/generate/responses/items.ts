@@ -8,7 +8,7 @@ import type {
   ReasoningItem,
 } from '#schemas/responses/response.ts'
 import { objectIn } from '#shared/json/object.ts'
-import { SurrogateBuffer } from '#shared/lib/surrogate-buffer.ts'
+import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 
 export interface ItemEvent {
   readonly type: string

@@ -1,7 +1,7 @@
 /** Limits of keys and projects, counted by one ingress and by several that share a Postgres. */
 import { Client } from 'pg'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
-import { setLimitHeaders } from '#services/ingress/callers/limit-headers.ts'
+import { setLimitHeaders } from '#services/ingress/callers/keys.ts'
 import { Fleet, RUNNING_MS } from '#shared/capacity/fleet-counts.ts'
 import { RateLimits, type RemainingLimit } from '#shared/capacity/rate-limits.ts'
 import type { Limits } from '#shared/keys/keys.ts'

@@ -6,7 +6,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { ROUTES } from '#services/ingress/routes.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
-import { ADMIN_PATH, coversPath, KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
+import { ADMIN_PATH, coversPath, KEY_ENDPOINTS } from '#shared/keys/keys.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 /** Permissions of a key, and values that are refused as a key. */

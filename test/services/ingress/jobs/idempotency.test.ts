@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import { describe, expect, inject, it, test } from 'vitest'
-import { idempotencyOf } from '#services/ingress/calls/prefer-header.ts'
+import { idempotencyOf } from '#services/ingress/calls/job-options.ts'
 import { newId } from '#shared/lib/id.ts'
 import {
   CHAT,

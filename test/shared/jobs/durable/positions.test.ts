@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { Positions } from '#shared/jobs/durable/positions.ts'
+import { Positions } from '#shared/jobs/durable/durable.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import type { NewJob, Store } from '#shared/store/store.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
