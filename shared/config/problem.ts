@@ -32,7 +32,7 @@ export function problemTexts(error: z.ZodError, input: unknown, schema: z.ZodTyp
     const text = problemText(issue, input)
     if (issue.code !== 'unrecognized_keys') return text
     const known = fieldsAt(z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }), issue.path, input)
-    return known.length === 0 ? text : `${text}${meant(issue.keys, known)}. There may be ${known.join(', ')}`
+    return known.length === 0 ? text : `${text}${meant(issue.keys, known)}. Valid fields: ${known.join(', ')}`
   })
 }
 

@@ -50,7 +50,7 @@ const SERVER = {
   SLUICE_API_KEY: z
     .string()
     .min(8)
-    .regex(/^[!-~]*$/, 'must be of visible ASCII characters, without spaces: callers send it in a header')
+    .regex(/^[!-~]*$/, 'must consist of visible ASCII characters without spaces, because callers send the key in a header')
     .optional()
     .meta({
       description: 'First API key, of at least 8 visible ASCII characters',
@@ -302,7 +302,7 @@ const RESEARCH = {
     .meta({ description: 'MCP server (streamable HTTP) with a search tool', unset: 'not used' }),
   MCP_SEARCH_TOKEN: z
     .string()
-    .regex(/^[!-~]*$/, 'must be of visible ASCII characters, without spaces: it is sent in a header')
+    .regex(/^[!-~]*$/, 'must consist of visible ASCII characters without spaces, because the token is sent in a header')
     .optional()
     .meta({ description: 'Bearer token of the MCP server', unset: 'none' }),
   MCP_SEARCH_TOOL: z.string().max(128).default('search').describe('Search tool of the MCP server'),

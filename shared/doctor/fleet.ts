@@ -86,7 +86,7 @@ function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Findin
   const [has, most] = [count.toLocaleString('en'), max.toLocaleString('en')]
   if (count >= max)
     return [failed('room', `The maximum of ${most} durable jobs is reached: new ones are refused.`, remediation)]
-  const message = `${has} of at most ${most} durable jobs are pending: a project that already has as many as are still available gets no more.`
+  const message = `${has} of at most ${most} durable jobs are pending: a project whose pending jobs equal the remaining capacity cannot submit more.`
   return [warned('room', message, remediation)]
 }
 

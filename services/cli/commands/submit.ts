@@ -218,7 +218,7 @@ Examples:
       if (!out.isHumanReadable) await out.json(created)
       else
         await out.write(
-          `${coloured('green', created.id)} ${created.status}\nTo follow the job: sluice follow ${created.id}\n`,
+          `${coloured('green', created.id)} ${created.status}\nTo follow the batch: sluice follow ${created.id}\n`,
         )
       return EXIT.ok
     }

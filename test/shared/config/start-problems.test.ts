@@ -63,7 +63,7 @@ describe('an invalid models.yaml', () => {
     [
       'a misspelt engine field',
       `models: [{id: m, ${OPENAI}, concurency: 3}}]`,
-      /^models\[0\]\.engine: unknown field 'concurency' \(did you mean concurrency\?\)\. There may be type, base_url, api_key_env, /,
+      /^models\[0\]\.engine: unknown field 'concurency' \(did you mean concurrency\?\)\. Valid fields: type, base_url, api_key_env, /,
     ],
     ['a number instead of an id', `models: [{id: 5, ${OPENAI}}}]`, 'models[0].id: expected a string, got 5'],
     [

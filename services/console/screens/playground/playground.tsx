@@ -203,45 +203,45 @@ interface Form {
 const FORMS: readonly Form[] = [
   {
     ...{ id: 'chat', name: 'Chat', path: '/v1/chat/completions', capability: 'chat', Content: ChatForm },
-    missing: 'To add one, add an entry with the engine llama, openai or anthropic to models.yaml.',
+    missing: 'To add a model, add an entry with the engine llama, openai or anthropic to models.yaml.',
   },
   {
     ...{ id: 'responses', name: 'Responses', path: '/v1/responses', capability: 'chat', Content: ResponsesForm },
-    missing: 'To add one, add an entry with the engine llama, openai or anthropic to models.yaml.',
+    missing: 'To add a model, add an entry with the engine llama, openai or anthropic to models.yaml.',
   },
   {
     ...{ id: 'messages', name: 'Messages', path: '/v1/messages', capability: 'messages', Content: MessagesForm },
-    missing: 'To add one, add an entry with the engine llama, openai or anthropic to models.yaml.',
+    missing: 'To add a model, add an entry with the engine llama, openai or anthropic to models.yaml.',
   },
   {
     ...{ id: 'completions', name: 'Completions', path: '/v1/completions', Content: CompletionsForm },
     capability: 'completions',
-    missing: 'To add one, add an entry with the engine llama or openai to models.yaml.',
+    missing: 'To add a model, add an entry with the engine llama or openai to models.yaml.',
   },
   {
     ...{ id: 'audio', name: 'Audio', path: '/v1/audio/transcriptions', Content: AudioForm },
     capability: 'transcription',
-    missing: 'To add one, add an entry with pool: transcription to models.yaml (docs/guides/transcription.md).',
+    missing: 'To add a model, add an entry with pool: transcription to models.yaml (docs/guides/transcription.md).',
   },
   {
     ...{ id: 'speech', name: 'Speech', path: '/v1/audio/speech', capability: 'speech', Content: SpeechForm },
-    missing: 'To add one, add an entry with task: speech to models.yaml (docs/guides/speech.md).',
+    missing: 'To add a model, add an entry with task: speech to models.yaml (docs/guides/speech.md).',
   },
   {
     ...{ id: 'embeddings', name: 'Embeddings', path: '/v1/embeddings', Content: EmbeddingsForm },
     capability: 'embeddings',
-    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/guides/embeddings.md).',
+    missing: 'To add a model, add an entry with pool: embeddings to models.yaml (docs/guides/embeddings.md).',
   },
   {
     ...{ id: 'rerank', name: 'Rerank', path: '/v1/rerank', capability: 'rerank', Content: RerankForm },
-    missing: 'To add one, add an entry with pool: embeddings to models.yaml (docs/guides/embeddings.md).',
+    missing: 'To add a model, add an entry with pool: embeddings to models.yaml (docs/guides/embeddings.md).',
   },
   { id: 'moderations', name: 'Moderations', path: '/v1/moderations', Content: ModerationsForm },
   { id: 'python', name: 'Python', path: '/v1/tools/code', Content: PythonForm },
   {
     ...{ id: 'research', name: 'Research', path: '/v1/deep-research', Content: ResearchForm },
     capability: 'deep_research',
-    missing: 'To add one, add an entry with pool: research to models.yaml (docs/guides/deep-research.md).',
+    missing: 'To add a model, add an entry with pool: research to models.yaml (docs/guides/deep-research.md).',
   },
 ]
 

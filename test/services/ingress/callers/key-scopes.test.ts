@@ -107,7 +107,7 @@ describe('an invalid key', () => {
     (secret) => {
       const parse = () => parseConfig({ SLUICE_API_KEY: secret })
       expect(parse).toThrow(ConfigError)
-      expect(parse).toThrow(/^SLUICE_API_KEY: must be of visible ASCII characters, without spaces/)
+      expect(parse).toThrow(/^SLUICE_API_KEY: must consist of visible ASCII characters without spaces/)
       expect(parse).not.toThrow(secret)
     },
   )
