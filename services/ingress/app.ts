@@ -52,7 +52,8 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
     if (target === undefined) return refuseTarget(res)
     req.url = target
     const route = req.method === 'POST' ? CALLS.get(target) : undefined
-    if (route) answerCall(context, route, Object.assign(req, { path: route.path, params: {}, query: {}, route }), res)
+    if (route)
+      void answerCall(context, route, Object.assign(req, { path: route.path, params: {}, query: {}, route }), res)
     else app(req, res)
   }
 }
@@ -65,13 +66,19 @@ const CALLS: ReadonlyMap<string, Route> = new Map(
   ROUTES.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),
 )
 
-function answerCall(context: IngressContext, route: Route, req: RoutedRequest, res: ServerResponse): void {
+async function answerCall(
+  context: IngressContext,
+  route: Route,
+  req: RoutedRequest,
+  res: ServerResponse,
+): Promise<void> {
   const reply = openReply(context, req, res)
-  const answering = async () => {
+  try {
     requireHost(req)
     await answer(context, route, reply, req)
+  } catch (thrown) {
+    reply.end({ type: 'failed', thrown })
   }
-  answering().catch((thrown: unknown) => reply.end({ type: 'failed', thrown }))
 }
 
 function openReply(context: IngressContext, req: RoutedRequest, res: ServerResponse): HttpReply {

@@ -68,8 +68,12 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       // The header `nosniff` prevents browsers from guessing a content type. Otherwise bytes from a caller could run as
       // a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
-      if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
-      if (cors.answer(req, res) || answerHealth(health, req, res) || answerPage(log, req, res)) return
+      if (cors.answer(req, res)) return
+      // All paths of the API begin with /v1. Health checks and pages need no key.
+      if (!req.url?.startsWith('/v1/')) {
+        if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
+        if (answerHealth(health, req, res) || answerPage(log, req, res)) return
+      }
       app(req, res)
     },
     config,

@@ -355,10 +355,6 @@ export class RateLimits implements RunningLimits {
     return Math.floor((left * UNASKED_SHARE) / Math.max(1, this.#options.ingresses?.() ?? 1))
   }
 
-  #limitsOf(key: KeyOf): OwnedLimits[] {
-    return limitsOfKey(key, this.#config, (project) => this.#options.limitsOf?.(project))
-  }
-
   #windowOf(name: string): MinuteWindow {
     return countOf(this.#windows, name, MinuteWindow)
   }
@@ -369,7 +365,7 @@ export class RateLimits implements RunningLimits {
 
   #usesOf(key: KeyOf): Use[] {
     const uses: Use[] = []
-    for (const { owner, id, tokens, requests } of this.#limitsOf(key)) {
+    for (const { owner, id, tokens, requests } of limitsOfKey(key, this.#config, this.#options.limitsOf)) {
       if (tokens !== undefined) uses.push(this.#use('tokens', owner, id, tokens))
       if (requests !== undefined) uses.push(this.#use('requests', owner, id, requests))
     }
@@ -381,8 +377,9 @@ export class RateLimits implements RunningLimits {
   }
 
   #slotsOf(key: KeyOf): SlotUse[] {
-    return this.#limitsOf(key).flatMap(({ owner, id, running: limit, countsJobs }) =>
-      limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#runningOf(`${owner} ${id}`) }],
+    return limitsOfKey(key, this.#config, this.#options.limitsOf).flatMap(
+      ({ owner, id, running: limit, countsJobs }) =>
+        limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#runningOf(`${owner} ${id}`) }],
     )
   }
 

@@ -81,16 +81,17 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   // OpenAI's own servers are the only ones with this API that support custom tools in chat completions.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
-  const names = new ToolNames(adapted, dialect)
-  if (names.areChanged) adapted = names.rename(adapted)
-  const restoresTools = names.areChanged || adapted.tools.some((tool) => isRestored(tool))
-  if (!restoresTools && !isNamed) return { request: adapted, restore: undefined }
-  const calls = new CallRestorer(names)
+  const isRestoring = adapted.tools.some(isRestored)
+  // Engines in this process accept every tool name.
+  const names = dialect !== undefined || isRestoring ? new ToolNames(adapted, dialect) : undefined
+  if (names?.areChanged) adapted = names.rename(adapted)
+  const calls = names && (names.areChanged || isRestoring) ? new CallRestorer(names) : undefined
+  if (!calls && !isNamed) return { request: adapted, restore: undefined }
   return {
     request: adapted,
     restore: (event) => {
       if (isNamed && event.type === 'start') return [{ ...event, model: request.named as string }]
-      return restoresTools ? calls.restore(event) : [event]
+      return calls ? calls.restore(event) : [event]
     },
   }
 }

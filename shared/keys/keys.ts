@@ -214,7 +214,7 @@ export interface OwnedLimits {
 export function limitsOfKey(
   { id, project, limits = {} }: Pick<ApiKey, 'id' | 'project' | 'limits'>,
   settings: LimitSettings,
-  ofProject: (project: string) => Limits | undefined,
+  ofProject?: (project: string) => Limits | undefined,
 ): OwnedLimits[] {
   const own: OwnedLimits = {
     owner: 'key',
@@ -225,7 +225,7 @@ export function limitsOfKey(
     countsJobs: project === undefined && limits.running !== undefined,
   }
   const projectId = projectIdOf({ id, project })
-  const { requests_per_minute: requests, tokens_per_minute: tokens, running } = ofProject(projectId) ?? {}
+  const { requests_per_minute: requests, tokens_per_minute: tokens, running } = ofProject?.(projectId) ?? {}
   return [own, { owner: 'project', id: projectId, requests, tokens, running, countsJobs: true }]
 }
 

@@ -107,23 +107,21 @@ interface LineSink {
 export class BatchedLines implements LineSink {
   readonly #sink: LineSink
   #waiting = ''
-  readonly #flush = () => this.flush()
-
-  constructor(sink: LineSink) {
-    this.#sink = sink
-    process.once('exit', this.#flush)
-  }
-
-  write(line: string): void {
-    if (this.#waiting === '') setImmediate(this.#flush)
-    this.#waiting += line
-    if (this.#waiting.length > WAITING_CHARS_MAX) this.flush()
-  }
-
-  flush(): void {
+  readonly flush = () => {
     const text = this.#waiting
     this.#waiting = ''
     if (text !== '') this.#sink.write(text)
+  }
+
+  constructor(sink: LineSink) {
+    this.#sink = sink
+    process.once('exit', this.flush)
+  }
+
+  write(line: string): void {
+    if (this.#waiting === '') setImmediate(this.flush)
+    this.#waiting += line
+    if (this.#waiting.length > WAITING_CHARS_MAX) this.flush()
   }
 }
 

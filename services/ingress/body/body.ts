@@ -23,7 +23,8 @@ export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, hel
   const { 'content-length': length = 0, 'transfer-encoding': encoding } = req.headers
   // A request without Transfer-Encoding and Content-Length has no body (RFC 9112 §6.3).
   if (encoding === undefined && Number(length) === 0) throw invalid(NO_BODY)
-  refuseOtherTypes(req)
+  const type = req.headers['content-type'] ?? ''
+  if (type !== 'application/json') refuseOtherTypes(type)
   const json = withoutByteOrderMark(await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE)))
   if (json.length === 0) throw invalid(NO_BODY)
   if (!isUtf8(json)) throw invalid('The body is not valid UTF-8.')
@@ -41,9 +42,7 @@ export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, hel
 const NO_BODY = 'The request has no body. Send a JSON object.'
 const CHARSETS: ReadonlySet<string> = new Set(['utf-8', 'utf8', 'us-ascii'])
 
-function refuseOtherTypes(req: IncomingMessage): void {
-  const given = req.headers['content-type'] ?? ''
-  if (given === 'application/json') return
+function refuseOtherTypes(given: string): void {
   const [type, ...parameters] = given.split(';').map((part) => part.trim().toLowerCase())
   if (type !== 'application/json' && !(type?.startsWith('application/') && type.endsWith('+json'))) {
     const got = type ? `but got ${type.slice(0, 100)}` : 'but none was given'
@@ -102,7 +101,8 @@ interface BodyBounds {
  */
 async function readBytes(req: IncomingMessage, bounds: BodyBounds, onGrowth: (bytes: number) => void): Promise<Buffer> {
   if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
-  const inflaters = openInflaters(req.headers['content-encoding'])
+  const encoding = req.headers['content-encoding']
+  const inflaters = encoding ? openInflaters(encoding) : []
   // No await between pipe() and collect(): otherwise a decompressor would stay piped to a request that is no longer
   // read.
   const stages: Readable[] = [req]
@@ -127,7 +127,7 @@ export function withoutByteOrderMark(text: Buffer): Buffer {
   return text[0] === 0xef && text[1] === 0xbb && text[2] === 0xbf ? text.subarray(3) : text
 }
 
-function openInflaters(encoding = ''): Transform[] {
+function openInflaters(encoding: string): Transform[] {
   const codings = encoding
     .toLowerCase()
     .split(',')
@@ -249,7 +249,9 @@ export class ByteBlocks {
   }
 
   async join(): Promise<Buffer> {
-    return this.#only() ?? (await runYielding(concatBytes(this.#taken(), this.bytes)))
+    const [only, second] = this.#blocks
+    if (only && !second) return only.subarray(0, this.bytes)
+    return await runYielding(concatBytes(this.#blocks, this.bytes))
   }
 
   /**
@@ -257,17 +259,10 @@ export class ByteBlocks {
    * milliseconds.
    */
   take(): Buffer {
-    return this.#only() ?? runToEnd(concatBytes(this.#taken(), this.bytes))
-  }
-
-  #only(): Buffer | undefined {
-    return this.#blocks.length === 1 ? this.#taken()[0]?.subarray(0, this.bytes) : undefined
-  }
-
-  #taken(): Buffer[] {
     const blocks = this.#blocks
     this.#blocks = []
-    return blocks
+    const [only, second] = blocks
+    return only && !second ? only.subarray(0, this.bytes) : runToEnd(concatBytes(blocks, this.bytes))
   }
 
   #copy(piece: Buffer): void {

@@ -68,7 +68,7 @@ const PIECE_ENTRIES = 500
  * long map is expensive.
  */
 function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: Wording): void {
-  for (const [field, record] of mapsOf(schema)) {
+  for (const [field, record] of MAPS.get(schema) ?? findMaps(schema)) {
     const map = body[field]
     if (!isObject(map)) continue
     const keys = Object.keys(map)
@@ -82,15 +82,12 @@ function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: 
 
 const MAPS = new WeakMap<z.ZodObject, readonly (readonly [field: string, record: z.ZodRecord])[]>()
 
-function mapsOf(schema: z.ZodObject): readonly (readonly [field: string, record: z.ZodRecord])[] {
-  let maps = MAPS.get(schema)
-  if (!maps) {
-    maps = Object.entries(schema.shape).flatMap(([field, inner]) => {
-      const record = recordIn(inner)
-      return record ? [[field, record] as const] : []
-    })
-    MAPS.set(schema, maps)
-  }
+function findMaps(schema: z.ZodObject): readonly (readonly [field: string, record: z.ZodRecord])[] {
+  const maps = Object.entries(schema.shape).flatMap(([field, inner]) => {
+    const record = recordIn(inner)
+    return record ? [[field, record] as const] : []
+  })
+  MAPS.set(schema, maps)
   return maps
 }
 

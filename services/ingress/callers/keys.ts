@@ -257,17 +257,16 @@ export function authenticate(
     throw new ServiceError('missing_api_key', `You didn't provide an API key. Send it in ${how}.`)
   }
   const key = keys.get(secret)
-  if (scope !== 'any') requireScope(key, scope)
+  if (scope !== 'any' && !hasScope(key, scope)) throw lacksScope(scope)
   // /v1/key is not checked, because every key may call it. For jobs, files, batches and WebSockets, the endpoint of each contained call is
   // checked when that call is submitted.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
   return key
 }
 
-function requireScope(key: ApiKey, scope: KeyScope): void {
-  if (hasScope(key, scope)) return
+function lacksScope(scope: KeyScope): ServiceError {
   const how = `Create a key with it where the service runs: sluice keys create --scopes ${scope}`
-  throw new ServiceError(
+  return new ServiceError(
     'permission_denied',
     `This API key lacks the scope '${scope}', which this endpoint requires. ${how}`,
   )

@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { type EncodeContext, type ModelPool, POOLS, type SharedHistory } from '#schemas/job.ts'
-import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schemas/models.ts'
+import type { ModelConfig, ModelTask, ModelWork } from '#schemas/models.ts'
 import type { WireFormat } from '#services/ingress/body/body.ts'
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
@@ -146,9 +146,8 @@ export function getModel(
 
 const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', speech: 'speak', rerank: 'rerank' }
 
-function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
-  const own = workOf(model)
-  return own !== undefined && works.includes(own)
+function isDoing({ task, pool }: ModelConfig, works: readonly string[]): boolean {
+  return works.includes(task ?? pool)
 }
 
 const NAMED_MAX = 10

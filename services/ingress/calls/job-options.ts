@@ -40,7 +40,8 @@ const IDEMPOTENCY_TTL_MS = 24 * 3_600_000
 export function readPreferences(headers: IncomingHttpHeaders, body: unknown): Preferences {
   const preferences = String(headers.prefer ?? '')
   const wait = /(?:^|[,;])\s*wait *= *"?(\d{1,9})"?\s*(?:[,;]|$)/i.exec(preferences)?.[1]
-  const idempotencyKey = readIdempotencyKey(headers['idempotency-key'])
+  const key = headers['idempotency-key']
+  const idempotencyKey = key === undefined ? undefined : readIdempotencyKey(key)
   const isAsync = prefersAsync(headers) || readFlag(body, 'background')
   return {
     isDurable: isAsync || idempotencyKey !== undefined || readFlag(body, 'store'),
@@ -207,7 +208,7 @@ export class JobOptions {
    * @throws ServiceError a 400 with the header or the field; `invalid_value` if header and body differ
    */
   static of(headers: IncomingHttpHeaders, given: object): JobOptions {
-    const fields = readFields(given)
+    const fields = Object.keys(given).length === 0 ? NOTHING : readFields(given)
     const ofHeaders = readHeaders(headers)
     for (const [field, value] of Object.entries(ofHeaders)) {
       if (!Object.hasOwn(fields, field) || isDeepStrictEqual(fields[field as keyof JobFields], value)) continue
@@ -313,7 +314,6 @@ export function refuseJobHeaders(headers: IncomingHttpHeaders, why: string): voi
 }
 
 function readFields(given: object): JobFields {
-  if (Object.keys(given).length === 0) return NOTHING
   refuseUnknown(Webhook, (given as { webhook?: unknown }).webhook, 'webhook.')
   return definedOf(parseBody(JobFields, given, 'openai'))
 }

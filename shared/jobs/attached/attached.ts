@@ -339,7 +339,7 @@ export class AttachedJobs implements JobOwner {
   #end(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void {
     if (!this.#jobs.delete(job.id)) return
     for (const timer of Object.values(job.timers)) clearTimeout(timer)
-    this.#sender.dropBlob(job)
+    if (job.stored && 'blob' in job.stored) this.#sender.dropBlob(job.id)
     this.#admission.left(job)
     this.#sender.leave(job)
     if (end === 'completed') this.#admission.completed(job.envelope)

@@ -119,7 +119,7 @@ export class Sender {
     }
     return stored.then((late) => {
       job.stored = late
-      if (job.state === 'done') this.dropBlob(job)
+      if (job.state === 'done' && 'blob' in late) this.dropBlob(job.id)
     })
   }
 
@@ -169,8 +169,7 @@ export class Sender {
     for (const job of jobs) this.#dispatcherOf(job.envelope.pool).leave(job)
   }
 
-  dropBlob({ stored, id }: AttachedJob): void {
-    if (!stored || !('blob' in stored)) return
+  dropBlob(id: string): void {
     this.#options.blobs.delete(id).catch((error: unknown) => {
       this.#options.log.warn({ err: error, job_id: id }, 'blob could not be deleted; a sweep deletes it later')
     })

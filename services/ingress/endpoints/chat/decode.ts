@@ -32,8 +32,7 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
   const isSame = dialectOf({}, model) === 'openai'
   requireSupported(chat, model, isSame)
   requireSampling(chat, model)
-  const tools = decodeTools(chat.tools ?? [], isSame)
-  requireTools(model, tools, (index) => `tools[${index}].function.name`)
+  const tools = chat.tools?.length ? decodeTools(chat.tools, model, isSame) : []
   const format = responseFormat(chat, model, isSame)
   requireBoundedSchemas(tools, (index) => `tools[${index}].function.parameters`, format, FORMAT_SCHEMA)
   const turns = yield* decodeChatTurns(chat.messages, { model, remoteImages: context.remoteImages, isSame })
@@ -56,7 +55,7 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
     logprobs: chat.logprobs ?? false,
     top_logprobs: chat.top_logprobs ?? undefined,
     tools,
-    ...toolUse(chat, tools),
+    ...(chat.tool_choice || tools.length > 0 ? toolUse(chat, tools) : {}),
     response_format: format,
     reasoning: reasoning(chat, model),
     user: chat.user ?? undefined,
@@ -145,11 +144,13 @@ const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'function'])
 const FUNCTION_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'parameters', 'strict'])
 const CUSTOM_PARAMETERS = { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] }
 
-function decodeTools(tools: readonly ChatTool[], isSame: boolean): Tool[] {
-  return tools.map((tool, index) => {
+function decodeTools(given: readonly ChatTool[], model: ModelConfig, isSame: boolean): Tool[] {
+  const tools = given.map((tool, index) => {
     if (tool.type === 'function') return functionTool(tool)
     return tool.type === 'custom' ? customTool(tool) : nativeTool(tool, index, isSame)
   })
+  requireTools(model, tools, (index) => `tools[${index}].function.name`)
+  return tools
 }
 
 function functionTool(tool: Extract<ChatTool, { type: 'function' }>): Tool {

@@ -4,7 +4,6 @@ import type {
   ChatCompletion,
   ChatFilterResults,
   ChatFinishReason,
-  ChatLogprobs,
   ChatToolCall,
   ChatUsage,
 } from '#schemas/chat.ts'
@@ -119,18 +118,15 @@ class ChoiceAnswer {
 
   toChoice(): ChatChoice {
     if (this.#finish === undefined) throw unfinished()
+    const content = this.#logprobs.length > 0 ? this.#logprobs : null
+    const refusal = this.#refusalLogprobs.length > 0 ? this.#refusalLogprobs : null
     return {
       index: this.index,
       message: this.#message(),
-      logprobs: this.#allLogprobs(),
+      logprobs: content || refusal ? { content, refusal } : null,
       finish_reason: this.#finishReason ?? chatFinish(this.#finish.reason, this.#calls.size > 0),
       content_filter_results: filterResults(this.#finish),
     }
-  }
-
-  #allLogprobs(): ChatLogprobs | null {
-    const [content, refusal] = [this.#logprobs, this.#refusalLogprobs].map((list) => (list.length > 0 ? list : null))
-    return content || refusal ? { content: content ?? null, refusal: refusal ?? null } : null
   }
 
   #message(): ChatAnswer {
