@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { type JobEvent, ReplyRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { REPLIES } from '#shared/jobs/records.ts'
@@ -82,6 +82,26 @@ describe('the reporter of a worker', () => {
       ['delta', 'completed'],
     ])
     expect(sent[1]?.events[0]).toMatchObject({ deltas: [{ text: 'x'.repeat(100) }] })
+  })
+
+  it('sends a record of eight events 8 ms before the next one, and records of fewer events at once', async () => {
+    vi.useFakeTimers({ toFake: ['setTimeout', 'performance'] })
+    try {
+      const { reporter, sent } = openReporter()
+      const attempts = Array.from({ length: 8 }, (_, nth) => reporter.open(envelopeOf({ id: `job_${nth}` }), mergeSaid))
+      const sendTick = async (count: number) => {
+        for (const attempt of attempts.slice(0, count)) await attempt.event({ text: 'x' })
+        await new Promise(setImmediate)
+        await new Promise(setImmediate)
+      }
+      for (const events of [7, 7, 8, 8, 8]) await sendTick(events)
+      expect(sent.map(({ events }) => events.length)).toEqual([7, 7, 8])
+      await vi.advanceTimersByTimeAsync(8)
+      expect(sent.map(({ events }) => events.length)).toEqual([7, 7, 8, 8])
+      expect(sent[3]?.events[0]).toMatchObject({ deltas: [{ text: 'xx' }] })
+    } finally {
+      vi.useRealTimers()
+    }
   })
 
   it('sends records to two ingresses concurrently, each with its own events', async () => {
