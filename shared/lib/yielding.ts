@@ -1,25 +1,26 @@
-const YIELD_INTERVAL_MS = 5
+const YIELD_INTERVAL_MS = 2
 /** Work that ends within this time never waits, so that small work is not queued behind large work. */
 const SYNC_BUDGET_MS = 1
 
-const waiting: (() => void)[] = []
+/** Waiting computations by project, in round robin: the project that comes first has waited longest for its last slice. */
+const waiting = new Map<string, (() => void)[]>()
 
 /**
- * Runs a long computation in slices of 5 ms. Between slices the event loop handles other events. Per event-loop iteration, only one
+ * Runs a long computation in slices of 2 ms. Between slices the event loop handles other events. Per event-loop iteration, only one
  * slice of all such computations runs. A hundred computations therefore delay other events no more than one.
  *
  * @param work Yields at each point where it may be interrupted, at least once per millisecond
  * @param signal Stops the work at its next slice
  * @throws Any error of the work; the signal's reason
  */
-export async function runYielding<T>(work: Generator<unknown, T>, signal?: AbortSignal): Promise<T> {
-  let turnEnds = performance.now() + (waiting.length > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
+export async function runYielding<T>(work: Generator<unknown, T>, signal?: AbortSignal, project = ''): Promise<T> {
+  let turnEnds = performance.now() + (waiting.size > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
   for (;;) {
     signal?.throwIfAborted()
     const step = work.next()
     if (step.done) return step.value
     if (performance.now() < turnEnds) continue
-    await yieldToEventLoop()
+    await yieldToEventLoop(project)
     turnEnds = performance.now() + YIELD_INTERVAL_MS
   }
 }
@@ -31,7 +32,7 @@ export async function runYielding<T>(work: Generator<unknown, T>, signal?: Abort
  * @throws Any error of the work
  */
 export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T> {
-  const turnEnds = performance.now() + (waiting.length > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
+  const turnEnds = performance.now() + (waiting.size > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
   for (;;) {
     const step = work.next()
     if (step.done) return step.value
@@ -47,18 +48,26 @@ export function runToEnd<T>(work: Generator<unknown, T>): T {
   }
 }
 
-/** Resolves in a later event-loop iteration, after all earlier callers. */
-export function yieldToEventLoop(): Promise<void> {
+/** Resolves in a later event-loop iteration, after all earlier callers of the project. Projects take turns. */
+export function yieldToEventLoop(project = ''): Promise<void> {
   return new Promise((resolve) => {
-    waiting.push(resolve)
-    if (waiting.length === 1) setImmediate(grant)
+    const own = waiting.get(project)
+    if (own) own.push(resolve)
+    else waiting.set(project, [resolve])
+    if (!own && waiting.size === 1) setImmediate(grant)
   })
 }
 
-/** The immediate runs in the next iteration of the event loop, so the loop handles other events in between. */
+/** An immediate that is scheduled here runs in the next iteration. The event loop handles other events in between. */
 function grant(): void {
-  waiting.shift()?.()
-  if (waiting.length > 0) setImmediate(grant)
+  const [next] = waiting
+  if (!next) return
+  const [project, own] = next
+  const resume = own.shift()
+  waiting.delete(project)
+  if (own.length > 0) waiting.set(project, own)
+  resume?.()
+  if (waiting.size > 0) setImmediate(grant)
 }
 
 const STARTS_PER_TICK = 8

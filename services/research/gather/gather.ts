@@ -114,7 +114,7 @@ export class Gathering {
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
-    return await runYielding(this.#keepNew(read), this.#options.signal)
+    return await runYielding(this.#keepNew(read), this.#options.signal, this.#options.project)
   }
 
   *#keepNew(read: readonly (Snapshot | undefined)[]): Generator<void, Snapshot[]> {

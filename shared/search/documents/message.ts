@@ -1,9 +1,16 @@
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 
-/** Maximum bytes of a text or Markdown document per character of the result. The rest of the document is not read. */
-export const TEXT_BYTES_PER_CHAR = 16
-
 export type DocumentType = 'markdown' | 'text' | 'html' | 'pdf' | 'docx'
+
+/**
+ * Maximum bytes of a document per character of the result. The rest of the document is not read. A page of HTML has scripts and styles next
+ * to its text.
+ */
+const BYTES_PER_CHAR = { text: 16, markdown: 16, html: 40, pdf: Infinity, docx: Infinity }
+
+export function usedBytesOf(type: DocumentType, charsMax: number): number {
+  return charsMax * BYTES_PER_CHAR[type]
+}
 
 export interface DocumentInput {
   readonly type: DocumentType

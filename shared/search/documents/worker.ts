@@ -1,16 +1,16 @@
 /** The thread that parses documents. Each task gets one reply, in the order of the tasks, except `start`, which gets none. */
+import { setPriority } from 'node:os'
 import { parentPort } from 'node:worker_threads'
 import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readMarkdown } from '#shared/search/text/markdown.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { decodeText, Unreadable } from './charset.ts'
-import {
-  type DocumentInput,
-  TEXT_BYTES_PER_CHAR,
-  type ThreadReply,
-  type ThreadStart,
-  type ThreadTask,
-} from './message.ts'
+import { type DocumentInput, type ThreadReply, type ThreadStart, type ThreadTask, usedBytesOf } from './message.ts'
+
+const NICENESS = 10
+
+/** The threads yield the processor to the event loop. Linux sets the priority of this thread, other systems that of the whole process. */
+if (process.platform === 'linux') setPriority(NICENESS)
 
 parentPort?.on('message', async (task: ThreadTask) => {
   if (task.type === 'start') await import('./html.ts')
@@ -28,7 +28,7 @@ async function answer(task: Exclude<ThreadTask, ThreadStart>): Promise<ThreadRep
 
 async function read({ type, bytes, charset, charsMax }: DocumentInput): Promise<ReadDocument> {
   const builder = new TextBuilder(charsMax)
-  const bytesMax = charsMax * TEXT_BYTES_PER_CHAR
+  const bytesMax = usedBytesOf(type, charsMax)
   switch (type) {
     case 'markdown':
       readMarkdown(decodeText(bytes, charset, bytesMax), builder)
@@ -37,7 +37,7 @@ async function read({ type, bytes, charset, charsMax }: DocumentInput): Promise<
       readPlain(decodeText(bytes, charset, bytesMax), builder)
       return builder.build()
     case 'html':
-      return (await import('./html.ts')).readHtml(decodeText(bytes, charset), builder)
+      return (await import('./html.ts')).readHtml(decodeText(bytes, charset, bytesMax), builder)
     case 'pdf':
       return await (await import('./pdf.ts')).readPdf(bytes, charsMax, builder)
     case 'docx':

@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
-import { openTickThrottle } from '#shared/lib/yielding.ts'
+import { openTickThrottle, runYielding } from '#shared/lib/yielding.ts'
 
 /** Work identified by its number. */
 function open() {
@@ -35,4 +35,23 @@ it('the yielding throttle queues at most 1,000 tasks, and starts any further tas
   for (let nth = 0; nth < 5_000; nth++) add(nth)
   expect(begun).toHaveLength(4_000)
   expect(begun.slice(0, 9)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 1_008])
+})
+
+it('computations of two projects run slices in turn, however many computations each project has', async () => {
+  const slices = { large: 0, small: 0 }
+  function* work(project: keyof typeof slices) {
+    for (let slice = 0; slice < 10; slice++) {
+      const until = performance.now() + 3
+      while (performance.now() < until);
+      slices[project]++
+      yield
+    }
+  }
+  const large = Array.from({ length: 10 }, () => runYielding(work('large'), undefined, 'prj_large'))
+  await runYielding(work('small'), undefined, 'prj_small')
+  // Each computation runs its first slice at once. Afterwards the projects take turns.
+  expect(slices.small).toBe(10)
+  expect(slices.large).toBeLessThanOrEqual(20)
+  await Promise.all(large)
+  expect(slices.large).toBe(100)
 })

@@ -1,3 +1,5 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { getPriority } from 'node:os'
 import { crc32, deflateSync } from 'node:zlib'
 import { afterAll, describe, expect, test } from 'vitest'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
@@ -11,6 +13,15 @@ const read = (type: DocumentType, bytes: Uint8Array | string, by = reader, proje
   by.read({ type, bytes: Buffer.from(bytes), charsMax: 10_000 }, project, signal)
 
 describe('the document reader', () => {
+  test.runIf(process.platform === 'linux')('runs its threads with a lower priority than the event loop', async () => {
+    await read('text', 'The tide turns.')
+    const nicenessOf = (thread: string) => {
+      const stat = readFileSync(`/proc/self/task/${thread}/stat`, 'utf8')
+      return Number(stat.slice(stat.lastIndexOf(')')).split(' ')[17])
+    }
+    expect(Math.max(...readdirSync('/proc/self/task').map(nicenessOf))).toBeGreaterThan(getPriority())
+  })
+
   test('returns the article of a page, or the whole page if it has no article', async () => {
     const article = `<p>${'The harbour was built by hand, stone upon stone. '.repeat(20)}</p>`
     const page = `<html><head><title>Harbour</title></head><body><nav>Home About</nav><main>${article}<table><tr><td>Depth</td>

@@ -338,13 +338,16 @@ describe('the reader of web pages', () => {
     write()
   }
 
-  test('reads of an endless text page only the part that a snapshot shows', async () => {
-    const large = new WebPages({ policy: { allowPrivate: true } })
-    site({ '/page': (response) => sendWithoutEnd(response, { 'content-type': 'text/plain' }) })
-    const { text } = await large.read(`${base}/page`, READING)
-    expect(text).toHaveLength(SNAPSHOT_CHARS_MAX)
-    await large.close()
-  })
+  test.each(['text/plain', 'text/markdown', 'text/html'])(
+    'reads only the start of an endless page of %s',
+    async (type) => {
+      const large = new WebPages({ policy: { allowPrivate: true } })
+      site({ '/page': (response) => sendWithoutEnd(response, { 'content-type': type }) })
+      const { text } = await large.read(`${base}/page`, READING)
+      expect(text).toHaveLength(SNAPSHOT_CHARS_MAX)
+      await large.close()
+    },
+  )
 
   test.each([
     ['of another type', 'unsupported_media_type', 200, 'application/octet-stream'],
