@@ -1,8 +1,7 @@
 import { SERVICE } from '#services/ingress/openapi/jobs.ts'
-import { OPERATIONS, templateOf } from '#services/ingress/openapi/openapi.ts'
+import { type DescribedRoute, describedRoutes, templateOf } from '#services/ingress/openapi/openapi.ts'
 import { type Operation, TAGS } from '#services/ingress/openapi/operation.ts'
 import { CHAPTERS } from '#services/ingress/pages/guide.ts'
-import { ROUTES } from '#services/ingress/routes.ts'
 import { table } from './table.ts'
 
 interface Endpoint {
@@ -13,8 +12,8 @@ interface Endpoint {
 }
 
 /** One section per tag of the API reference, with one row per endpoint. */
-export function endpointTables(): string {
-  const endpoints = [...ROUTES.map(endpointOf), ...Object.entries(SERVICE).map(serviceEndpointOf)]
+export async function endpointTables(): Promise<string> {
+  const endpoints = [...(await describedRoutes()).map(endpointOf), ...Object.entries(SERVICE).map(serviceEndpointOf)]
   const sections = Object.entries(TAGS).map(([tag, description]) => {
     const rows = endpoints.filter(({ operation }) => operation.tag === tag).map(rowOf)
     return [`## ${tag}`, '', description, '', table(['Method', 'Path', 'Scope', 'Summary'], rows), '']
@@ -22,9 +21,7 @@ export function endpointTables(): string {
   return sections.flat().join('\n')
 }
 
-function endpointOf({ method, path, scope = 'calls' }: (typeof ROUTES)[number]): Endpoint {
-  const operation = OPERATIONS[`${method} ${path}`]
-  if (!operation) throw new Error(`services/ingress/openapi has no operation for ${method} ${path}.`)
+function endpointOf({ route: { method, path, scope = 'calls' }, operation }: DescribedRoute): Endpoint {
   return { method, path: templateOf(path), scope, operation }
 }
 

@@ -39,6 +39,7 @@ import {
 import type { WireFormat } from './body/body.ts'
 import { answerCall } from './calls/answer.ts'
 import type { Call, IngressContext } from './calls/call.ts'
+import type { JobEndpoint } from './calls/endpoint.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './calls/files.ts'
 import { listJobs } from './calls/job-list.ts'
 import { listModels, listWebhookSecrets, readOwnKey, readUsage, retrieveModel } from './endpoints/account.ts'
@@ -150,13 +151,17 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API. A test checks that docs/reference/endpoints.md contains each. */
-export const ROUTES: readonly Route[] = [
-  ...JOB_ENDPOINTS.map((endpoint): Route => {
+/** Every endpoint of the API: the job endpoints, then the others. */
+export function routesOf(endpoints: readonly JobEndpoint[]): readonly Route[] {
+  const ofJobs = endpoints.map((endpoint): Route => {
     const { path, format, readBody } = endpoint
     const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
     return { method: 'POST', path, format, isCall: true, hasBody: true, ...(readBody && { readBody }), handle }
-  }),
+  })
+  return [...ofJobs, ...OTHER_ROUTES]
+}
+
+const OTHER_ROUTES: readonly Route[] = [
   { method: 'GET', path: '/v1/chat/completions', format: 'openai', handle: listCompletions },
   { method: 'GET', path: '/v1/chat/completions/:id', format: 'openai', handle: getCompletion },
   { method: 'POST', path: '/v1/chat/completions/:id', format: 'openai', hasBody: true, handle: updateCompletion },
@@ -204,3 +209,5 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
   ...ADMIN_ROUTES,
 ]
+
+export const ROUTES = routesOf(JOB_ENDPOINTS)

@@ -5,7 +5,7 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { acceptedOf, createJob } from '#services/ingress/calls/durable.ts'
-import type { JobEndpoint, PreparedCall } from '#services/ingress/calls/endpoint.ts'
+import type { PreparedCall } from '#services/ingress/calls/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { countEnded, isJobId, requireJobs, waitingFor } from '#services/ingress/calls/job-object.ts'
 import { boundMetadata, idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/job-options.ts'
@@ -172,12 +172,11 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     timeoutMs: windowMs,
     partialMs: BATCH_WRAP_UP_MS,
   }
-  const row: JobEndpoint = { path, format: call.format, kind: batch, prepare: () => prepared }
   const tenant = projectIdOf(key)
   await countInput(context, tenant, { input, bytes: asked.inputBytes, windowMs })
   call.storage.stored()
   try {
-    const { job, isReplay } = await createJob(context, call, row, prepared, asked.body, {
+    const { job, isReplay } = await createJob(context, call, { path, kind: batch }, prepared, asked.body, {
       idempotencyKey: readIdempotencyKey(headers['idempotency-key']),
       isAsync: true,
       deadlineInMs: windowMs + BATCH_WRAP_UP_MS,

@@ -170,7 +170,7 @@ async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob)
 export async function createJob(
   context: IngressContext,
   call: Call,
-  endpoint: JobEndpoint,
+  endpoint: Pick<JobEndpoint, 'path' | 'kind'>,
   prepared: PreparedCall,
   body: unknown,
   options: DurableOptions,

@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http'
+import type { z } from 'zod'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { type EncodeContext, type ModelPool, POOLS, type SharedHistory } from '#schemas/job.ts'
@@ -70,8 +71,37 @@ export interface StoredAnswers {
   stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
 }
 
+type NamedSchemas = Readonly<Record<string, z.ZodType>>
+
+/** Entry of an endpoint in the API reference. The key of a schema is the name of its component in the OpenAPI document. */
+export interface EndpointReference {
+  readonly id: string
+  readonly tag: 'Chat' | 'Responses' | 'Embeddings' | 'Audio' | 'Tools'
+  /** Summary as an imperative without a full stop, such as "Create a batch". */
+  readonly summary: string
+  readonly description?: string
+  /** Page of the guide, optionally with an anchor: `embeddings#reranking`. */
+  readonly guide?: string
+  readonly headers?: readonly 'anthropic-version'[]
+  readonly form?: 'multipart/form-data'
+  readonly body: NamedSchemas
+  readonly answer: {
+    readonly description: string
+    readonly json: NamedSchemas
+    readonly media?: readonly string[]
+    /** Schema of each `data:` line of a stream; null if events have several schemas. Absent: the answer is never streamed. */
+    readonly events?: NamedSchemas | null
+  }
+}
+
+/**
+ * An endpoint whose calls become jobs. From this record follow the routes, the API reference, docs/reference/endpoints.md and
+ * the console. Jobs, batches and WebSockets accept the calls of each record.
+ */
 export interface JobEndpoint {
   readonly path: string
+  /** Loads the schemas of the answer, which need 3 MiB of memory. */
+  describe(): Promise<EndpointReference>
   readonly format: WireFormat
   readonly kind: Kind
   /**

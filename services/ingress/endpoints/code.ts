@@ -1,4 +1,4 @@
-import { CodeBody, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { CodeBody, type CodeRequest, CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { type JobEndpoint, userIdOf } from '#services/ingress/calls/endpoint.ts'
@@ -36,6 +36,18 @@ const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim()
  */
 export const code: JobEndpoint = {
   path: '/v1/tools/code',
+  describe: async () => ({
+    id: 'runCode',
+    tag: 'Tools',
+    summary: 'Run Python code in a sandbox',
+    guide: 'code',
+    body: { CodeRequest: CodeBody },
+    answer: {
+      description: 'Output, exit code and plots of the run. With `stream: true`: its output in events.',
+      json: { CodeResult },
+      events: null,
+    },
+  }),
   format: 'openai',
   kind: execute,
   canStream: () => true,

@@ -1,4 +1,5 @@
-import { EmbeddingsBody, type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
+import { z } from 'zod'
+import { EmbeddingsBody, EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { readInputs } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
@@ -9,6 +10,17 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 export const embeddings: JobEndpoint = {
   path: '/v1/embeddings',
+  async describe() {
+    const { EmbeddingsAnswer: Embeddings } = await import('#schemas/answers/tools.ts')
+    return {
+      id: 'createEmbeddings',
+      tag: 'Embeddings',
+      summary: 'Create embeddings',
+      guide: 'embeddings',
+      body: { EmbeddingsRequest: EmbeddingsBody.extend({ input: z.union([EmbedInput, z.array(EmbedInput)]) }) },
+      answer: { description: 'One vector per input, in input order.', json: { Embeddings } },
+    }
+  },
   format: 'openai',
   kind: embed,
   prepare(context, caller, body) {

@@ -1,4 +1,7 @@
+import { ChatRequest } from '#schemas/chat.ts'
+import { CompletionsRequest } from '#schemas/completions.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
+import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
 import type { WireFormat } from '#services/ingress/body/body.ts'
 import type { DecodeContext } from '#services/ingress/body/decode.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
@@ -25,8 +28,26 @@ import { searchesHere, withSearch } from './messages/native.ts'
 
 const COUNT_TIMEOUT_MS = 30_000
 
+const COMPLETION = 'The completion. With `stream: true`: its chunks, followed by `[DONE]`.'
+
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
+  async describe() {
+    const { ChatCompletionAnswer, ChatCompletionChunk } = await import('#schemas/answers/chat.ts')
+    return {
+      id: 'createChatCompletion',
+      tag: 'Chat',
+      summary: 'Create a chat completion',
+      description: 'Supports streaming, tools, JSON schemas, image input and log probabilities.',
+      guide: 'text',
+      body: { ChatCompletionRequest: ChatRequest },
+      answer: {
+        description: COMPLETION,
+        json: { ChatCompletion: ChatCompletionAnswer },
+        events: { ChatCompletionChunk },
+      },
+    }
+  },
   format: 'openai',
   kind: generate,
   canStream: () => true,
@@ -36,11 +57,35 @@ export const chatCompletions: JobEndpoint = {
 export const completions: JobEndpoint = {
   ...chatCompletions,
   path: '/v1/completions',
+  async describe() {
+    const { CompletionAnswer: Completion } = await import('#schemas/answers/chat.ts')
+    return {
+      id: 'createCompletion',
+      tag: 'Chat',
+      summary: 'Create a completion of a raw prompt',
+      description: '`prompt` is a string, a list of strings, a list of tokens, or a list of token lists.',
+      guide: 'text',
+      body: { CompletionRequest: CompletionsRequest },
+      answer: { description: COMPLETION, json: { Completion }, events: { Completion } },
+    }
+  },
   prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeCompletions, body),
 }
 
 export const messages: JobEndpoint = {
   path: '/v1/messages',
+  async describe() {
+    const { MessageAnswer: Message } = await import('#schemas/answers/messages.ts')
+    return {
+      id: 'createMessage',
+      tag: 'Chat',
+      summary: 'Create a message (Anthropic format)',
+      guide: 'text',
+      headers: ['anthropic-version'],
+      body: { MessageRequest: MessagesRequest },
+      answer: { description: 'The message. With `stream: true`: its events.', json: { Message }, events: null },
+    }
+  },
   format: 'anthropic',
   kind: generate,
   canStream: () => true,
@@ -57,6 +102,18 @@ export const messages: JobEndpoint = {
  */
 export const messagesCount: JobEndpoint = {
   path: '/v1/messages/count_tokens',
+  async describe() {
+    const { TokenCountAnswer: TokenCount } = await import('#schemas/answers/messages.ts')
+    return {
+      id: 'countMessageTokens',
+      tag: 'Chat',
+      summary: 'Count the tokens of a message request',
+      guide: 'text',
+      headers: ['anthropic-version'],
+      body: { CountTokensRequest },
+      answer: { description: 'The number of input tokens.', json: { TokenCount } },
+    }
+  },
   format: 'anthropic',
   kind: countTokens,
   async prepare(context, caller, body) {

@@ -1,3 +1,4 @@
+import { z } from 'zod'
 import {
   CHARS_MAX,
   DEFAULT_NAMES,
@@ -17,6 +18,18 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 export const moderations: JobEndpoint = {
   path: '/v1/moderations',
+  async describe() {
+    const { ModerationAnswer: Moderation } = await import('#schemas/answers/tools.ts')
+    const input = z.union([z.string(), z.array(z.string()).min(1), z.array(ModerationPart).min(1)])
+    return {
+      id: 'createModeration',
+      tag: 'Tools',
+      summary: 'Classify text and images for harmful content',
+      guide: 'moderations',
+      body: { ModerationRequest: ModerationsBody.extend({ input }) },
+      answer: { description: 'One result per input, in input order.', json: { Moderation } },
+    }
+  },
   format: 'openai',
   kind: moderate,
   requireModel: (context, caller, model) => void moderatorOf(context, caller, model),

@@ -1,3 +1,4 @@
+import { z } from 'zod'
 import type { ModelConfig } from '#schemas/models.ts'
 import { DOCUMENTS_MAX, RerankBody } from '#schemas/rerank.ts'
 import { readInputs, refuse } from '#services/ingress/body/decode.ts'
@@ -18,6 +19,18 @@ const REPEATED_BYTES_MAX = 48 * 1024
  */
 export const rerank: JobEndpoint = {
   path: '/v1/rerank',
+  async describe() {
+    const { RerankAnswer } = await import('#schemas/answers/tools.ts')
+    const documents = z.array(z.union([z.string(), z.looseObject({ text: z.string() })])).min(1)
+    return {
+      id: 'rerank',
+      tag: 'Embeddings',
+      summary: 'Rerank documents by relevance to a query',
+      guide: 'embeddings#reranking',
+      body: { RerankRequest: RerankBody.extend({ documents }) },
+      answer: { description: 'The documents, most relevant first.', json: { Reranked: RerankAnswer } },
+    }
+  },
   format: 'openai',
   kind,
   requireModel: (context, caller, model) => void getModel(context, caller, model, 'rerank', 'embeddings'),

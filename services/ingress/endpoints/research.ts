@@ -26,6 +26,21 @@ const PARTIAL_MS = 30_000
  */
 export const research: JobEndpoint = {
   path: '/v1/deep-research',
+  async describe() {
+    const { ChatCompletionChunk, ResearchAnswer } = await import('#schemas/answers/chat.ts')
+    return {
+      id: 'createResearch',
+      tag: 'Tools',
+      summary: 'Create a research report with citations',
+      guide: 'deep-research',
+      body: { ResearchRequest: ResearchBody },
+      answer: {
+        description: 'A chat completion whose message is the report. With `stream: true`: progress, then the text.',
+        json: { ResearchCompletion: ResearchAnswer },
+        events: { ChatCompletionChunk },
+      },
+    }
+  },
   format: 'openai',
   kind,
   isDurable: true,

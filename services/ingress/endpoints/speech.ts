@@ -13,6 +13,23 @@ import { ServiceError } from '#shared/lib/error.ts'
  */
 export const speech: JobEndpoint = {
   path: '/v1/audio/speech',
+  async describe() {
+    const { SpeechAnswer: Speech } = await import('#schemas/answers/tools.ts')
+    return {
+      id: 'createSpeech',
+      tag: 'Audio',
+      summary: 'Generate speech from text',
+      guide: 'speech',
+      body: { SpeechRequest: SpeechBody },
+      answer: {
+        description:
+          'The audio in the requested `response_format`, sent while it is generated. With `stream_format: sse`: events. The result of a durable job is JSON.',
+        json: { Speech },
+        media: ['audio/mpeg', 'audio/ogg', 'audio/aac', 'audio/flac', 'audio/wav', 'audio/pcm'],
+        events: null,
+      },
+    }
+  },
   format: 'openai',
   kind: speak,
   requireModel: (context, caller, model) => void speakerOf(context, caller, model),

@@ -3,68 +3,25 @@ import { BulkJobs, ChangeProject, CreateKey, RedriveDeadLetters, RotateKey, Upda
 import * as admin from '#schemas/answers/admin.ts'
 import * as batches from '#schemas/answers/batches.ts'
 import * as chat from '#schemas/answers/chat.ts'
-import { CompletionAnswer } from '#schemas/answers/chat.ts'
 import * as jobs from '#schemas/answers/jobs.ts'
 import * as keys from '#schemas/answers/keys.ts'
-import { MessageAnswer, TokenCountAnswer } from '#schemas/answers/messages.ts'
 import * as models from '#schemas/answers/models.ts'
 import { ErrorAnswer, HealthAnswer, MessagesErrorAnswer, ReadyAnswer } from '#schemas/answers/models.ts'
 import * as conversations from '#schemas/answers/responses.ts'
 import * as responses from '#schemas/answers/responses.ts'
-import {
-  EmbeddingsAnswer,
-  ModerationAnswer,
-  RerankAnswer,
-  SpeechAnswer,
-  TranscriptAnswer,
-} from '#schemas/answers/tools.ts'
 import { CreateBatch } from '#schemas/batches/batch.ts'
-import { ChatRequest } from '#schemas/chat.ts'
-import { CodeBody, CodeResult } from '#schemas/code.ts'
-import { CompletionsRequest } from '#schemas/completions.ts'
-import { EmbeddingsBody, EmbedInput } from '#schemas/embeddings.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
-import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
-import { ModerationPart, ModerationsBody } from '#schemas/moderations.ts'
-import { RerankBody } from '#schemas/rerank.ts'
-import { ResearchBody } from '#schemas/research/research.ts'
-import {
-  CreateConversation,
-  CreateItems,
-  InputTokensRequest,
-  ResponsesRequest,
-  UpdateConversation,
-} from '#schemas/responses/request.ts'
-import { SpeechBody } from '#schemas/speech.ts'
-import { TranscriptionBody, TranslationBody } from '#schemas/transcription/transcription.ts'
+import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/request.ts'
 import { UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 
-/** Request bodies by component name. In forms, `addFile` adds the field with the file. */
+/** Request bodies by component name, except those of job endpoints. `addFile` adds the field with the file to a form. */
 export const REQUESTS = {
-  ChatCompletionRequest: ChatRequest,
   UpdateChatCompletionRequest: UpdateCompletion,
-  CompletionRequest: CompletionsRequest,
-  MessageRequest: MessagesRequest,
-  CountTokensRequest,
-  ResponseRequest: ResponsesRequest,
-  InputTokensRequest,
   CreateConversationRequest: CreateConversation,
   UpdateConversationRequest: UpdateConversation,
   CreateConversationItemsRequest: CreateItems,
-  EmbeddingsRequest: EmbeddingsBody.extend({ input: z.union([EmbedInput, z.array(EmbedInput)]) }),
-  RerankRequest: RerankBody.extend({
-    documents: z.array(z.union([z.string(), z.looseObject({ text: z.string() })])).min(1),
-  }),
-  ModerationRequest: ModerationsBody.extend({
-    input: z.union([z.string(), z.array(z.string()).min(1), z.array(ModerationPart).min(1)]),
-  }),
-  TranscriptionForm: TranscriptionBody,
-  TranslationForm: TranslationBody,
-  SpeechRequest: SpeechBody,
-  CodeRequest: CodeBody,
-  ResearchRequest: ResearchBody,
   SubmitJobRequest: SubmitJob,
   FileForm,
   CreateBatchRequest: CreateBatch,
@@ -81,30 +38,17 @@ export type RequestName = keyof typeof REQUESTS
 export const ANSWERS = {
   Error: ErrorAnswer,
   MessagesError: MessagesErrorAnswer,
-  ChatCompletion: chat.ChatCompletionAnswer,
-  ChatCompletionChunk: chat.ChatCompletionChunk,
   StoredChatCompletion: chat.StoredCompletionAnswer,
   StoredChatCompletionList: chat.StoredCompletionListAnswer,
   ChatCompletionDeleted: chat.CompletionDeletedAnswer,
   ChatCompletionMessageList: chat.CompletionMessageListAnswer,
-  Completion: CompletionAnswer,
-  ResearchCompletion: chat.ResearchAnswer,
-  Message: MessageAnswer,
-  TokenCount: TokenCountAnswer,
   Response: responses.ResponseAnswer,
   ResponseDeleted: responses.ResponseDeletedAnswer,
   InputItems: responses.InputItemsAnswer,
-  InputTokens: responses.InputTokensAnswer,
   Conversation: conversations.ConversationAnswer,
   ConversationDeleted: conversations.ConversationDeletedAnswer,
   ConversationItem: conversations.ConversationItemAnswer,
   ConversationItemList: conversations.ConversationItemListAnswer,
-  Embeddings: EmbeddingsAnswer,
-  Reranked: RerankAnswer,
-  Moderation: ModerationAnswer,
-  Transcript: TranscriptAnswer,
-  Speech: SpeechAnswer,
-  CodeResult,
   Model: models.ModelAnswer,
   ModelInfo: models.ModelInfoAnswer,
   ModelList: models.ModelListAnswer,
@@ -153,18 +97,29 @@ export const ANSWERS = {
 } as const satisfies Record<string, z.ZodType>
 export type AnswerName = keyof typeof ANSWERS
 
+/** Schemas of the job endpoints, by component name. */
+export interface CallSchemas {
+  readonly schemas: Readonly<Record<string, z.ZodType>>
+  /** Names of the schemas of multipart forms. */
+  readonly forms: readonly string[]
+}
+export type CallSchema = string & { readonly isCallSchema: true }
+
 export type JsonSchema = Record<string, unknown>
 
 const SCHEMAS_PER_YIELD = 4
 
-export function* componentSchemas(): Generator<undefined, Record<string, JsonSchema>> {
-  const named = Object.entries<z.ZodType>({ ...REQUESTS, ...ANSWERS })
+export function* componentSchemas({
+  schemas: ofCalls,
+  forms,
+}: CallSchemas): Generator<undefined, Record<string, JsonSchema>> {
+  const named = Object.entries<z.ZodType>({ ...REQUESTS, ...ANSWERS, ...ofCalls })
   const schemas: Record<string, JsonSchema> = {}
   for (let first = 0; first < named.length; first += SCHEMAS_PER_YIELD) {
     Object.assign(schemas, schemasOf(named.slice(first, first + SCHEMAS_PER_YIELD)))
     yield
   }
-  for (const name of ['TranscriptionForm', 'TranslationForm', 'FileForm']) addFile(schemas[name] ?? {})
+  for (const name of [...forms, 'FileForm']) addFile(schemas[name] ?? {})
   return schemas
 }
 
@@ -173,7 +128,7 @@ export function jsonSchemaOf(schema: z.ZodType): JsonSchema {
   return rest
 }
 
-export function refTo(name: AnswerName | RequestName): JsonSchema {
+export function refTo(name: AnswerName | RequestName | CallSchema): JsonSchema {
   return { $ref: pathOf(name) }
 }
 

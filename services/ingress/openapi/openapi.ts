@@ -1,8 +1,11 @@
-import { ROUTES, type Route } from '#services/ingress/routes.ts'
+import type { JobEndpoint } from '#services/ingress/calls/endpoint.ts'
+import { JOB_ENDPOINTS } from '#services/ingress/endpoints/endpoints.ts'
+import { type Route, routesOf } from '#services/ingress/routes.ts'
+import { runYielding } from '#shared/lib/yielding.ts'
 import { STATUS_CODES } from '#shared/process/node-http.ts'
 import packageJson from '../../../package.json' with { type: 'json' }
 import { ADMIN, ADMIN_KEYS } from './admin.ts'
-import { CALLS, CONVERSATIONS, RESPONSES, STORED } from './calls.ts'
+import { type Calls, CONVERSATIONS, describeCalls, RESPONSES, STORED } from './calls.ts'
 import { type AnswerName, componentSchemas, type JsonSchema, jsonSchemaOf, refTo } from './components.ts'
 import { ACCOUNT, BATCHES, JOBS, SERVICE } from './jobs.ts'
 import {
@@ -16,8 +19,7 @@ import {
   TAGS,
 } from './operation.ts'
 
-export const OPERATIONS: Operations = {
-  ...CALLS,
+const OPERATIONS: Operations = {
   ...STORED,
   ...RESPONSES,
   ...CONVERSATIONS,
@@ -37,23 +39,43 @@ response header identifies a request in the log.
 
 Every path with a GET operation also accepts HEAD.`
 
-/**
- * Generates the OpenAPI 3.1 document from the route table, the operations and the zod schemas that validate requests.
- * Converting all schemas at once would block the event loop, so the generator yields to the event loop after each group of schemas.
- *
- * @throws Error if a route has no operation, or an operation no route
- */
-export function* openApiDocument(): Generator<undefined, JsonSchema> {
-  const paths: Record<string, Record<string, JsonSchema>> = {}
-  const unused = new Set(Object.keys(OPERATIONS))
-  for (const route of ROUTES) {
+export interface DescribedRoute {
+  readonly route: Route
+  readonly operation: Operation
+}
+
+/** @throws Error if a route has no operation, or an operation no route */
+function describeRoutes(endpoints: readonly JobEndpoint[], calls: Calls): DescribedRoute[] {
+  const operations: Operations = { ...calls.operations, ...OPERATIONS }
+  const unused = new Set(Object.keys(operations))
+  const described = routesOf(endpoints).map((route) => {
     const name = `${route.method} ${route.path}`
-    const operation = OPERATIONS[name]
+    const operation = operations[name]
     if (!operation) throw new Error(`services/ingress/openapi has no operation for the route ${name}.`)
     unused.delete(name)
-    add(paths, route.method, route.path, operationOf(route, operation))
-  }
+    return { route, operation }
+  })
   if (unused.size > 0) throw new Error(`The route table has no row for the operation ${[...unused].join(', ')}.`)
+  return described
+}
+
+export async function describedRoutes(): Promise<DescribedRoute[]> {
+  return describeRoutes(JOB_ENDPOINTS, await describeCalls(JOB_ENDPOINTS))
+}
+
+/**
+ * Generates the OpenAPI 3.1 document from the records of the endpoints, the route table, the operations and the zod
+ * schemas that validate requests.
+ */
+export async function openApiDocument(endpoints: readonly JobEndpoint[] = JOB_ENDPOINTS): Promise<JsonSchema> {
+  const calls = await describeCalls(endpoints)
+  return await runYielding(documentOf(describeRoutes(endpoints, calls), calls))
+}
+
+/** Converting the schemas takes long, so the generator yields to the event loop after each group of schemas. */
+function* documentOf(described: readonly DescribedRoute[], calls: Calls): Generator<undefined, JsonSchema> {
+  const paths: Record<string, Record<string, JsonSchema>> = {}
+  for (const { route, operation } of described) add(paths, route.method, route.path, operationOf(route, operation))
   for (const [name, operation] of Object.entries(SERVICE)) {
     const [method = '', path = ''] = name.split(' ')
     add(paths, method, path, { ...headOf(operation), security: [], responses: answersWithoutHeaders(operation) })
@@ -76,7 +98,7 @@ export function* openApiDocument(): Generator<undefined, JsonSchema> {
         apiKey: { type: 'apiKey', in: 'header', name: 'x-api-key' },
       },
       headers: ANSWER_HEADERS,
-      schemas: yield* componentSchemas(),
+      schemas: yield* componentSchemas(calls),
     },
   }
 }
@@ -211,14 +233,14 @@ function answerOf({ description, json, media = [], events, headers = [] }: Answe
   return { description, headers: Object.fromEntries(named), ...(Object.keys(content).length > 0 && { content }) }
 }
 
-function schemaOf(names: readonly AnswerName[]): JsonSchema {
+function schemaOf(names: NonNullable<Answer['json']>): JsonSchema {
   const [first, ...more] = names.map(refTo)
   if (!first) return {}
   return more.length === 0 ? first : { anyOf: [first, ...more] }
 }
 
 /** OpenAPI 3.1 cannot describe a stream of events. The schema therefore describes a single event of the stream. */
-function eventsOf(data: AnswerName | null): JsonSchema {
+function eventsOf(data: NonNullable<Answer['events']> | null): JsonSchema {
   const content = { type: 'string', contentMediaType: 'application/json', ...(data && { contentSchema: refTo(data) }) }
   const properties = { event: { type: 'string' }, id: { type: 'string' }, retry: { type: 'integer' }, data: content }
   return { schema: { type: 'object', description: 'One server-sent event', properties } }

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { AnswerName, JsonSchema, RequestName } from './components.ts'
+import type { AnswerName, CallSchema, JsonSchema, RequestName } from './components.ts'
 
 export const TAGS = {
   Chat: 'Text generation with the request formats of the OpenAI and Anthropic APIs.',
@@ -21,10 +21,10 @@ export interface Answer {
    * Schemas of the JSON body. If there are several, then the body matches one of them. If the list is empty, then the
    * body may be any JSON.
    */
-  readonly json?: readonly AnswerName[]
+  readonly json?: readonly (AnswerName | CallSchema)[]
   readonly media?: readonly string[]
   /** Schema of each `data:` line of a `text/event-stream`; null if events have several schemas. */
-  readonly events?: AnswerName | null
+  readonly events?: AnswerName | CallSchema | null
   readonly headers?: readonly HeaderName[]
 }
 
@@ -44,7 +44,7 @@ export interface Operation {
   readonly pairs?: string
   readonly headers?: readonly HeaderName[]
   readonly form?: 'multipart/form-data'
-  readonly body?: RequestName
+  readonly body?: RequestName | CallSchema
   readonly answers: Readonly<Record<number, Answer>>
   /** Error statuses in addition to those that `failuresOf` derives from the route table. */
   readonly failures?: readonly number[]

@@ -1,7 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
-import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 import { CONSOLE, consoleFiles, findScreen, PageFile, pageHeaders } from './files.ts'
 import { GUIDE, guideFiles } from './guide.ts'
@@ -52,7 +51,7 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
  */
 async function describeApi(): Promise<Buffer> {
   const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
-  return Buffer.from(JSON.stringify(await runYielding(openApiDocument())))
+  return Buffer.from(JSON.stringify(await openApiDocument()))
 }
 
 /** Whether a browser sends the request. Browsers accept text/html, while SDKs and curl do not ask for it. */

@@ -6,10 +6,7 @@ import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
 vi.stubGlobal('sessionStorage', { getItem: () => null })
 const { endpointsOf } = await import('#services/console/screens/jobs/list.ts')
 
-it('the job filter of the console offers every job endpoint of the ingress, and batches', () => {
-  const steps = openApiDocument()
-  let step = steps.next()
-  while (!step.done) step = steps.next()
-  const endpoints = endpointsOf(step.value as unknown as Parameters<typeof endpointsOf>[0])
+it('the job filter of the console offers every job endpoint of the ingress, and batches', async () => {
+  const endpoints = endpointsOf((await openApiDocument()) as unknown as Parameters<typeof endpointsOf>[0])
   expect(endpoints.toSorted()).toEqual([...JOB_ENDPOINTS.map(({ path }) => path), '/v1/batches'].toSorted())
 })

@@ -46,6 +46,22 @@ const COUNT_TIMEOUT_MS = 30_000
 
 export const responses: JobEndpoint = {
   path: RESPONSES_PATH,
+  async describe() {
+    const { ResponseAnswer } = await import('#schemas/answers/responses.ts')
+    return {
+      id: 'createResponse',
+      tag: 'Responses',
+      summary: 'Create a response',
+      description: 'Supports streaming, background processing, hosted tools and conversations.',
+      guide: 'responses',
+      body: { ResponseRequest: ResponsesRequest },
+      answer: {
+        description: 'The response. With `stream: true`: its events.',
+        json: { Response: ResponseAnswer },
+        events: null,
+      },
+    }
+  },
   format: 'openai',
   kind: generate,
   canStream: () => true,
@@ -69,6 +85,17 @@ export const responses: JobEndpoint = {
 
 export const responsesCount: JobEndpoint = {
   path: `${RESPONSES_PATH}/input_tokens`,
+  async describe() {
+    const { InputTokensAnswer: InputTokens } = await import('#schemas/answers/responses.ts')
+    return {
+      id: 'countInputTokens',
+      tag: 'Responses',
+      summary: 'Count the input tokens of a response request',
+      guide: 'responses',
+      body: { InputTokensRequest },
+      answer: { description: 'The number of input tokens.', json: { InputTokens } },
+    }
+  },
   format: 'openai',
   kind: countTokens,
   async prepare(context, caller, body) {

@@ -1,5 +1,10 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import { type TranscribeRequest, type TranscriptForm, TranslationBody } from '#schemas/transcription/transcription.ts'
+import {
+  type TranscribeRequest,
+  type TranscriptForm,
+  TranscriptionBody,
+  TranslationBody,
+} from '#schemas/transcription/transcription.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import {
@@ -24,6 +29,24 @@ const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
  */
 export const transcriptions: JobEndpoint = {
   path: '/v1/audio/transcriptions',
+  async describe() {
+    const { TranscriptAnswer: Transcript } = await import('#schemas/answers/tools.ts')
+    return {
+      id: 'createTranscription',
+      tag: 'Audio',
+      summary: 'Transcribe audio',
+      description: 'Supports timestamps, speaker labels and streaming.',
+      guide: 'transcription',
+      form: 'multipart/form-data',
+      body: { TranscriptionForm: TranscriptionBody },
+      answer: {
+        description: 'The transcript in the requested `response_format`. With `stream: true`: its text in events.',
+        json: { Transcript },
+        media: ['text/plain'],
+        events: null,
+      },
+    }
+  },
   format: 'openai',
   kind: transcribe,
   canStream: ({ response_format: format }) => !WHOLE_ONLY.has(String(format)),
@@ -60,6 +83,22 @@ function preparedOf(
  */
 export const translations: JobEndpoint = {
   path: '/v1/audio/translations',
+  async describe() {
+    const { TranscriptAnswer: Transcript } = await import('#schemas/answers/tools.ts')
+    return {
+      id: 'createTranslation',
+      tag: 'Audio',
+      summary: 'Translate audio to English text',
+      guide: 'transcription#translations',
+      form: 'multipart/form-data',
+      body: { TranslationForm: TranslationBody },
+      answer: {
+        description: 'The English text in the requested `response_format`.',
+        json: { Transcript },
+        media: ['text/plain'],
+      },
+    }
+  },
   format: 'openai',
   kind: translate,
   requireModel: (context, caller, model) => void translatorOf(context, caller, model),
