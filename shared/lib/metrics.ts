@@ -28,7 +28,7 @@ export const GAUGES = {
   sluice_websockets: gauge('Open WebSocket connections'),
   sluice_request_body_bytes: gauge('Memory used by request bodies and messages until they are stored'),
   sluice_request_body_bytes_max: gauge(
-    'Limit of that memory: `BODY_BUDGET_BYTES`. Near the limit, large calls get 503',
+    'Limit of the memory for request bodies: `BODY_BUDGET_BYTES`. Near the limit, large calls get 503',
   ),
   sluice_jobs: gauge(
     'Durable jobs in the store that have not ended. Each scheduler reports all jobs: aggregate with max, not sum',
@@ -36,7 +36,7 @@ export const GAUGES = {
     'priority',
     'state',
   ),
-  sluice_jobs_oldest_seconds: gauge('Age of the oldest of these jobs', 'pool', 'priority', 'state'),
+  sluice_jobs_oldest_seconds: gauge('Age of the oldest durable job in the state', 'pool', 'priority', 'state'),
   sluice_waiting_jobs: gauge(
     'Queued durable jobs of a model in the store. Each scheduler reports all jobs',
     'pool',

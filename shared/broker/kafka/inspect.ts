@@ -119,7 +119,7 @@ const CLASSES: readonly FailureClass[] = [
   },
   {
     signs: /timed out|timeout/i,
-    problem: 'Kafka does not answer',
+    problem: 'Kafka does not respond',
     remediation:
       'Check the address in KAFKA_BROKERS, firewalls, and that advertised.listeners names addresses that this machine reaches.',
   },

@@ -164,7 +164,7 @@ function missingBrokers(topic: Topic, partitions: number, options: KafkaOptions)
   const { name, partitions: needed, partitionsMin = needed } = topic
   return {
     isHarmless: partitions >= partitionsMin,
-    problem: `Topic ${name} has ${partitions} partitions, ${needed} are needed`,
+    problem: `Topic ${name} has ${partitions} partitions, but ${needed} are needed`,
     remediation: `kafka-topics.sh --bootstrap-server ${options.brokers[0]} --alter --topic ${name} --partitions ${needed}`,
   }
 }
@@ -197,12 +197,12 @@ function settingMismatches(
     add('cleanup.policy', 'delete', `has cleanup.policy=${policy}, which refuses or loses records`)
   const bytes = Number(settings.get('max.message.bytes') ?? RECORD_BYTES.wanted)
   if (bytes < RECORD_BYTES[kind]) {
-    const problem = `accepts records of at most ${bytes} bytes; ${RECORD_BYTES[kind]} are needed`
+    const problem = `accepts records of at most ${bytes} bytes, but ${RECORD_BYTES[kind]} are needed`
     add('max.message.bytes', String(RECORD_BYTES.wanted), problem)
   }
   const keptMs = Number(settings.get('retention.ms') ?? RETAIN_FOREVER)
   if (keptMs !== RETAIN_FOREVER && keptMs < retentionMs) {
-    const problem = `retains records for ${keptMs} ms; ${retentionMs} are needed`
+    const problem = `retains records for ${keptMs} ms, but ${retentionMs} are needed`
     add('retention.ms', String(retentionMs), problem, keptMs >= retentionMsMin)
   }
   return wrongs

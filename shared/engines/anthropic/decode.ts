@@ -114,7 +114,7 @@ export class AnthropicDecoder implements AnswerDecoder {
   whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
     const { content } = body
     if (!Array.isArray(content) && typeof content !== 'string') {
-      throw answerError(this.#request.model, 'answered without content')
+      throw answerError(this.#request.model, 'returned a response without content')
     }
     this.#usage.add(body.usage)
     this.#readStart(body, out)
@@ -125,7 +125,7 @@ export class AnthropicDecoder implements AnswerDecoder {
   end(out: GenerateEvent[]): void {
     this.#start(out)
     this.#blocks.stopAll(out)
-    if (!this.isComplete) throw answerError(this.#request.model, 'ended its answer before it was complete')
+    if (!this.isComplete) throw answerError(this.#request.model, 'ended its response before it was complete')
     const reason = this.#reason
     if (this.#hasLostOutput(reason)) throw answerError(this.#request.model, 'reported output that it did not send')
     const isContextFull = this.#stopReason === 'model_context_window_exceeded'

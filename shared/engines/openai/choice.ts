@@ -121,7 +121,7 @@ export class ChoiceState {
 
   end(out: GenerateEvent[]): void {
     if (this.finish === 'failed') {
-      throw answerError(this.#request.model, 'stopped before its answer was complete')
+      throw answerError(this.#request.model, 'stopped before its response was complete')
     }
     const areCallsWhole = this.#calls.end(out)
     const hitStop = typeof this.#stopReason === 'string' && this.#request.stop.includes(this.#stopReason)

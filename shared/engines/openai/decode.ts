@@ -89,7 +89,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     const isClosed = this.#sawDone || this.#isWhole
     if (choices.some(({ finish, hasOutput }) => !finish && !(isClosed && hasOutput))) throw this.#incomplete()
     if (!this.#hasOutput && choices.some((choice) => this.#reportsOutput(choice))) {
-      throw answerError(this.#request.model, 'reported output of which nothing could be read')
+      throw answerError(this.#request.model, 'reported output tokens, but sent no readable output')
     }
     for (const choice of choices) choice.end(out)
   }
@@ -176,7 +176,7 @@ export class OpenAiDecoder implements AnswerDecoder {
   }
 
   #incomplete(): ServiceError {
-    return answerError(this.#request.model, 'ended its answer before it was complete')
+    return answerError(this.#request.model, 'ended its response before it was complete')
   }
 }
 

@@ -113,7 +113,7 @@ class EmbeddingsDecoder implements Decoder<Embedded> {
   }
 
   frame(): void {
-    throw answerError(this.#model, 'answered with a stream')
+    throw answerError(this.#model, 'responded with a stream')
   }
 
   isEnd(): boolean {
@@ -152,7 +152,7 @@ function* decodeEmbeddings(
   // The count is checked before any entry is parsed, because the answer may have a million entries.
   if (Array.isArray(body.data) && body.data.length !== count) throw wrongCount(model, count)
   const { data: answer } = Answer.safeParse(body)
-  if (!answer) throw unusable(model, 'sent an answer of an unknown shape')
+  if (!answer) throw unusable(model, 'sent a response of an unknown format')
   const entries = inOrder(answer.data, count)
   if (!entries) throw wrongCount(model, count)
   const vectors: Float32Array[] = []
@@ -161,7 +161,7 @@ function* decodeEmbeddings(
     yield
   }
   const size = vectors[0]?.length
-  if (vectors.some((vector) => vector.length !== size)) throw unusable(model, 'gave vectors of several lengths')
+  if (vectors.some((vector) => vector.length !== size)) throw unusable(model, 'returned vectors of different lengths')
   const each = entries.map(({ tokens }) => tokens).filter((tokens) => tokens !== undefined)
   return {
     vectors,
@@ -182,9 +182,9 @@ function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
 
 function vectorOf(model: string, embedding: unknown, param: string): Float32Array {
   const vector = typeof embedding === 'string' ? vectorFromBase64(embedding) : vectorFromNumbers(embedding)
-  if (!vector || vector.length === 0) throw unusable(model, 'gave a vector that cannot be read', param)
+  if (!vector || vector.length === 0) throw unusable(model, 'returned an invalid vector', param)
   // Infinity and NaN have no JSON form, and no distance to other vectors. Models in half precision produce them by overflow.
-  if (!vector.every(Number.isFinite)) throw unusable(model, 'gave a vector with numbers that are not finite', param)
+  if (!vector.every(Number.isFinite)) throw unusable(model, 'returned a vector with numbers that are not finite', param)
   return vector
 }
 
@@ -195,7 +195,7 @@ function vectorFromNumbers(embedding: unknown): Float32Array | undefined {
 }
 
 function wrongCount(model: string, count: number): ServiceError {
-  return unusable(model, `did not give one vector for each of ${count} texts`)
+  return unusable(model, `did not return one vector for each of ${count} texts`)
 }
 
 function unusable(model: string, what: string, param = 'input'): ServiceError {

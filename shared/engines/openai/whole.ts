@@ -87,7 +87,7 @@ class WholeDecoder<T> implements Decoder<T> {
   }
 
   frame(): void {
-    throw answerError(this.#model, 'answered with a stream')
+    throw answerError(this.#model, 'responded with a stream')
   }
 
   isEnd(): boolean {
@@ -130,7 +130,7 @@ export function openOpenAiModeration(
 function resultsOf(model: string, body: unknown, count: number): ModerationResult[] {
   if (resultsIn(body) !== count) throw answerError(model, `did not return one result for each of ${count} inputs`)
   const { data: answer } = ModerationsAnswer.safeParse(body)
-  if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
+  if (!answer) throw answerError(model, 'sent a response of an unknown format')
   return answer.results.map(resultOf)
 }
 
@@ -183,7 +183,7 @@ export function openUpstreamRerank(
 function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall): Ranked {
   if (resultsIn(body) > documents.length) throw answerError(model, `ranked more than ${documents.length} documents`)
   const { data: answer } = RerankAnswer.safeParse(body)
-  if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
+  if (!answer) throw answerError(model, 'sent a response of an unknown format')
   const { results, usage, meta } = answer
   const places = new Set(results.map(({ index }) => index))
   const isSound = places.size === results.length && results.every(({ index }) => index < documents.length)

@@ -67,9 +67,9 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#signal = options.signal
     this.#onEnd = options.onEnd
     const { total_ms, first_token_ms } = options.timeouts
-    this.#total = setTimeout(() => this.#timeOut(`was not done within ${total_ms} ms`), total_ms)
+    this.#total = setTimeout(() => this.#timeOut(`did not finish within ${total_ms} ms`), total_ms)
     if (options.isStream) {
-      this.#idle = setTimeout(() => this.#timeOut(`gave no first byte within ${first_token_ms} ms`), first_token_ms)
+      this.#idle = setTimeout(() => this.#timeOut(`sent no first byte within ${first_token_ms} ms`), first_token_ms)
     }
     options.signal.addEventListener('abort', this.#onAbort, { once: true })
   }
@@ -208,7 +208,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
         if (this.#state !== 'open' || this.#isReleased) return
         const { model } = this.errorContext
         const failure =
-          this.#broken ?? (error && answerError(model, 'sent compressed bytes that cannot be read', error))
+          this.#broken ?? (error && answerError(model, 'sent compressed data that cannot be decompressed', error))
         this.#over(failure)
       },
     })

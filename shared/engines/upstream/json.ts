@@ -34,7 +34,7 @@ export function* answerObject(
   try {
     yield* refuseShape(json, valuesMax)
   } catch (error) {
-    throw answerError(errorContext.model, 'sent JSON that holds too much, or is nested too deep', error)
+    throw answerError(errorContext.model, 'sent JSON that has too many values, or is nested too deep', error)
   }
   let body: unknown
   try {

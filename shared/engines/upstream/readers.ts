@@ -102,7 +102,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     if (isJson) return this.#whole()
     // The header may contain any text, so an error message repeats it only if it is a usual type.
     const named = /^(text|application)\/[a-z0-9.+-]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
-    throw answerError(errorContext.model, `answered with ${named}`)
+    throw answerError(errorContext.model, `responded with ${named}`)
   }
 
   #frames(): FrameReader<Event> {
@@ -151,7 +151,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
       this.#isClosed = this.#scanner?.push(chunk) ?? false
     }
     if (this.#size > (this.#bounds.bytes ?? WHOLE_BYTES_MAX))
-      throw answerError(this.#errorContext.model, 'gave an answer that is too long')
+      throw answerError(this.#errorContext.model, 'sent a response that is too long')
     return false
   }
 
@@ -395,6 +395,6 @@ function decodeOrFail<T>(model: string, decode: () => T): T {
     return decode()
   } catch (error) {
     if (error instanceof ServiceError) throw error
-    throw answerError(model, 'sent an answer of an unknown shape', error)
+    throw answerError(model, 'sent a response of an unknown format', error)
   }
 }

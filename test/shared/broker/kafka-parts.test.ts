@@ -249,7 +249,7 @@ describe('the Kafka check at the start', () => {
       'retention.ms=3600000',
     ])
     expect(problems[0]?.problem).toBe(
-      'Topic jobs has 1 partitions, 4 are needed, and that could not be changed: not allowed',
+      'Topic jobs has 1 partitions, but 4 are needed, and that could not be changed: not allowed',
     )
   })
 
@@ -259,7 +259,7 @@ describe('the Kafka check at the start', () => {
     const onProblem = (_message: string, { problem }: Record<string, unknown>) => said.push(problem)
     const topic = { ...needy, partitions: 1, retentionMsMin: 60_000 }
     expect(await checkTopics(admin, { ...bootOptions, topics: [topic], onProblem })).toEqual([])
-    expect(said.join()).toContain('retains records for 60000 ms; 3600000 are needed')
+    expect(said.join()).toContain('retains records for 60000 ms, but 3600000 are needed')
     expect(await checkTopics(admin, { ...bootOptions, topics: [{ ...topic, retentionMsMin: 60_001 }] })).toHaveLength(1)
   })
 

@@ -181,8 +181,8 @@ describe.skipIf(!kafka)('the Kafka check at the start', () => {
       await until(isWrong, WITHIN)
       const said: unknown[] = []
       const broker = await open({ client, prefix, onProblem: (_message, { before }) => said.push(before) })
-      expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
-      expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms; ${HOUR_MS} are needed`)
+      expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, but 2 are needed`)
+      expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms, but ${HOUR_MS} are needed`)
       expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
       expect(said.join()).toContain(`Topic ${prefix}jobs accepts records of at most 50000 bytes`)
       // Without a key, which a compacted topic refuses, and larger than the previous limit.

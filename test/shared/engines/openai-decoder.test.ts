@@ -316,7 +316,7 @@ describe('the finish reason of an OpenAI response', () => {
   test.each(['error', 'abort', 'MALFORMED_FUNCTION_CALL', 'insufficient_system_resource', 'network_error'])(
     'makes the response fail with an error if the upstream sends %s',
     (word) => {
-      expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('stopped before its answer was complete')
+      expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('stopped before its response was complete')
     },
   )
 
@@ -353,8 +353,10 @@ describe('an OpenAI response without readable output', () => {
     ['finish reason function_call', 'function_call', tokens(3)],
     ['more output tokens than reasoning tokens', 'stop', tokens(9, details(4))],
   ])('fails with an error if the upstream reports %s', (_, finish, more) => {
-    expect(() => read([role, end(finish, more)])).toThrow('reported output of which nothing could be read')
-    expect(() => read(whole({ content: '' }, finish, more))).toThrow('reported output of which nothing could be read')
+    expect(() => read([role, end(finish, more)])).toThrow('reported output tokens, but sent no readable output')
+    expect(() => read(whole({ content: '' }, finish, more))).toThrow(
+      'reported output tokens, but sent no readable output',
+    )
   })
 
   test.each<[string, string, object, object?]>([

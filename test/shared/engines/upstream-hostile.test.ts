@@ -18,8 +18,8 @@ const HOSTILE: readonly [string, string, RegExp][] = [
   ['20 MiB of brackets', `{"a":${'['.repeat(20 * MEBIBYTE)}`, /nested too deep/],
   ['an error of 100,000 levels', `{"error":${'['.repeat(100_000)}${']'.repeat(100_000)}}`, /nested too deep/],
   ['arguments of 1,000 levels', `${CHOICE}"tool_calls":${deep(1_000)}}}]}`, /nested too deep/],
-  ['5,000,000 choices', `{"choices":[${'{},'.repeat(5_000_000)}{}]}`, /holds too much/],
-  ['300,000 keys', `{${Array.from({ length: 300_000 }, (_, i) => `"k${i}":1`).join()}}`, /holds too much/],
+  ['5,000,000 choices', `{"choices":[${'{},'.repeat(5_000_000)}{}]}`, /has too many values/],
+  ['300,000 keys', `{${Array.from({ length: 300_000 }, (_, i) => `"k${i}":1`).join()}}`, /has too many values/],
   ['80,000 calls', `${CHOICE}"tool_calls":[${calls(80_000)}]}}]}`, /called tools more than 1024 times/],
   ['50 MiB of text', `${CHOICE}"content":"${'x'.repeat(50 * MEBIBYTE)}"}}]}`, /too long/],
 ]

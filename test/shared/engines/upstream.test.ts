@@ -174,7 +174,7 @@ for (const dialect of DIALECTS) {
     await using engine = engineOn(dialect, upstream.url)
     const error = await failure(engine)
     expect(error.code).toBe('upstream_error')
-    expect(error.message).toContain('ended its answer before it was complete')
+    expect(error.message).toContain('ended its response before it was complete')
   })
 
   test(`${dialect} upstream: a stream cut between frames fails with upstream_error`, async () => {

@@ -205,7 +205,7 @@ export class ResponsesDecoder implements AnswerDecoder {
 
   whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
     const response = body as WireResponse
-    if (!Array.isArray(response.output)) throw answerError(this.#request.model, 'answered without output')
+    if (!Array.isArray(response.output)) throw answerError(this.#request.model, 'returned a response without output')
     this.#start(out)
     this.#end(response, 'completed', out)
   }
@@ -214,7 +214,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     if (!this.#reason) throw this.#incomplete()
     const { output_tokens = 0, output_tokens_details: details } = this.#usage ?? {}
     if (!this.#hasOutput && this.#reason === 'stop' && output_tokens > Math.max(1, details?.reasoning_tokens ?? 0)) {
-      throw answerError(this.#request.model, 'counted output but sent none that can be read')
+      throw answerError(this.#request.model, 'reported output tokens, but sent no readable output')
     }
     const reason = this.#reason === 'stop' && this.#calls > 0 ? 'tool_calls' : this.#reason
     out.push({ type: 'finish', choice: 0, reason })
@@ -350,7 +350,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   #closeMessage(item: OpenItem, content: WireItem['content'], out: GenerateEvent[]): void {
     if (typeof content === 'string') return this.#complete(item, 'text', partKey('text', 0), content, out)
     if (content && !Array.isArray(content)) {
-      throw answerError(this.#request.model, 'sent a message of an unknown shape')
+      throw answerError(this.#request.model, 'sent a message of an unknown format')
     }
     let annotations = 0
     for (const [index, part] of (content ?? []).entries()) {
@@ -411,13 +411,13 @@ export class ResponsesDecoder implements AnswerDecoder {
     if (found) return found
     const last = this.#items.at(-1)
     if (last && output_index === undefined && item_id === undefined) return last
-    if (type.includes('call')) throw answerError(this.#request.model, 'gave arguments of no call')
+    if (type.includes('call')) throw answerError(this.#request.model, 'sent arguments without a tool call')
     const wire = { type: type.includes('reasoning') ? 'reasoning' : 'message', ...(item_id && { id: item_id }) }
     return this.#open(wire, output_index, out)
   }
 
   #incomplete(): ServiceError {
-    return answerError(this.#request.model, 'ended its answer before it was complete')
+    return answerError(this.#request.model, 'ended its response before it was complete')
   }
 }
 

@@ -98,7 +98,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 
   whole(body: Record<string, unknown>, out: TranscribeEvent[]): undefined {
-    if (typeof body.text !== 'string') throw answerError(this.#options.model, 'gave an answer without text')
+    if (typeof body.text !== 'string') throw answerError(this.#options.model, 'sent a response without text')
     this.#read(body)
     this.#pushText(body.text.trim(), out, readLogprobs(body.logprobs))
     const words = readWords(body.words)

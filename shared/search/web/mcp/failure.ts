@@ -32,7 +32,7 @@ function named(cause: ServiceError): ServiceError {
     case 'upstream_timeout':
       return timedOut(cause)
     case 'request_too_large':
-      return failed('sent an answer that is too large', cause)
+      return failed('sent a response that is too large', cause)
     case 'invalid_value':
       return new ServiceError('upstream_refused', 'The address of the search backend mcp is not permitted.', { cause })
     default:

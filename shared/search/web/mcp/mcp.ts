@@ -163,10 +163,10 @@ type McpDocument = z.infer<typeof Document>
  */
 function resultsOf(answer: ToolAnswer): RawHit[] {
   const all = Results.safeParse(dataOf(answer))
-  if (!all.success) throw failed('sent an answer without valid results', all.error)
+  if (!all.success) throw failed('sent a response without valid results', all.error)
   const given = Array.isArray(all.data) ? all.data : all.data.results
   const results = given.slice(0, RESULTS_MAX).flatMap((each) => Result.safeParse(each).data ?? [])
-  if (given.length > 0 && results.length === 0) throw failed('gives results without addresses')
+  if (given.length > 0 && results.length === 0) throw failed('returns results without URLs')
   return results.map(({ id, url, title, text, snippet, date }) => {
     return { url, title, snippet: snippet ?? text, date, ...(id !== undefined && { id }) }
   })
@@ -174,14 +174,14 @@ function resultsOf(answer: ToolAnswer): RawHit[] {
 
 function documentOf(answer: ToolAnswer): McpDocument {
   const document = Document.safeParse(dataOf(answer))
-  if (!document.success) throw failed('answers something else than a document', document.error)
+  if (!document.success) throw failed('returned a result that is not a document', document.error)
   return document.data
 }
 
 /** Returns the result of a tool, parsed as JSON. Text that is not JSON is returned as a string, which every schema rejects. */
 function dataOf({ isError, structuredContent, content }: ToolAnswer): unknown {
   const text = content.find((part) => part.type === 'text')?.text ?? ''
-  if (isError) throw failed('says that the call has failed', new Error(text.slice(0, 300)))
+  if (isError) throw failed('reports that the call failed', new Error(text.slice(0, 300)))
   if (structuredContent !== undefined) return unwrapped(structuredContent)
   try {
     return JSON.parse(text)
