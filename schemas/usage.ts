@@ -63,3 +63,16 @@ export const UsageReport = z.object({
   budgets: z.array(BudgetState).describe('Budgets of the calling project and key'),
 })
 export type UsageReport = z.infer<typeof UsageReport>
+
+const Amount = z.int().min(0).default(0)
+
+/** Usage of one attempt, stored with its job. */
+export const Metered = z.object({
+  input_tokens: Amount,
+  cached_tokens: Amount,
+  output_tokens: Amount,
+  audio_ms: Amount,
+  run_ms: Amount.describe('Of code'),
+  cost_nanos: Amount.describe('Cost of external services, such as searches, in billionths of a US dollar'),
+})
+export type Metered = z.infer<typeof Metered>

@@ -43,7 +43,6 @@ const MUTUAL_IMPORTS: readonly string[] = [
   'shared/sandbox -> shared/sandbox/wasm/inside',
   'shared/sandbox/wasm/inside -> shared/sandbox/wasm/inside/guest',
   'shared/sandbox/wasm/inside/guest -> shared/sandbox/wasm/inside/wasi',
-  'shared/store -> shared/usage',
 ]
 
 /** Folders with more than `FOLDER_FILES_MAX` files. */

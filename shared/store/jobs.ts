@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto'
 import type { DeliveryTry, DurableJob, DurableState, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { Metered } from '#schemas/usage.ts'
 import { newId } from '#shared/lib/id.ts'
-import type { Metered } from '#shared/usage/usage.ts'
 
 /**
  * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).

@@ -1,6 +1,7 @@
+import { Metered } from '#schemas/usage.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { EndedJob, UsageLedger } from '#shared/store/records.ts'
-import { entryOf, Metered, NOTHING } from './usage.ts'
+import { entryOf, NOTHING } from './usage.ts'
 
 const JOBS_MAX = 200
 

@@ -1,24 +1,12 @@
-import { z } from 'zod'
 import type { PoolName } from '#schemas/job.ts'
 import type { Price } from '#schemas/price.ts'
+import { Metered } from '#schemas/usage.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { UsageEntry, UsageLedger } from '#shared/store/records.ts'
 
 /** Used for calls that end before the engine reports their tokens. */
 const CHARS_PER_TOKEN = 4
 const NANOS_PER_USD = 1_000_000_000
-
-const Amount = z.int().min(0).default(0)
-
-export const Metered = z.object({
-  input_tokens: Amount,
-  cached_tokens: Amount,
-  output_tokens: Amount,
-  audio_ms: Amount,
-  run_ms: Amount.describe('Of code'),
-  cost_nanos: Amount.describe('Cost of external services, such as searches, in billionths of a US dollar'),
-})
-export type Metered = z.infer<typeof Metered>
 
 export const NOTHING: Metered = Metered.parse({})
 
