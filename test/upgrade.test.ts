@@ -1,38 +1,45 @@
 /**
- * A rolling upgrade: processes of the oldest supported version and of this version in one fleet.
+ * A rolling upgrade: processes of the oldest supported version and of this version in one fleet. A store of an even older version is refused.
  *
- * The old source tree comes from the git history. A change that breaks compatibility needs two releases; {@link OLDEST} moves forward only
- * after the first of them is deployed everywhere.
+ * The oldest supported version is the last commit that changed `001-schema.sql`, because no database of an earlier commit can be upgraded. The source
+ * tree of that commit comes from the git history.
  */
 import { execFile } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { mkdir, mkdtemp, readFile, rm, symlink } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
-import { openPostgresDatabase } from './support/jobs/stores.ts'
+import { openPostgresDatabase, openSqliteDatabase } from './support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { TEST_KEY, until } from './support/stack.ts'
 
-/** The oldest version whose processes work next to those of this version. Release 0.2.0 renamed control records. */
-const OLDEST = '38d49f02d6c3627cb1e05468067027f027fe260a'
-
 const INSTALL_MS = 120_000
+const MIGRATIONS = 'shared/store/sql/migrations'
 
 const run = promisify(execFile)
 const ROOT = join(import.meta.dirname, '..')
 const kafka = inject('kafka')
 const postgres = inject('postgres')
-const missing = await whyNoHistory()
+
+const git = async (...args: string[]) => (await run('git', args, { cwd: ROOT })).stdout.trim()
+const { oldest, refused, missing } = await findVersions()
 if (missing !== undefined) process.stderr.write(`Tests of upgrades are skipped: ${missing}\n`)
 
-/** Reason why the old source tree is unavailable, such as a shallow clone; undefined if it is available. */
-async function whyNoHistory(): Promise<string | undefined> {
-  const asked = run('git', ['cat-file', '-e', `${OLDEST}^{commit}`], { cwd: ROOT })
-  return await asked.then(
-    () => undefined,
-    () => `commit ${OLDEST.slice(0, 8)} is not in the history here (git fetch --unshallow)`,
-  )
+/** The oldest supported commit, the last commit with the former schema, or the reason why the git history lacks them. */
+async function findVersions(): Promise<{ oldest: string; refused: string; missing?: string }> {
+  const schema = `${MIGRATIONS}/postgres/001-schema.sql`
+  const oldest = await git('log', '-1', '--format=%H', '--', schema).catch(() => '')
+  if (oldest === '') return { oldest, refused: '', missing: `no commit of ${schema} here` }
+  const first = await git('log', '--diff-filter=A', '--format=%H', '--', schema)
+  // The first commit of a shallow clone has no parent, and seems to add all files.
+  const refused = await git('rev-parse', '--verify', '--quiet', `${first}^`).catch(() => '')
+  if (refused === '') return { oldest, refused, missing: 'the history here is too short (git fetch --unshallow)' }
+  const later = await git('rev-list', '--count', `${oldest}..HEAD`, '--', 'services', 'shared', 'schemas')
+  if (later === '0') return { oldest, refused, missing: `no commit after ${oldest.slice(0, 8)} changes the product` }
+  return { oldest, refused }
 }
 
 let scratch: string
@@ -43,7 +50,7 @@ beforeAll(async () => {
   oldTree = join(scratch, 'tree')
   await mkdir(oldTree)
   const archive = join(scratch, 'tree.tar')
-  await run('git', ['archive', '--output', archive, OLDEST], { cwd: ROOT })
+  await run('git', ['archive', '--output', archive, oldest], { cwd: ROOT })
   await run('tar', ['-xf', archive, '-C', oldTree])
   await symlink(join(ROOT, 'node_modules'), join(oldTree, 'node_modules'))
   await installRemoved()
@@ -100,6 +107,43 @@ describe.skipIf(!kafka || missing !== undefined)('a fleet with old and new versi
     240_000,
   )
 })
+
+describe.skipIf(missing !== undefined)('a store of a version before the oldest supported one', () => {
+  it.skipIf(!postgres)('is refused on Postgres, and is not changed', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await database.query('CREATE TABLE migrations (name text PRIMARY KEY, hash text NOT NULL)')
+    for (const sql of await refusedSchema('postgres')) await database.query(sql)
+    const read = async () => [
+      await database.query('SELECT oid, relname FROM pg_class WHERE relnamespace = current_schema::regnamespace'),
+      await database.query('SELECT * FROM migrations'),
+    ]
+    const before = await read()
+    await expect(database.open()).rejects.toThrow('has the schema of version 0.2.0 or older')
+    expect(await read()).toEqual(before)
+  })
+
+  it('is refused on SQLite, and is not changed', async () => {
+    await using database = await openSqliteDatabase()
+    const file = join(database.directory, 'store.db')
+    const db = new DatabaseSync(file)
+    db.exec('PRAGMA journal_mode = WAL; CREATE TABLE migrations (name text NOT NULL PRIMARY KEY, hash text) STRICT')
+    for (const sql of await refusedSchema('sqlite')) db.exec(sql)
+    db.close()
+    const before = await readFile(file)
+    await expect(database.open()).rejects.toThrow('has the schema of version 0.2.0 or older')
+    expect((await readFile(file)).equals(before)).toBe(true)
+  })
+})
+
+/** The migrations of the former schema, each with the statement that records it. */
+async function refusedSchema(dialect: string): Promise<string[]> {
+  const names = (await git('ls-tree', '--name-only', refused, `${MIGRATIONS}/${dialect}/`)).split('\n')
+  const all = names.map(async (name) => {
+    const sql = await git('show', `${refused}:${name}`)
+    return `${sql}\n; INSERT INTO migrations VALUES ('${name.split('/').at(-1)}', '${createHash('sha256').update(sql).digest('hex')}')`
+  })
+  return await Promise.all(all)
+}
 
 async function expectDurable(fleet: Fleet, ingress: RoleProcess): Promise<void> {
   const submitted = await fleet.post(ingress, '/v1/chat/completions', bodyOf('a durable call', false), {

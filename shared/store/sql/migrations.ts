@@ -11,7 +11,7 @@ export interface Migration {
 
 export type Dialect = 'postgres' | 'sqlite'
 
-/** The last release whose schema had other migrations. Its databases cannot be upgraded. */
+/** The last release whose schema had other migrations. Databases of that release cannot be upgraded. */
 const REFUSED_VERSION = '0.2.0'
 
 const EMPTY_STORE: Readonly<Record<Dialect, string>> = {

@@ -1,5 +1,4 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { existsSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -80,9 +79,7 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
 }
 
 function startRole(role: string, env: Record<string, string | undefined>, cwd = '.') {
-  // Before the entry file was plain JavaScript.
-  const entry = existsSync(join(cwd, 'services/main.js')) ? 'services/main.js' : 'services/main.ts'
-  const child = spawn(process.execPath, [entry, role], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, ['services/main.js', role], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const log: Record<string, unknown>[] = []
   let stderr = ''
   let rest = ''

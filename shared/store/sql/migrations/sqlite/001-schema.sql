@@ -75,7 +75,7 @@ CREATE INDEX jobs_waiting ON jobs (expires_at_ms) WHERE state IN ('queued', 'sch
 CREATE INDEX jobs_running ON jobs (owner) WHERE state = 'in_progress';
 CREATE INDEX jobs_purge ON jobs (purge_at_ms) WHERE purge_at_ms IS NOT NULL;
 
--- Counts of queued and running jobs.
+-- Counts of queued and running jobs, by model and priority.
 CREATE INDEX jobs_unended ON jobs (pool, model, priority, state, created_at_ms) WHERE purge_at_ms IS NULL;
 
 -- Lists of jobs, in pages. A page is one range of an index per state. Unended jobs have separate indexes, so that a transition updates few of
