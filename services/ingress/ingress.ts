@@ -218,7 +218,7 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const counts = ports.openFleetCounts()
   const clock = () => performance.now()
   const fleet = counts && new Fleet({ counts, boot: jobs.boot, log, clock })
-  const limitsOf = (project: string) => keys.limitsOf(project)
+  const { limitsOf } = keys
   const runningMaxOf = (project: string) => keys.limitsOfTenant(project).running
   const ingresses = () => jobs.presence.ingresses()
   const limits = new RateLimits(config, { limitsOf, runningMaxOf, tenants: store?.tenants, fleet, ingresses })

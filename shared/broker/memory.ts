@@ -36,12 +36,12 @@ class MemoryBroker implements Broker {
 
   async submit(queue: string, value: Buffer): Promise<void> {
     this.#refuseWhenClosed()
-    this.#queue(queue).put(new QueuedRecord(value.length, value))
+    this.#queue(queue).put(value.length, { value })
   }
 
   enqueueLocal(queue: string, payload: object, bytes: number): void {
     this.#refuseWhenClosed()
-    this.#queue(queue).put(new QueuedRecord(bytes, undefined, payload))
+    this.#queue(queue).put(bytes, { payload })
   }
 
   async openQueue(queue: string): Promise<QueueConsumer> {
@@ -160,23 +160,12 @@ const QUEUE_BYTES_MAX = 256 * 1024 * 1024
 /** Maximum wait of `take` without records. Also limits the delay that a lost wakeup would cause. */
 const TAKE_WAIT_MS = 1_000
 
-/** A record that is queued or delivered. An object passed without serialization is serialized only if its bytes are read. */
-class QueuedRecord {
+/** A record that is queued or delivered: its bytes, or an object that is serialized only if its bytes are read. */
+interface QueuedRecord {
   readonly bytes: number
-  readonly payload: object | undefined
-  offset = 0
-  deliveryCount = 0
-  readonly #value: Buffer | undefined
-
-  constructor(bytes: number, value: Buffer | undefined, payload?: object) {
-    this.bytes = bytes
-    this.#value = value
-    this.payload = payload
-  }
-
-  get value(): Buffer {
-    return this.#value ?? Buffer.from(JSON.stringify(this.payload))
-  }
+  readonly content: { readonly value: Buffer } | { readonly payload: object }
+  offset: number
+  deliveryCount: number
 }
 
 class MemoryQueue {
@@ -196,13 +185,12 @@ class MemoryQueue {
     return this.#waiting.length - this.#head + this.#out
   }
 
-  put(record: QueuedRecord): void {
-    if (this.#bytes + record.bytes > QUEUE_BYTES_MAX) {
+  put(bytes: number, content: QueuedRecord['content']): void {
+    if (this.#bytes + bytes > QUEUE_BYTES_MAX) {
       throw new ServiceError('overloaded', 'The queue is full. Try again later.', { retryAfterMs: 5_000 })
     }
-    this.#bytes += record.bytes
-    record.offset = this.#nextOffset++
-    this.#waiting.push(record)
+    this.#bytes += bytes
+    this.#waiting.push({ bytes, content, offset: this.#nextOffset++, deliveryCount: 0 })
     this.#wake()
   }
 
@@ -299,10 +287,11 @@ class MemoryConsumer implements QueueConsumer {
 
   #deliver(record: QueuedRecord): Delivery {
     this.#held.add(record)
+    const { content } = record
     return {
-      payload: record.payload,
+      ...('payload' in content && { payload: content.payload }),
       get value() {
-        return record.value
+        return 'value' in content ? content.value : Buffer.from(JSON.stringify(content.payload))
       },
       deliveryCount: record.deliveryCount,
       position: `${this.#queue.name}/0@${record.offset}`,

@@ -44,8 +44,8 @@ export class ByteBudget {
     return this.#held
   }
 
-  get bytesMax(): number {
-    return this.#options.bytesMax
+  get isHalfFree(): boolean {
+    return this.#held <= this.#options.bytesMax / 2
   }
 
   open(keyId: string): HeldBytes {

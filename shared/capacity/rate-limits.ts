@@ -4,7 +4,6 @@ import {
   type LimitSettings,
   type Limits,
   limitsOfKey,
-  type OwnedLimits,
   type Owner,
   projectIdOf,
 } from '#shared/keys/keys.ts'

@@ -195,7 +195,7 @@ export interface LimitSettings {
 
 export type Owner = 'key' | 'project'
 
-export interface OwnedLimits {
+interface OwnedLimits {
   readonly owner: Owner
   readonly id: string
   readonly requests: number | undefined

@@ -120,9 +120,7 @@ export class ApiKeys {
     }
   }
 
-  limitsOf(projectId: string): Limits {
-    return this.#limits.get(projectId) ?? NO_LIMITS
-  }
+  readonly limitsOf = (projectId: string): Limits => this.#limits.get(projectId) ?? NO_LIMITS
 
   limitsOfTenant(tenant: string): Limits {
     return this.#limits.get(tenant) ?? this.#alone.get(tenant) ?? NO_LIMITS

@@ -1,6 +1,5 @@
 import type { PoolName } from '#schemas/job.ts'
 import { retryMsMaxOf } from '#services/ingress/body/body.ts'
-import type { HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
@@ -72,7 +71,7 @@ async function answerAttached(
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
   const usage = new CallUsage(context, call, endpoint.kind.pool, admission)
-  const see = (event: unknown) => usage.see(event)
+  const { see } = usage
   let end: 'completed' | 'failed' = 'failed'
   try {
     if (stream) await sendStream(reply, job, stream, see)
@@ -106,7 +105,9 @@ async function submitJob(
   const { name, pool, merge, isOutput } = kind
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
   const tenant = projectIdOf(key)
-  const heldBytes = canKeepInMemory(context, held) ? held.bytes : undefined
+  // A large body is stored, and so is every body while more than half of the memory budget is used.
+  const isSmall = held.bytes <= IN_MEMORY_BYTES_MAX && context.budget.isHalfFree
+  const heldBytes = isSmall ? held.bytes : undefined
   const stream = prepared.stream || prepared.isBytes === true
   const spec = {
     ...prepared,
@@ -124,21 +125,9 @@ async function submitJob(
   const retryMsMax = retryMsMaxOf(headers['user-agent'])
   context.submitQueue.recordCall(tenant)
   const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
-  held.shrink(bytesOf(job.stored))
+  const { stored } = job
+  if (!stored || !('value' in stored)) held.shrink(stored && 'json' in stored ? stored.json.length * CHAR_BYTES : 0)
   return job
-}
-
-/**
- * Whether the body may stay in memory while its call runs. Refused for a large body, and for every body while more than
- * half of the memory budget is used.
- */
-function canKeepInMemory({ budget }: IngressContext, held: HeldBytes): boolean {
-  return held.bytes <= IN_MEMORY_BYTES_MAX && budget.held <= budget.bytesMax / 2
-}
-
-function bytesOf(stored: AttachedJob['stored']): number {
-  if (!stored || 'blob' in stored) return 0
-  return 'json' in stored ? stored.json.length * CHAR_BYTES : stored.bytes
 }
 
 async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Promise<unknown[]> {
@@ -184,7 +173,7 @@ class CallUsage {
     this.#admission = admission
   }
 
-  see(event: unknown): void {
+  readonly see = (event: unknown): void => {
     this.#meter.see(event)
     if ((event as { usage?: unknown }).usage !== undefined) this.#reportTokens()
   }

@@ -95,15 +95,19 @@ type Step =
 function writeScript(request: GenerateRequest, choice: number): Script {
   const user = textOf(request.turns.findLast((turn) => turn.role === 'user'))
   const { directive, rest } = readDirective(user)
-  const calls = chooseCalls(request, directive, rest)
+  const mayCall = request.tools.length > 0 || directive.call !== undefined
+  const calls = mayCall ? chooseCalls(request, directive, rest) : []
   const refusal = directive.refusal ?? ''
   const text = refusal === '' ? writeText(request, directive, rest, choice, calls.length > 0) : ''
+  // A last assistant turn is the beginning of the answer, so the answer does not repeat it.
+  const last = request.turns.at(-1)
+  const prefill = last?.role === 'assistant' ? textOf(last) : ''
   const usual = calls.length > 0 ? 'tool_calls' : 'stop'
   return {
     directive,
     reasoning: directive.reasoning ?? '',
     refusal,
-    text: withoutPrefill(text, request),
+    text: text.startsWith(prefill) ? text.slice(prefill.length) : text,
     calls,
     finish: directive.filter ? 'content_filter' : (directive.finish ?? usual),
     filter: directive.filter && filterResults(directive.filter),
@@ -179,15 +183,7 @@ function writeText(
   return said
 }
 
-/** Removes the text of a last assistant turn. Such a turn is the beginning of the answer, so the answer must not repeat it. */
-function withoutPrefill(text: string, request: GenerateRequest): string {
-  const last = request.turns.at(-1)
-  const prefill = last?.role === 'assistant' ? textOf(last) : ''
-  return text.startsWith(prefill) ? text.slice(prefill.length) : text
-}
-
 function chooseCalls(request: GenerateRequest, directive: Directive, said: string): Script['calls'] {
-  if (request.tools.length === 0 && directive.call === undefined) return []
   if (roundsOf(request) >= directive.rounds) return []
   const offered = request.tools.filter((tool) => request.allowed_tools?.includes(tool.name) ?? true)
   const chosen =

@@ -37,7 +37,8 @@ type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
 class TurnDecoder {
   readonly #context: TurnContext
   readonly #turns: Turn[] = []
-  #calls = new OpenCalls([], [])
+  /** Calls of the nearest assistant message. */
+  #calls: OpenCalls | undefined
   #callsParam = 'messages'
   #implied: { name: string; arguments: string } | undefined
   #legacyCalls = 0
@@ -50,7 +51,7 @@ class TurnDecoder {
     if (message.role === 'tool') return yield* this.#addTool(message, param)
     if (message.role === 'function') return this.#addFunction(message)
     this.#requireAnswered()
-    this.#calls = new OpenCalls([], [])
+    this.#calls = undefined
     if (message.role === 'assistant') return yield* this.#addAssistant(message, param)
     const named = { name: message.name ?? undefined, extra: extraOf(message, MESSAGE_CONSUMED) }
     const parts = yield* this.#parts(message.content, `${param}.content`)
@@ -64,7 +65,7 @@ class TurnDecoder {
   }
 
   #requireAnswered(): void {
-    const open = this.#calls.unanswered()
+    const open = this.#calls?.unanswered() ?? []
     if (open.length === 0) return
     const ids = open.slice(0, 8).map(excerpt).join(', ')
     const rule = "An assistant message with 'tool_calls' must be followed by tool messages responding to each"
@@ -82,7 +83,7 @@ class TurnDecoder {
     const said = yield* this.#parts(message.content ?? '', `${param}.content`)
     const parts = [...thoughts, ...said, ...messageFields(message)]
     const calls = (message.tool_calls ?? []).map(decodeCall)
-    this.#calls = new OpenCalls(calls, parts)
+    this.#calls = calls.length > 0 ? new OpenCalls(calls, parts) : undefined
     const extra = extraOf(message, MESSAGE_CONSUMED)
     this.#turns.push({ role: 'assistant', parts, name: message.name ?? undefined, extra })
     this.#callsParam = param
@@ -91,7 +92,7 @@ class TurnDecoder {
 
   *#addTool(message: Extract<ChatMessage, { role: 'tool' }>, param: string): Pieces<void> {
     const wireId = message.tool_call_id
-    if (this.#calls.size === 0) {
+    if (!this.#calls) {
       const text = "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
       refuse('invalid_value', `${param}.role`, text)
     }
@@ -113,7 +114,7 @@ class TurnDecoder {
     const { name } = message
     const parts = textParts(message.content ?? '')
     const extra = extraOf(message, MESSAGE_CONSUMED)
-    const call_id = this.#calls.answerNamed(name)
+    const call_id = this.#calls?.answerNamed(name)
     if (call_id !== undefined) this.#turns.push({ role: 'tool', parts, call_id, extra })
     else
       this.#turns.push({
@@ -314,10 +315,6 @@ export class OpenCalls {
       else this.#byWireId.set(wire.id, { calls: [call], next: 0 })
       this.#unanswered.set(id, wire.id)
     }
-  }
-
-  get size(): number {
-    return this.#byWireId.size
   }
 
   answer(wireId: string): MadeCall | undefined {
