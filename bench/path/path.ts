@@ -48,7 +48,7 @@ run in an idle process are not counted.`,
         { name: `functions of a ${name}`, measured: functions.length, unit: '', max: functionsMax, decimals: 0 },
       ]
     })
-    return [renderGoals(goals), renderFolders(counts)]
+    return [renderGoals(goals), renderFiles(counts)]
   },
 }
 
@@ -100,17 +100,13 @@ async function takeFunctions(inspector: Inspector): Promise<string[]> {
   })
 }
 
-function renderFolders(counts: PathCounts): string {
-  const byCall = [...counts.values()].map((functions) => {
-    const files = [...new Set(functions.map(fileOf))]
-    return Map.groupBy(files, (file) => file.split('/').slice(0, -1).slice(0, 2).join('/'))
+function renderFiles(counts: PathCounts): string {
+  const files = [...new Set([...counts.values()].flat().map(fileOf))].sort()
+  const rows = files.map((file) => {
+    const own = [...counts.values()].map((functions) => functions.filter((name) => fileOf(name) === file).length)
+    return [`\`${file}\``, ...own.map(String)]
   })
-  const folders = [...new Set(byCall.flatMap((folders) => [...folders.keys()]))].sort()
-  const rows = folders.map((folder) => [
-    `\`${folder}\``,
-    ...byCall.map((folders) => String(folders.get(folder)?.length ?? 0)),
-  ])
-  return renderTable(['files by folder', ...counts.keys()], rows)
+  return renderTable(['functions by file', ...counts.keys()], rows)
 }
 
 function fileOf(name: string): string {
