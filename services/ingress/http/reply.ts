@@ -133,7 +133,7 @@ export class HttpReply implements Reply {
   open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void {
     this.#form = form
     this.#failed = failed
-    if (form === 'stream') this.#head = setTimeout(() => this.#openStream(), HEAD_WAIT_MS)
+    if (form === 'stream') this.#head = setTimeout(() => this.#sendHead(), HEAD_WAIT_MS)
     else if (form === 'json') this.#head = setTimeout(() => this.#openEarly(), EARLY_HEAD_MS)
     else if (form === 'events') this.#openHistory()
   }
@@ -231,13 +231,18 @@ export class HttpReply implements Reply {
     endWithin(this.#res, this.#slowReaderMs, text, { onSlow, encoding })
   }
 
+  #sendHead(): void {
+    this.#openStream()
+    if (!this.#res.destroyed) this.#res.flushHeaders()
+  }
+
+  /** Writes the head with the first frame, which saves a system call per stream. */
   #openStream(): void {
     const res = this.#res
     if (res.headersSent || res.destroyed) return
     clearTimeout(this.#head)
     this.#setProcessingTime()
     res.writeHead(200, STREAM_HEAD)
-    res.flushHeaders()
     ownChunks(res)
     this.#keepAlive(SSE_KEEP_ALIVE[this.format])
   }
@@ -299,7 +304,7 @@ export class HttpReply implements Reply {
  * Replaces Node's chunked encoding of a response (RFC 9112 §7.1). Each chunk is written as one string. Node would write
  * four pieces per chunk, which is expensive for a stream of short messages.
  *
- * The head must have been sent. Responses that are not chunked, to HTTP/1.0 clients, are left unchanged. After this
+ * The head must have been passed to `writeHead`. Responses that are not chunked, to HTTP/1.0 clients, are left unchanged. After this
  * call, only text may be written.
  */
 export function ownChunks(res: ServerResponse): void {

@@ -1,6 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { ownChunks } from '#services/ingress/http/reply.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { HttpReply, ownChunks } from '#services/ingress/http/reply.ts'
 import { closeServer, listen } from '#services/ingress/http/server.ts'
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { until } from '../../../support/stack.ts'
@@ -10,7 +11,6 @@ const TEXTS = ['data: {"a":1}\n\n', 'é', '', '\u{1f600}'.repeat(3), 'x'.repeat(
 async function startServer(answer: (res: ServerResponse) => void): Promise<string> {
   const handler = (_req: IncomingMessage, res: ServerResponse) => {
     res.writeHead(200, { 'content-type': 'text/event-stream' })
-    res.flushHeaders()
     ownChunks(res)
     answer(res)
   }
@@ -73,4 +73,32 @@ describe('HTTP chunks that the server writes as one string each', () => {
     const body = Buffer.from(client.received.slice(client.received.indexOf('\r\n\r\n') + 4), 'latin1')
     expect(body.toString()).toBe(`${TEXTS.join('')}last`)
   })
+})
+
+it('the HTTP reply sends the head of a stream and its first frame in one write', async () => {
+  const written: string[] = []
+  const metrics = { requests: { inc: () => {} }, requestSeconds: { observe: () => {} } }
+  const context = { config: { slowReaderMs: 1_000 }, log: { info: () => {} }, metrics } as unknown as IngressContext
+  const handler = (req: IncomingMessage, res: ServerResponse) => {
+    const { socket } = req
+    const write = socket.write.bind(socket)
+    socket.write = ((text: string, ...more: []) => {
+      written.push(text)
+      return write(text, ...more)
+    }) as typeof socket.write
+    const reply = new HttpReply(
+      context,
+      Object.assign(req, { path: '/v1/chat/completions', params: {}, query: {} }),
+      res,
+    )
+    reply.open('stream')
+    void reply.frames([{ data: '1' }])
+    void reply.frames([{ data: '2' }])
+    reply.end({ type: 'completed' })
+  }
+  const { server, port } = await listen(handler, { host: '127.0.0.1', port: 0, reusePort: false })
+  onTestFinished(() => closeServer(server, AbortSignal.abort()))
+  const response = await fetch(`http://127.0.0.1:${port}`)
+  expect(await response.text()).toBe('data: 1\n\ndata: 2\n\ndata: [DONE]\n\n')
+  expect(written[0]).toMatch(/^HTTP\/1\.1 200 OK\r\n.*\r\n\r\n9\r\ndata: 1\n\n\r\n$/s)
 })
