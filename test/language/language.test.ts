@@ -62,8 +62,8 @@ const EXAMPLES: Record<string, { readonly broken: readonly string[]; readonly ke
   },
 }
 
-describe('$name: reports every bad example and no good example', () => {
-  it.each(RULES)('$name: reports the bad examples and none of the good ones', ({ name, find }) => {
+describe('each language rule', () => {
+  it.each(RULES)('$name: reports every bad example and no good example', ({ name, find }) => {
     const { broken, kept } = EXAMPLES[name] ?? { broken: [], kept: [] }
     expect(broken.length, `examples of the rule "${name}"`).toBeGreaterThan(0)
     for (const text of broken) expect(find(text), `reports of the sentence ${text}`).not.toEqual([])

@@ -213,7 +213,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
       await expect.poll(refusals).toBe(1)
     })
 
-    it('ends a stream that fails with an error part', async () => {
+    it('ends a failed stream with an error part', async () => {
       const parts: { type: string }[] = []
       const { fullStream } = stream('!echo fail=upstream_error after=2\none two three four')
       let text = ''

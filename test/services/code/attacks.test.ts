@@ -86,7 +86,7 @@ raise KeyError('of the program')`,
     })
   }
 
-  it('completes within its limits even if the code writes a plot byte by byte', {
+  it('a code run stays within its limits even if the code writes a plot byte by byte', {
     timeout: 3 * RUN_MS,
   }, async (context) => {
     context.skip(missing !== undefined, missing)

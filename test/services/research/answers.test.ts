@@ -135,7 +135,7 @@ A row of films is added by the statement INSERT, whose columns are named in pare
   })
 })
 
-test('a research reports a requested year as a gap if no source has it', async () => {
+test('a report lists a requested year as a gap if no source contains the year', async () => {
   const page = '# Harbour of Wexley\n\nIn 2024 the harbour of Wexley had a revenue of 9 million.\n'
   const run = await ask('What revenue did the harbour of Wexley have in 2021?', { 'https://a.example/harbour': page })
   expect(run.annotations).toEqual([])

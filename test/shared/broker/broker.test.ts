@@ -191,7 +191,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(there).toEqual(sent)
     })
 
-    it('delivers to a receiver only events of its partitions, and none after the receiver was closed', async () => {
+    it("delivers only the events of a receiver's partitions, and no events to a closed receiver", async () => {
       const broker = await fleet()()
       const mine: string[] = []
       const others: string[] = []

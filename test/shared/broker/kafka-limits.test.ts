@@ -12,7 +12,7 @@ const never = new AbortController().signal
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a Kafka topic with a small maximum record size, client %s',
   (client) => {
-    it('fails only the call whose output exceeds that size; concurrent calls succeed', async () => {
+    it('a call whose output exceeds the maximum record size fails alone; concurrent calls succeed', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka: kafka ?? '', settings })
@@ -42,7 +42,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
       expect(await call('after', false)).toMatchObject({ status: 200 })
     })
 
-    it('fails a call whose request exceeds that size with status 413', async () => {
+    it('a call whose request exceeds the maximum record size fails with status 413', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka: kafka ?? '', settings })

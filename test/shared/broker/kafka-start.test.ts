@@ -106,11 +106,11 @@ const REFUSED: readonly Refused[] = [
 describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)(
   'the connection to Kafka at the start, client %s',
   (client) => {
-    it('succeeds with a correct user and password', async () => {
+    it('a connection with a correct user and password succeeds', async () => {
       expect((await startOn(sasl.address, { client, sasl: LOGIN })).message).toBe('started')
     })
 
-    it.each(REFUSED)('fails within seconds with the cause and its remedy: $name', async (refused) => {
+    it.each(REFUSED)('a connection fails within seconds with the cause and its remedy: $name', async (refused) => {
       const { address, login, tls = false, sentence } = refused
       const { message, tookMs } = await startOn(address(), { client, tls, ...(login && { sasl: login }) })
       expect(message).toMatch(sentence)

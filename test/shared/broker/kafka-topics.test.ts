@@ -18,7 +18,7 @@ const TOPICS = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', '
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a Kafka topic that is deleted under load, client %s',
   (client) => {
-    it('is created again, and each call returns its response with status 200', async () => {
+    it('the deleted topic is created again, and each call returns its response with status 200', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka, settings })
@@ -42,7 +42,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a deleted Kafka topic that cannot be created again, client %s',
   (client) => {
-    it('makes /readyz and calls return 503 until an operator creates the topic again', async () => {
+    it('/readyz and calls return 503 until an operator creates the deleted topic again', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '1' }
       await (await startStack({ kafka, settings }))[Symbol.asyncDispose]()
@@ -78,7 +78,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   (client) => {
     const REPLIES: Topic = { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' }
 
-    it('gets its missing partitions, and delivers later records once and in order', async () => {
+    it('the channel topic gets its missing partitions, and delivers later records once and in order', async () => {
       const prefix = `${newId('t', 8)}.`
       const options = { brokers: [kafka], client, prefix, topics: [REPLIES], clientId: 'test' }
       const lost: string[] = []

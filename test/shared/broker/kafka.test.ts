@@ -138,7 +138,7 @@ describe.skipIf(!kafka)('a share group', () => {
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a record that Kafka refuses as too large, client %s',
   (client) => {
-    it('fails with request_too_large; all other records of its batch are stored', async () => {
+    it('an oversized record fails with request_too_large; all other records of its batch are stored', async () => {
       const prefix = `${newId('t', 8)}.`
       const broker = await open({ client, prefix })
       const seen: string[] = []

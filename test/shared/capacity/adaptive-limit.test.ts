@@ -174,7 +174,7 @@ test('the concurrency limit keeps its maximum if the time to the first byte is c
   expect(limit.permits).toBe(32)
 })
 
-test('a published concurrency limit is adopted if its generation is newer, or equal with a higher limit', () => {
+test('a worker adopts a published limit of a newer generation, or a higher limit of an equal generation', () => {
   const { limit, clock } = openLimit(64)
   limit.applyPublished({ generation: 1, limit: 8 })
   expect(limit.permits).toBe(8)

@@ -33,7 +33,7 @@ it('the batch throttle does not delay lines of a batch file if no calls arrive, 
   expect(await waited(pace)).toBe(0)
 })
 
-it('the batch throttle pauses after a slow line if calls arrive, for a limited time', async () => {
+it('the batch throttle pauses for a limited time after a slow line if calls arrive', async () => {
   const pace = new SubmitQueue()
   pace.recordCall('a')
   await pace.runLine(taking(2), never)

@@ -55,7 +55,7 @@ test('slots borrowed by a model are replaced by extra slots after a delay, but o
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
 })
 
-test('models that hold at most an equal share of the slots have borrowed none', () => {
+test('a model with at most an equal share of the slots has not borrowed any slots', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -67,7 +67,7 @@ test('models that hold at most an equal share of the slots have borrowed none', 
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0)]).toEqual([0, 0])
 })
 
-test('extra slots are at most a quarter of the slots, and only for models below an equal share', () => {
+test('extra slots are at most a quarter of all slots, and only for models with less than an equal share', () => {
   const step = fc.record({
     model: fc.constantFrom(...models),
     count: fc.integer({ min: 1, max: 9 }),
@@ -148,7 +148,7 @@ test('a change of the models of a worker applies at once, and still counts runni
   expect(roomOf(rooms, 'a').held).toBe(1)
 })
 
-test('the limits of models that share the slots are published, even if each model may use all slots', () => {
+test('a worker with several models publishes their limits, even if each model may use all slots', () => {
   const bounds = ['a', 'b'].map((model) => ({ kind: 'say', model, capacity: 4 }))
   expect(
     new ModelBulkheads({ slots: 4, models: ['a', 'b'], concurrencyLimits: bounds, modelCount: 2 }).capacityToPublish()
@@ -160,7 +160,7 @@ test('the limits of models that share the slots are published, even if each mode
   ).toEqual([])
 })
 
-test('the end of a backlog is published once', () => {
+test("a worker publishes the end of a model's backlog once", () => {
   const rooms = new ModelBulkheads({ slots: 4, models: ['a'] })
   const room = roomOf(rooms, 'a')
   room.wait('normal')

@@ -53,7 +53,7 @@ describe('the quota of durable jobs', () => {
     expect(await fill(room, 'b', 1)).toEqual({ made: 1, refused: [] })
   })
 
-  it('leaves room for other tenants if many scheduled jobs of one tenant become due at once', async () => {
+  it('accepts jobs of other tenants even if many scheduled jobs of one tenant become due at once', async () => {
     await fill(open({ scheduledMaxPerProject: 20, scheduledMax: 20 }), 'a', 10, Date.now() + 20)
     await until(async () => {
       await store.startDue(100)

@@ -28,7 +28,7 @@ describe('the slots for one lane, interactive or batch', () => {
     )
   })
 
-  it('leave three quarters to a busy interactive lane, and otherwise a quarter', () => {
+  it('leave three quarters of the slots to a busy interactive lane, and a quarter to an idle one', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const room = laneSlots('low', use)

@@ -41,7 +41,7 @@ it('a fair semaphore grants a key at most its own maximum of permits, even if no
   expect(granted.at(-1)).toBe('third')
 })
 
-it('a fair semaphore refuses a key with a full queue with overloaded, and accepts other keys', async () => {
+it('a fair semaphore refuses callers of a key with a full queue as overloaded, and accepts other keys', async () => {
   const { granted, semaphore, take } = open({ permits: 1, waitingPerKeyMax: 2 })
   for (let nth = 0; nth < 3; nth++) void take('many')
   await expect(take('many')).rejects.toMatchObject({ code: 'overloaded' })

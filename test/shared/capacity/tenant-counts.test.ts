@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { TenantCounts } from '#shared/capacity/fair-queue.ts'
 
 describe('the counter of jobs per tenant', () => {
-  it('equals a complete recount after any additions and removals', () => {
+  it('has the result of a complete recount after any additions and removals', () => {
     const counts = new TenantCounts()
     const plain = new Map<string, number>()
     let random = 7

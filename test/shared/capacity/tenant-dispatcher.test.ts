@@ -123,7 +123,7 @@ describe('the fair queue of an ingress', () => {
     expect(order(first)).toEqual(['c3', 'a2', 'b2'])
   })
 
-  it('sends one job per tenant without running jobs, even beyond the capacity', () => {
+  it('sends one job of each tenant that has no running job, even beyond the capacity', () => {
     enter('a', '1', '2', '3', '4')
     for (const tenant of ['b', 'c', 'd']) enter(tenant, '1', '2')
     const names = sent().map(({ name }) => name)
@@ -131,7 +131,7 @@ describe('the fair queue of an ingress', () => {
     expect([turns.waiting, turns.running]).toEqual([6, 0])
   })
 
-  it('sends one job of a tenant without running jobs to a model whose slots are full', () => {
+  it("sends one job of a tenant that has no running job, even if the model's slots are full", () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4')
@@ -154,7 +154,7 @@ describe('the fair queue of an ingress', () => {
     expect(rounds).toEqual([1, 1, 1, 2, 2, 2, 3, 3])
   })
 
-  it('does not prefetch more jobs because many started at the same moment', () => {
+  it('prefetches no additional jobs if many jobs start at the same moment', () => {
     room = 10
     enter('a', ...Array.from({ length: 100 }, (_, i) => `${i}`))
     const first = sent()
@@ -190,7 +190,7 @@ describe('the fair queue of an ingress', () => {
     expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([6, 5])
   })
 
-  it('does not count old sent jobs against the capacity while workers are idle', () => {
+  it('ignores jobs that were sent long ago when it computes the capacity of idle workers', () => {
     enter('a', '1', '2', '3')
     sent()
     vi.advanceTimersByTime(60_000)
@@ -203,7 +203,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.hasWaiting).toBe(true)
   })
 
-  it('sends at most as many jobs of a model as its slots and two more, until one of them has ended', () => {
+  it('sends at most two jobs more than a model has slots, until a job of the model ends', () => {
     room = 100
     capacities.set('m', 3)
     const names = Array.from({ length: 12 }, (_, i) => `${i}`)
@@ -229,7 +229,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.waitingOf('m')).toBe(4)
   })
 
-  it('counts only jobs of a limited model as those before a new job of that model', () => {
+  it('reports only jobs of a limited model as ahead of a new job for that model', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')
@@ -259,7 +259,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['m'])
   })
 
-  it('includes jobs that wait in other ingresses in the shares of models', () => {
+  it('counts jobs that wait in other ingresses when it divides slots between models', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick']) capacities.set(model, 8)

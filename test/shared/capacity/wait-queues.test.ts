@@ -163,7 +163,7 @@ describe('admission control of a pool with two slots and slow calls', () => {
 })
 
 describe('the calls that wait for a pool', () => {
-  it('are late if the calls before them in fair order take twice the maximum wait', () => {
+  it('are refused as late if the calls ahead of them take twice the maximum wait', () => {
     const pool = new SlowPool(2)
     for (let i = 0; i < 60; i++) pool.call('a')
     pool.call('b')

@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { GenerateEvent, type GenerateRequest } from '#schemas/generate.ts'
 import { OpenAiDecoder } from '#shared/engines/openai/decode.ts'
+import { runToEnd } from '#shared/lib/yielding.ts'
 import { ask } from '../../support/engine-calls.ts'
 
 /** A response in short form. */
@@ -20,7 +21,7 @@ function read(answer: object | readonly object[], fields: object = {}, isDone = 
   else decoder.whole(answer as Record<string, unknown>, out)
   const { isComplete } = decoder
   if (Array.isArray(answer) && isDone) decoder.isEnd('[DONE]')
-  decoder.end(out)
+  runToEnd(decoder.end(out))
   return { seen: seenIn(out.map((event) => GenerateEvent.parse(event))), decoder, isComplete }
 }
 
@@ -206,7 +207,7 @@ describe('tool calls of an OpenAI upstream', () => {
     const decoder = new OpenAiDecoder(ask({}))
     const out: GenerateEvent[] = []
     decoder.whole(whole({ tool_calls: [custom] }, 'tool_calls'), out)
-    decoder.end(out)
+    runToEnd(decoder.end(out))
     expect(out.slice(1)).toEqual([
       {
         type: 'tool_call',
@@ -220,6 +221,13 @@ describe('tool calls of an OpenAI upstream', () => {
       { type: 'tool_arguments', choice: 0, call: 0, text: 'null; select' },
       { type: 'finish', choice: 0, reason: 'tool_calls' },
     ])
+  })
+
+  test('are parsed with an event-loop yield after each call', () => {
+    const call = { type: 'function', function: { name: 'f', arguments: '{}' } }
+    const decoder = new OpenAiDecoder(ask({}))
+    decoder.whole(whole({ tool_calls: [call, call, call] }, 'tool_calls'), [])
+    expect([...decoder.end([])]).toHaveLength(3)
   })
 
   test('keep the deprecated function_call form if the caller used functions', () => {

@@ -84,11 +84,11 @@ describe('the retry decision for random outcomes and histories', () => {
       ),
     )
 
-  it('never repeats an attempt after output', () => {
+  it('is never a retry after output', () => {
     check((_o, h, _c, _r, decided) => !(h.hasOutput && decided.do === 'retry'))
   })
 
-  it('keeps the message of a failure that is permanent, or without remaining attempts or retry budget', () => {
+  it('preserves the error message if the failure is permanent, or if no attempt or retry budget remains', () => {
     check((o, h, canSpend, _r, decided) => {
       if (o.type !== 'failed') return true
       const isFinal = !ERRORS[o.error.code].retry || h.tries >= POLICY.triesMax || !canSpend
@@ -104,11 +104,11 @@ describe('the retry decision for random outcomes and histories', () => {
     })
   })
 
-  it('fails a job after the maximum number of lost workers', () => {
+  it('is a failure after the maximum number of lost workers', () => {
     check((o, h, _c, _r, decided) => o.type !== 'lost' || h.crashes < POLICY.crashesMax || decided.do === 'fail')
   })
 
-  it('completes only a completed attempt, and cancels only a cancelled one', () => {
+  it('is complete only for a completed attempt, and cancel only for a cancelled attempt', () => {
     check(
       (o, _h, _c, _r, decided) =>
         (decided.do === 'complete') === (o.type === 'completed') &&

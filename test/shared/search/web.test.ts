@@ -106,7 +106,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
   const open = (): SearchBackend => openWebSearch(service(), pages)
   const search = (backend = open(), domains = ALL) => backend.search('tide turns', { limit: 5, domains, signal })
 
-  test('returns hits as plain text, without duplicates, tracking parameters and non-HTTP links', async () => {
+  test('a backend returns hits as plain text, without duplicates, tracking parameters and non-HTTP links', async () => {
     answering(
       wrap([
         { ...RESULT, ...extra },
@@ -120,7 +120,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().name).toBe(name)
   })
 
-  test('returns an empty list if the service reports no hits', async () => {
+  test('a backend returns an empty list if the search service reports no hits', async () => {
     answering(wrap([]))
     expect(await search()).toEqual([])
   })
@@ -131,7 +131,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     [401, 'upstream_refused'],
     [403, 'upstream_refused'],
     [404, 'upstream_refused'],
-  ])('maps status %d to the error code %s', async (status, code) => {
+  ])('a backend maps status %d to the error code %s', async (status, code) => {
     answering(wrap([]), status)
     await expect(search()).rejects.toMatchObject({ code })
   })
@@ -140,14 +140,14 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     ['invalid JSON', '<html>'],
     ['JSON without results', '{"error":"limit"}'],
     ['JSON with a string as results', wrap('none' as never)],
-  ])('fails with upstream_error if the response is %s', async (_, body) => {
+  ])('a backend fails with upstream_error if the response is %s', async (_, body) => {
     // A response of Brave without web results means that none were found.
     if (name === 'brave' && body === '{"error":"limit"}') return
     answering(body)
     await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  test('omits hits on hosts that the request does not allow', async () => {
+  test('a backend omits hits on hosts that the request does not allow', async () => {
     answering(wrap([{ ...RESULT, ...extra }]))
     expect(await search(open(), { allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search(open(), { allow: [], deny: ['a.example'] })).toEqual([])
@@ -156,7 +156,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().hasAllowed?.({ allow: ['local', 'a.example'], deny: [] })).toBe(true)
   })
 
-  test('sends no requests during the Retry-After of a 429 response', async () => {
+  test('a backend sends no requests during the Retry-After of a 429 response', async () => {
     answering('{}', 429, { 'retry-after': '30' })
     const backend = open()
     await expect(search(backend)).rejects.toMatchObject({ retryAfterMs: 30_000 })
@@ -165,7 +165,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(asked.length).toBe(before)
   })
 
-  test('ends when its signal is aborted, and fails with upstream_error if the connection closes', async () => {
+  test('a search ends when its signal is aborted, and fails with upstream_error if the connection closes', async () => {
     const gone = openWebSearch(service(), pages)
     handle = () => {}
     const leaving = new AbortController()

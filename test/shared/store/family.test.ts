@@ -60,7 +60,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
     return await store.complete(run, { result: { text: id }, usage: { total_tokens: 3 } })
   }
 
-  it('record a step once, together with its pending output and progress', async () => {
+  it('store a step once, in one write with the pending output and progress', async () => {
     const run = await running(store)
     const moved = await store.addStep(run, step('a'), [DELTA, PROGRESS])
     expect(moved?.events).toMatchObject([
@@ -114,7 +114,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
     expect(await store.findResultText('key_b', own.id)).toBeNull()
   })
 
-  it('return an equal response for a repeated step, and refuse another step with an equal write number', async () => {
+  it('return an equal response for a repeated step, and refuse another step with the same number', async () => {
     const run = await running(store)
     await store.addStep(run, step('a'), [])
     expect((await store.addStep(run, step('a'), []))?.job).toMatchObject({ steps: 1, chunk: 1 })
@@ -261,7 +261,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
     }
   })
 
-  it('cancel their unfinished children when they end, and record when that is done', async () => {
+  it('cancel their unfinished children when they end, and record the completion of the cancellation', async () => {
     const { run, ids } = await parentOf(3)
     const [waits = '', runs = '', over = ''] = ids
     await claimed(store, runs, await alive(store))

@@ -182,7 +182,7 @@ it('a job that restarts after a failed attempt releases the earlier output from 
   await until(() => open === 0)
 })
 
-it('a job that waits for days is read from the store at most 200 times per day for its followers', async () => {
+it('a subscriber of a job that waits for days reads the store fewer than 200 times per day', async () => {
   const broker = await openBroker()
   const live = await LiveEvents.open(broker, silentLog)
   vi.useFakeTimers()

@@ -352,7 +352,7 @@ describe("template marks in a caller's text", () => {
     }
   })
 
-  test('are plain text in JSON that a template escapes to ASCII', () => {
+  test('stay plain text even if a template escapes JSON to ASCII', () => {
     const source = `{{ messages[-1].content | tojson(ensure_ascii=true) }}<s>`
     const messages: TemplateMessage[] = [{ role: 'user', content: '\\<s>é' }]
     const pieces = templateOf(source, MARKS).render({ messages, tools: [], prefill: '' })

@@ -154,7 +154,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('new')
   })
 
-  it('drops unread output of the previous attempt when it is retried', async () => {
+  it('drops the unread output of a failed attempt when the job is retried', async () => {
     const { job, say, tell } = openJob({ stream: false })
     tell(1, 'started')
     say(2, 'first attempt')

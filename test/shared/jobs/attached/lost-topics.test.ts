@@ -93,7 +93,7 @@ it('a queued job is resent if the queue topic was deleted, and a running job is 
   expect([lost.attempt, runs.attempt]).toEqual([2, 1])
 })
 
-it('an attempt whose reply topic was lost is retried after ten seconds without output, and no other attempt', async () => {
+it('after the loss of the reply topic, only attempts without output for ten seconds are retried', async () => {
   const [silent, speaks] = [await submit(), await submit()]
   const [first, second] = [await take(), await take()]
   await reply(first, 1, { type: 'started' })
@@ -107,7 +107,7 @@ it('an attempt whose reply topic was lost is retried after ten seconds without o
   expect([speaks.attempt, speaks.state]).toEqual([1, 'running'])
 })
 
-it('a stream whose reply topic was lost fails with worker_lost after ten seconds without output', async () => {
+it('after the loss of the reply topic, a stream without output for ten seconds fails with worker_lost', async () => {
   const job = await submit()
   const envelope = await take()
   await reply(envelope, 1, { type: 'started' })

@@ -283,7 +283,7 @@ describe('the cancellation of a durable job', () => {
 })
 
 describe('the redrive of a durable job', () => {
-  it('creates a new job with the parent_id of the old one, and fails before the old one has ended', async () => {
+  it('creates a new job whose parent_id is the old job, and is refused before the old job has ended', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''

@@ -48,7 +48,7 @@ describe('the queue position of a durable job', () => {
     expect(await positions.of(flood[99] as DurableJob)).toBe(101)
   })
 
-  it('counts only jobs for the same slots, and attached calls in the same fair queue', async () => {
+  it('counts only jobs that compete for the same slots, and attached calls in the same fair queue', async () => {
     await queue('a', 3, { model: 'other' })
     await queue('a', 3, { priority: 'low' })
     await queue('a', 3, { runAtMs: Date.now() + HOUR_MS })

@@ -99,7 +99,7 @@ describe('the calls of a model that stops responding', () => {
     expect([worker.running, worker.parkedCalls]).toEqual([5, 4])
   })
 
-  it('release slots to the model with the fewest slots, even if the calls of that model arrived last', async () => {
+  it('release slots to the model with the fewest slots, even if its calls arrived last', async () => {
     const worker = await openWorker(8, 8)
     await submit('slow', 12)
     await until(() => worker.running === 8)

@@ -241,7 +241,7 @@ describe('the run of a durable job', () => {
     expectNumbered(sent)
   })
 
-  it('writes at most one message after 256 KiB, so that no transaction stores a whole answer', async () => {
+  it('starts a new write after 256 KiB, so that no transaction contains a whole response', async () => {
     const sent: Sent[] = []
     const { run, id } = await claim(fateful([], sent))
     const texts = Array.from({ length: 12 }, (_, at) => String.fromCharCode(97 + at).repeat(100 * 1024))
@@ -315,7 +315,7 @@ describe('the run of a durable job', () => {
     expect((await eventsOf(id)).at(-1)?.data).toMatchObject({ output_reset: false })
   })
 
-  it('is retried without counting an attempt if store calls of its handler fail', async () => {
+  it('is retried without counting an attempt if the job handler cannot reach the store', async () => {
     const away = { code: 'overloaded', message: 'The job store cannot be reached now.', param: null } as const
     const first = await claim()
     await passing(first.run.failed(away, true))

@@ -133,7 +133,7 @@ const kinds = [
 ] as const
 
 describe.each(kinds)('%s on a worker with several models', (_, submit) => {
-  it('use every slot, but no extra ones, if only one model has work', async () => {
+  it('use every slot, but no extra slots, if only one model has work', async () => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)

@@ -152,7 +152,7 @@ describe('durable jobs of a model with a low limit', () => {
     expect(work.order.filter((text) => text.startsWith('quick'))).toHaveLength(4)
   })
 
-  it('leave one slot to each priority', async () => {
+  it('leave at least one slot to each of the two priorities', async () => {
     await openPool('a', bounded(4))
     await submit(20, { priority: 'low', model: 'm' })
     await until(() => work.on('a') === 5)
@@ -173,7 +173,7 @@ describe('durable jobs of a model with a low limit', () => {
     for (const { attempt } of await ended(ids)) expect(attempt).toBe(1)
   })
 
-  it('complete although the store fails three claims', async () => {
+  it('complete even if the store fails three claims', async () => {
     let failures = 3
     const fragile = new Proxy(store, {
       get(target, name) {
