@@ -1,5 +1,5 @@
 import { abortable } from '#shared/lib/abortable.ts'
-import { ServiceError } from '#shared/lib/error.ts'
+import type { ServiceError } from '#shared/lib/error.ts'
 
 export interface SemaphoreOptions {
   readonly permits: number
