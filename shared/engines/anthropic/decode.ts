@@ -122,7 +122,7 @@ export class AnthropicDecoder implements AnswerDecoder {
     this.#sawStop = true
   }
 
-  end(out: GenerateEvent[]): void {
+  end(out: GenerateEvent[]): undefined {
     this.#start(out)
     this.#blocks.stopAll(out)
     if (!this.isComplete) throw answerError(this.#request.model, 'ended its response before it was complete')

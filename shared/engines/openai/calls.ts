@@ -81,11 +81,12 @@ export class Calls {
    * @returns False if the arguments of a call are not a JSON object, which means that they were truncated
    * @throws ServiceError if a call has no name
    */
-  end(out: GenerateEvent[]): boolean {
+  *end(out: GenerateEvent[]): Generator<undefined, boolean> {
     let areWhole = true
     for (const call of this.#calls) {
       if (call.name === '') throw answerError(this.#options.model, 'called a tool without a name')
       areWhole = call.end(out) && areWhole
+      yield
     }
     return areWhole
   }

@@ -194,8 +194,8 @@ class CompletionDecoder implements AnswerDecoder {
     this.#chat.whole(asChat(body), out)
   }
 
-  end(out: GenerateEvent[]): void {
-    this.#chat.end(out)
+  end(out: GenerateEvent[]): Generator<undefined, void> {
+    return this.#chat.end(out)
   }
 }
 

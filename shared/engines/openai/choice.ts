@@ -119,11 +119,11 @@ export class ChoiceState {
     this.#stopReason = wire.stop_reason
   }
 
-  end(out: GenerateEvent[]): void {
+  *end(out: GenerateEvent[]): Generator<undefined, void> {
     if (this.finish === 'failed') {
       throw answerError(this.#request.model, 'stopped before its response was complete')
     }
-    const areCallsWhole = this.#calls.end(out)
+    const areCallsWhole = yield* this.#calls.end(out)
     const hitStop = typeof this.#stopReason === 'string' && this.#request.stop.includes(this.#stopReason)
     if (this.#hasFunctionCall && this.finish === 'tool_calls') {
       out.push(nativeEvent('openai', 'text', { finish_reason: 'function_call' }, this.#choice))

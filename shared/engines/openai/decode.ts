@@ -78,7 +78,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     this.#read(body, out)
   }
 
-  end(out: GenerateEvent[]): void {
+  *end(out: GenerateEvent[]): Generator<undefined, void> {
     const choices = this.#known()
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
@@ -91,7 +91,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     if (!this.#hasOutput && choices.some((choice) => this.#reportsOutput(choice))) {
       throw answerError(this.#request.model, 'reported output tokens, but sent no readable output')
     }
-    for (const choice of choices) choice.end(out)
+    for (const choice of choices) yield* choice.end(out)
   }
 
   get #hasOutput(): boolean {

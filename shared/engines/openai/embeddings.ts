@@ -120,7 +120,7 @@ class EmbeddingsDecoder implements Decoder<Embedded> {
     return false
   }
 
-  end(): void {}
+  end(): undefined {}
 }
 
 /** Whether a server rejected base64. Some servers support only numbers. */

@@ -94,7 +94,7 @@ class WholeDecoder<T> implements Decoder<T> {
     return false
   }
 
-  end(): void {}
+  end(): undefined {}
 }
 
 const ModerationsAnswer = z.object({

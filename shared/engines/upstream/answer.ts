@@ -1,7 +1,7 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate/generate.ts'
 import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/buffers.ts'
-import { openTickThrottle, yieldToEventLoop } from '#shared/lib/yielding.ts'
+import { openTickThrottle, runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'
 import type { AnswerReader, Decoder } from './json.ts'
@@ -17,8 +17,8 @@ const TURNS_PER_TICK_MAX = 1_000
  */
 const SIZE_PER_YIELD = 256 * 1024
 const EVENT_SIZE = 512
-/** Reads that are decoded and forwarded per event-loop tick, which takes about a millisecond. */
-const READS_PER_TICK = 16
+/** Reads that are decoded and forwarded per event-loop tick, which takes one to two milliseconds. */
+const READS_PER_TICK = 32
 
 /**
  * Spreads the ends of this process's answers over event-loop ticks. Processing an end takes as long as a few tokens. If many answers ended
@@ -146,5 +146,6 @@ async function readRest(
 async function endThrottled(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
   const place = throttleEnd()
   if (place) await place
-  decoder.end(out)
+  const rest = decoder.end(out)
+  if (rest) await runYielding(rest)
 }

@@ -100,8 +100,12 @@ export interface Decoder<Event> {
    * If absent, then only the end marker ends the answer.
    */
   readonly isComplete?: boolean
-  /** Pushes text that was held back, and `finish` for each choice. @throws ServiceError if the answer is not complete */
-  end(out: Event[]): void
+  /**
+   * Pushes text that was held back, and `finish` for each choice. If the work must yield to the event loop, then a generator is returned.
+   *
+   * @throws ServiceError if the answer is not complete
+   */
+  end(out: Event[]): Generator<undefined, void> | undefined
 }
 
 export interface AnswerReader<Event> {

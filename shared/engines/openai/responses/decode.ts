@@ -210,7 +210,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     this.#end(response, 'completed', out)
   }
 
-  end(out: GenerateEvent[]): void {
+  end(out: GenerateEvent[]): undefined {
     if (!this.#reason) throw this.#incomplete()
     const { output_tokens = 0, output_tokens_details: details } = this.#usage ?? {}
     if (!this.#hasOutput && this.#reason === 'stop' && output_tokens > Math.max(1, details?.reasoning_tokens ?? 0)) {

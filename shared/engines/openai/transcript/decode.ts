@@ -108,7 +108,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#isDone = true
   }
 
-  end(out: TranscribeEvent[]): void {
+  end(out: TranscribeEvent[]): undefined {
     if (this.#hasOwnEnd && !this.#isDone) {
       throw answerError(this.#options.model, 'ended its stream before the transcript was complete')
     }
