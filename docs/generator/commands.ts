@@ -1,4 +1,4 @@
-import { COMMANDS } from '#services/cli/commands/commands.ts'
+import { COMMANDS } from '#services/cli/commands.ts'
 import { table } from './table.ts'
 
 /** An option of a help text with a description, which may begin on the next line. */

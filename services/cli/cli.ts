@@ -3,8 +3,8 @@ import { type Config, ConfigError, loadConfig } from '#shared/config/config.ts'
 import packageJson from '../../package.json' with { type: 'json' }
 import { HttpClient } from './client/http.ts'
 import { JobsApi } from './client/jobs-api.ts'
-import { type Command, Values } from './command.ts'
-import { COMMANDS } from './commands/commands.ts'
+import { type Command, Values } from './commands/command.ts'
+import { COMMANDS } from './commands.ts'
 import {
   CommandError,
   didYouMean,

@@ -2,7 +2,7 @@ import { startWorker } from '#shared/jobs/worker/worker.ts'
 import { execute } from '#shared/kinds/execute/execute.ts'
 import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
-import { prepareInBackground } from '#shared/prepare/progress.ts'
+import { prepareInBackground } from '#shared/prepare-progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { runCode, type Workbench } from './run.ts'
 

@@ -16,7 +16,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { vectorToBase64 } from '#shared/lib/vector.ts'
 import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
-import { prepareInBackground } from '#shared/prepare/progress.ts'
+import { prepareInBackground } from '#shared/prepare-progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Rerankers } from './rerank.ts'
 

@@ -1,6 +1,6 @@
 import type { AdminFilter, BulkResult } from '#services/cli/client/admin-api.ts'
-import type { Invocation, Values } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, plain, tableOf, timeOf, usageError } from '#services/cli/text/output.ts'
+import type { Invocation, Values } from './command.ts'
 
 /** Maximum jobs per bulk action, as enforced by the service. */
 export const BULK_MAX = 1_000

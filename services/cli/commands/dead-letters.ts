@@ -1,7 +1,7 @@
 import type { DeadLetterView, DeliveryView } from '#services/cli/client/admin-api.ts'
-import { type Command, type Invocation, noArguments } from '#services/cli/command.ts'
-import { ageOf } from '#services/cli/text/job-text.ts'
+import { ageOf } from '#services/cli/client/job-text.ts'
 import { EXIT, type ExitCode, plain, tableOf, usageError } from '#services/cli/text/output.ts'
+import { type Command, type Invocation, noArguments } from './command.ts'
 
 const LIMIT_DEFAULT = 20
 const LIMIT_MAX = 10_000

@@ -1,12 +1,12 @@
 import { z } from 'zod'
 import type { HttpResponse } from '#services/cli/client/http.ts'
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { type Command, noArguments, type Values } from '#services/cli/command.ts'
 import { CommandError, coloured, EXIT, type ExitCode, type Output, plain } from '#services/cli/text/output.ts'
 import type { Config } from '#shared/config/config.ts'
 import { type Check, type Finding, failed, ok, reasonOf, runCheck, skipped, warned } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { nodeFinding } from '#shared/doctor/machine.ts'
+import { type Command, noArguments, type Values } from './command.ts'
 
 const Ready = z.looseObject({
   status: z.string(),

@@ -1,8 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
-import { type Command, type Invocation, noArguments, onlyArgument } from '#services/cli/command.ts'
-import { ageOf } from '#services/cli/text/job-text.ts'
+import { ageOf } from '#services/cli/client/job-text.ts'
 import { CommandError, EXIT, type ExitCode, plain, tableOf, usageError } from '#services/cli/text/output.ts'
+import { type Command, type Invocation, noArguments, onlyArgument } from './command.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 

@@ -11,8 +11,7 @@ import {
   type Progress,
   queueText,
 } from '#services/cli/client/job.ts'
-import type { Invocation } from '#services/cli/command.ts'
-import { resultText, textOf } from '#services/cli/text/job-text.ts'
+import { resultText, textOf } from '#services/cli/client/job-text.ts'
 import {
   CommandError,
   coloured,
@@ -22,6 +21,7 @@ import {
   plain,
   printable,
 } from '#services/cli/text/output.ts'
+import type { Invocation } from './command.ts'
 
 /** Handlers for Ctrl-C. Without them, the first Ctrl-C stops following and leaves the job running. */
 export interface Interrupts {

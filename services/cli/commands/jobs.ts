@@ -1,8 +1,7 @@
 import type { HttpResponse } from '#services/cli/client/http.ts'
 import { exitCodeOf, type JobView, queueText, type StepView } from '#services/cli/client/job.ts'
+import { ageOf, describeJob } from '#services/cli/client/job-text.ts'
 import type { JobFilter } from '#services/cli/client/jobs-api.ts'
-import { type Command, type Invocation, noArguments, onlyArgument, type Values } from '#services/cli/command.ts'
-import { ageOf, describeJob } from '#services/cli/text/job-text.ts'
 import {
   CommandError,
   coloured,
@@ -16,6 +15,7 @@ import {
   usageError,
 } from '#services/cli/text/output.ts'
 import { adminFilterOf, BULK_MAX, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS, runBulkAction } from './bulk.ts'
+import { type Command, type Invocation, noArguments, onlyArgument, type Values } from './command.ts'
 import { follow, followBatch } from './following.ts'
 import { metadataOf } from './submit.ts'
 

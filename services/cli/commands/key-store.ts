@@ -1,6 +1,5 @@
 import { userInfo } from 'node:os'
-import type { Invocation, Values } from '#services/cli/command.ts'
-import { ageOf } from '#services/cli/text/job-text.ts'
+import { ageOf } from '#services/cli/client/job-text.ts'
 import {
   CommandError,
   didYouMean,
@@ -22,6 +21,7 @@ import {
   type Project,
   projectIdOf,
 } from '#shared/keys/keys.ts'
+import type { Invocation, Values } from './command.ts'
 
 export interface StoreAction {
   readonly options: readonly string[]

@@ -1,5 +1,4 @@
 import { join } from 'node:path'
-import { type Command, type Invocation, noArguments, onlyArgument } from '#services/cli/command.ts'
 import {
   CommandError,
   coloured,
@@ -20,6 +19,7 @@ import {
   rotationError,
 } from '#shared/keys/changes.ts'
 import { type ApiKey, type KeyChange, type KeyStore, projectIdOf } from '#shared/keys/keys.ts'
+import { type Command, type Invocation, noArguments, onlyArgument } from './command.ts'
 import {
   auditTable,
   author,

@@ -1,9 +1,9 @@
 import { ApiError } from '#services/cli/client/http.ts'
 import type { JobView } from '#services/cli/client/job.ts'
 import type { JobFilter, JobsApi } from '#services/cli/client/jobs-api.ts'
-import type { Command, Invocation, Values } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, plain, timeOf, usageError } from '#services/cli/text/output.ts'
 import { adminFilterOf, BULK_MAX, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS, runBulkAction } from './bulk.ts'
+import type { Command, Invocation, Values } from './command.ts'
 import { jobTable } from './jobs.ts'
 
 const MAX_DEFAULT = 100

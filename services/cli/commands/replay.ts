@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
 import { isDeepStrictEqual } from 'node:util'
 import { exitCodeOf, type JobView, type StepView } from '#services/cli/client/job.ts'
-import type { Command, Invocation } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, plain, usageError } from '#services/cli/text/output.ts'
 import { differencesOf } from '#shared/json/differences.ts'
+import type { Command, Invocation } from './command.ts'
 
 /** Maximum steps of a run that are read into memory. A job has at most this many steps. */
 const STEPS_MAX = 1_000

@@ -1,5 +1,5 @@
-import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, plain, secondsOf, usageError } from '#services/cli/text/output.ts'
+import { type Command, type Invocation, onlyArgument, type Values } from './command.ts'
 import { follow, type Interrupts } from './following.ts'
 
 const ENDPOINT = '/v1/deep-research'

@@ -1,7 +1,6 @@
 import { open, readFile } from 'node:fs/promises'
 import { text as readText } from 'node:stream/consumers'
 import { BatchesApi, type HttpResponse } from '#services/cli/client/http.ts'
-import { type Command, type Invocation, noArguments, onlyArgument, type Values } from '#services/cli/command.ts'
 import {
   CommandError,
   coloured,
@@ -14,6 +13,7 @@ import {
   timeOf,
   usageError,
 } from '#services/cli/text/output.ts'
+import { type Command, type Invocation, noArguments, onlyArgument, type Values } from './command.ts'
 import { follow, followBatch } from './following.ts'
 
 const CHAT = '/v1/chat/completions'

@@ -1,6 +1,6 @@
 import { UsageReport as Report, type UsageReport } from '#schemas/usage.ts'
-import { type Command, noArguments } from '#services/cli/command.ts'
 import { EXIT, type ExitCode, tableOf } from '#services/cli/text/output.ts'
+import { type Command, noArguments } from './command.ts'
 
 export const usage: Command = {
   summary: 'Show usage, cost and budgets',

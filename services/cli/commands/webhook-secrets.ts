@@ -1,4 +1,3 @@
-import { type Command, type Invocation, noArguments, onlyArgument } from '#services/cli/command.ts'
 import { CommandError, didYouMean, EXIT, type ExitCode, tableOf, usageError } from '#services/cli/text/output.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
 import {
@@ -9,6 +8,7 @@ import {
   type WebhookSecret,
   webhookSecretsOf,
 } from '#shared/keys/webhook-secrets.ts'
+import { type Command, type Invocation, noArguments, onlyArgument } from './command.ts'
 import { author, projectIdFor, runOnStore, type StoreAction, timeText } from './key-store.ts'
 
 export const webhookSecrets: Command = {

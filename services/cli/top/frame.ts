@@ -2,10 +2,10 @@ import { stripVTControlCharacters } from 'node:util'
 import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
 import { ApiError } from '#services/cli/client/http.ts'
 import type { JobView } from '#services/cli/client/job.ts'
+import { ageOf } from '#services/cli/client/job-text.ts'
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { workerTable } from '#services/cli/commands/fleet.ts'
 import { jobTable } from '#services/cli/commands/jobs.ts'
-import { ageOf } from '#services/cli/text/job-text.ts'
 import { beginning, coloured, plain, tableOf } from '#services/cli/text/output.ts'
 
 /**

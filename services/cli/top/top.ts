@@ -2,7 +2,7 @@ import { emitKeypressEvents } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { ReadStream } from 'node:tty'
 import { ApiError } from '#services/cli/client/http.ts'
-import { type Command, noArguments } from '#services/cli/command.ts'
+import { type Command, noArguments } from '#services/cli/commands/command.ts'
 import { type CommandError, EXIT, type ExitCode, type Output } from '#services/cli/text/output.ts'
 import { afterKey, FIRST_VIEW, frameOf, Reader, type Snapshot, type View } from './frame.ts'
 

@@ -2,7 +2,7 @@ import { type ReadonlySignal, type Signal, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useId, useRef } from 'preact/hooks'
 import { isOperator, messageOf } from '#services/console/api/client.ts'
-import { BASE } from '#services/console/router.ts'
+import { BASE } from './router.ts'
 
 /** Icons as SVG path data, drawn as strokes in a 24 × 24 view box. */
 const PATHS = {

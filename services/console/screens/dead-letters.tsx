@@ -14,7 +14,7 @@ import {
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
-import { BASE, queryParam, setQuery } from '#services/console/router.ts'
+import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 
 const REFRESH_INTERVAL_MS = 5_000
 const COLUMNS = ['Reason', 'Pool', 'Job', 'Kind', 'Size', 'Created', '']

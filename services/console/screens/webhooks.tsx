@@ -11,7 +11,7 @@ import {
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
-import { BASE, queryParam, setQuery } from '#services/console/router.ts'
+import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 
 const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']

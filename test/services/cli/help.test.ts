@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { describe, expect, it } from 'vitest'
-import { COMMANDS } from '#services/cli/commands/commands.ts'
+import { COMMANDS } from '#services/cli/commands.ts'
 import { formatHelp } from '#services/cli/text/output.ts'
 import { sluice } from '../../support/processes/sluice.ts'
 

@@ -1,6 +1,6 @@
 /** Admin commands against a running service. */
 import { describe, expect, it } from 'vitest'
-import { COMMANDS } from '#services/cli/commands/commands.ts'
+import { COMMANDS } from '#services/cli/commands.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { sluiceHere } from '../../support/processes/sluice-here.ts'

@@ -14,7 +14,7 @@ import {
 import { durationText, latencyText } from '#services/console/api/clock.ts'
 import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
 import { Icon, Plot, TryIt, usePoll } from '#services/console/parts/parts.tsx'
-import { BASE, queryParam, setQuery } from '#services/console/router.ts'
+import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
 
 const REFRESH_INTERVAL_MS = 2_000

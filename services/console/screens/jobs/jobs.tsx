@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type AnyJob, ApiFailure, fetchJson, isOperator } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, durationText } from '#services/console/api/clock.ts'
 import { ErrorText, Status, usePoll } from '#services/console/parts/parts.tsx'
-import { BASE, queryParam, setQuery } from '#services/console/router.ts'
+import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { type Filter, isEnded, JobList, jobEndpoints, loadJobEndpoints, progressText } from './list.ts'
 
 const REFRESH_INTERVAL_MS = 2_000

@@ -14,7 +14,7 @@ import {
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
-import { queryParam, setQuery } from '#services/console/router.ts'
+import { queryParam, setQuery } from '#services/console/parts/router.ts'
 import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'
 import {
   type CreatedKey,

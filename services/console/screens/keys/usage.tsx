@@ -5,7 +5,7 @@ import type { UsageReport } from '#schemas/usage.ts'
 import { fetchJson } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
 import { ErrorText, Plot, useAction } from '#services/console/parts/parts.tsx'
-import { setQuery } from '#services/console/router.ts'
+import { setQuery } from '#services/console/parts/router.ts'
 
 const DAY_MS = 86_400_000
 const DAYS = 30

@@ -1,9 +1,9 @@
 import { signal } from '@preact/signals'
 import { fetchJson } from '#services/console/api/client.ts'
 import type { Call } from './call/call.ts'
+import { optionsOf } from './call/catalog.ts'
 import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
 import { Run } from './call/run.ts'
-import { optionsOf } from './catalog.ts'
 
 const PATH = '/v1/embeddings'
 const LINES_MAX = 50

@@ -1,9 +1,9 @@
 import { signal } from '@preact/signals'
 import { fetchJson } from '#services/console/api/client.ts'
 import type { Call } from './call/call.ts'
+import { type Field, modelsFor } from './call/catalog.ts'
 import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
 import { Run } from './call/run.ts'
-import { type Field, modelsFor } from './catalog.ts'
 
 const PATH = '/v1/moderations'
 const NAMED_MAX = 3

@@ -2,9 +2,9 @@ import { signal, useSignal } from '@preact/signals'
 import type { z } from 'zod'
 import type { ResearchAnnotation, ResearchEvent, ResearchSource } from '#schemas/research/research.ts'
 import type { Call } from './call/call.ts'
+import { optionsOf } from './call/catalog.ts'
 import { CallForm, TextField } from './call/form.tsx'
 import { Run, streamed } from './call/run.ts'
-import { optionsOf } from './catalog.ts'
 
 const PATH = '/v1/deep-research'
 

@@ -1,6 +1,6 @@
-import { replyOf, SerialThread, startThread } from '#shared/engines/llama/serial-thread.ts'
 import type { Schema } from '#shared/json-schema/json-schema.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { replyOf, SerialThread, startThread } from '#shared/process/serial-thread.ts'
 import type { GrammarOptions } from './grammar.ts'
 import type { GrammarReply, GrammarTask } from './thread.ts'
 

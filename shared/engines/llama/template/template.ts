@@ -1,7 +1,7 @@
 import type { Worker } from 'node:worker_threads'
-import { replyOf, SerialThread, startThread } from '#shared/engines/llama/serial-thread.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
+import { replyOf, SerialThread, startThread } from '#shared/process/serial-thread.ts'
 import {
   type Conversation,
   type Piece,

@@ -2,9 +2,9 @@ import { type Signal, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useId } from 'preact/hooks'
 import { CopyButton, ErrorText, Icon } from '#services/console/parts/parts.tsx'
-import { queryParam } from '#services/console/router.ts'
-import { type Field, filledFields, modelFor, modelsFor } from '#services/console/screens/playground/catalog.ts'
+import { queryParam } from '#services/console/parts/router.ts'
 import { type Call, codeOf, LANGUAGES, type Language } from './call.ts'
+import { type Field, filledFields, modelFor, modelsFor } from './catalog.ts'
 import type { Run } from './run.ts'
 
 interface CallFormProps {

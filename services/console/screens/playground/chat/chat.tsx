@@ -1,8 +1,15 @@
 import { signal, useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { Icon } from '#services/console/parts/parts.tsx'
-import { queryParam } from '#services/console/router.ts'
+import { queryParam } from '#services/console/parts/router.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
+import {
+  type Field,
+  filledFields,
+  modelFor,
+  modelsFor,
+  optionsOf,
+} from '#services/console/screens/playground/call/catalog.ts'
 import {
   CallForm,
   Code,
@@ -12,13 +19,6 @@ import {
   TextField,
 } from '#services/console/screens/playground/call/form.tsx'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
-import {
-  type Field,
-  filledFields,
-  modelFor,
-  modelsFor,
-  optionsOf,
-} from '#services/console/screens/playground/catalog.ts'
 import { type ChatMessage, Conversation, RateMeter } from './conversation.ts'
 
 const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']

@@ -2,7 +2,6 @@ import { createHash } from 'node:crypto'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
-import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { type Cost, STEP_BYTES_MAX, type StepResult } from '#shared/kinds/composition.ts'
@@ -10,6 +9,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { type NewStep, newAttachmentKey, type StepOutput } from '#shared/store/jobs.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
+import type { OwnerWrites } from './owner-writes.ts'
 
 const STEPS_MAX = 1_000
 

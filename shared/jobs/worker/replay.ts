@@ -1,7 +1,6 @@
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
-import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import { differencesOf, shownValue } from '#shared/json/differences.ts'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -10,6 +9,7 @@ import { childJobId, type RecordedStep } from '#shared/store/jobs.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import type { Composing } from './compose.ts'
+import type { OwnerWrites } from './owner-writes.ts'
 import { keyOf, lost, valueOfOutput } from './steps.ts'
 
 const LOOK_MAX = 20

@@ -1,6 +1,6 @@
 import { z } from 'zod'
-import { endedAt, type JobView, queueText } from '#services/cli/client/job.ts'
-import { plain } from './output.ts'
+import { plain } from '#services/cli/text/output.ts'
+import { endedAt, type JobView, queueText } from './job.ts'
 
 /*
  * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON; a chunk of an

@@ -1,6 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
-import type { Log } from '#shared/log/log.ts'
-import type { Ports, PrepareProgress } from '#shared/ports.ts'
+import type { Log } from './log/log.ts'
+import type { Ports, PrepareProgress } from './ports.ts'
 
 /*
  * Progress of the downloads and builds at a first start. On a terminal, a bar is redrawn in one line, and each finished part adds a

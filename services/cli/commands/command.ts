@@ -1,7 +1,7 @@
 import type { ParseArgsOptionsConfig } from 'node:util'
+import type { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { type ExitCode, type Output, usageError } from '#services/cli/text/output.ts'
 import type { Config } from '#shared/config/config.ts'
-import type { JobsApi } from './client/jobs-api.ts'
-import { type ExitCode, type Output, usageError } from './text/output.ts'
 
 export class Values {
   readonly #values: Readonly<Record<string, unknown>>

@@ -5,12 +5,12 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import { storeRequest } from '#shared/jobs/body.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { childJobId } from '#shared/store/jobs.ts'
 import { ALL_TENANTS, type QueuedOf, type Store } from '#shared/store/store.ts'
+import type { OwnerWrites } from './owner-writes.ts'
 import { lost, tooMuch } from './steps.ts'
 
 /** Maximum levels of child jobs below a job that a caller submitted. */
