@@ -80,51 +80,28 @@ export class Sender {
   }
 
   /**
-   * Stores the body of a new job for all of its attempts and puts the job into the fair queue. Resolves when the broker has the
-   * record, or at once if the job has to wait. If the broker is unreachable, then the job is refused at once.
+   * Sends a new job, or adds it to the fair queue. Resolves when the broker has the record, or at once if the job has to wait. If the
+   * broker is unreachable, then the job is refused at once.
+   *
+   * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. A waiting job must hold
+   * little memory, so its body is stored for all of its attempts.
    *
    * @throws ServiceError `overloaded`
    */
-  async accept(job: AttachedJob, spec: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> {
-    const sending = this.#sendLocal(job, spec)
-    if (sending) return await sending
-    const storing = this.#store(job, spec.body)
-    if (storing) await storing
-    if (job.state !== 'done') await this.#send(job)
-  }
-
-  /**
-   * Passes a new job to a worker of this process with its body in memory. Applies only if the job starts at once and its body is charged
-   * to a memory budget. Otherwise returns undefined, and the caller must store the body, because a waiting job must hold little memory.
-   */
-  #sendLocal(
-    job: AttachedJob,
-    { body, heldBytes }: Pick<NewAttachedJob, 'body' | 'heldBytes'>,
-  ): Promise<void> | undefined {
-    const { broker } = this.#options
-    if (!broker.enqueueLocal || !broker.isReachable || heldBytes === undefined) return undefined
-    job.stored = { value: body, bytes: heldBytes }
-    const sending = this.#enter(job)
-    if (sending) return sending
-    this.#dispatcherOf(job.envelope.pool).leave(job)
-    job.stored = undefined
-    return undefined
-  }
-
-  #store(job: AttachedJob, body: unknown): Promise<void> | undefined {
-    const stored = storeBody(job.id, body, this.#options.blobs)
-    if (!(stored instanceof Promise)) {
-      job.stored = stored
-      return undefined
+  async accept(job: AttachedJob, { body, heldBytes }: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> {
+    const { broker, blobs } = this.#options
+    if (broker.enqueueLocal && broker.isReachable && heldBytes !== undefined) {
+      job.stored = { value: body, bytes: heldBytes }
+      const sending = this.#enter(job)
+      if (sending) return await sending
+      this.#dispatcherOf(job.envelope.pool).leave(job)
+      job.stored = undefined
     }
-    return stored.then((late) => {
-      job.stored = late
-      if (job.state === 'done' && 'blob' in late) this.dropBlob(job.id)
-    })
-  }
-
-  #send(job: AttachedJob): Promise<void> | undefined {
-    return this.#options.broker.isReachable ? this.#enter(job) : this.#publish(job)
+    const storing = storeBody(job.id, body, blobs)
+    const stored = storing instanceof Promise ? await storing : storing
+    job.stored = stored
+    if (job.state !== 'done') await (broker.isReachable ? this.#enter(job) : this.#publish(job))
+    else if ('blob' in stored) this.dropBlob(job.id)
   }
 
   /** Publishes a job, or adds it to the fair queue. @returns As {@link #sendNext} */
