@@ -356,7 +356,7 @@ class ProjectHolding implements Holding {
   }
 
   [Symbol.dispose](): void {
-    this.#giveBack(false)
+    if (this.#reserved > 0) this.#giveBack(false)
   }
 
   #giveBack(isStored: boolean): void {

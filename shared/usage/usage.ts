@@ -39,8 +39,12 @@ export class Meter {
     if (type === 'start') {
       this.#promptTokens = input_tokens
       if (duration !== undefined) this.#metered = { ...this.#metered, audio_ms: Math.round(duration * 1_000) }
-    } else if (usage) this.#count(usage)
-    else if (text !== undefined) this.#chars += text.length
+    } else if (usage) {
+      const { input_tokens, output_tokens, cached_tokens = 0, cost_usd = 0 } = usage
+      const cost_nanos = Math.round(cost_usd * NANOS_PER_USD)
+      this.#isCounted = true
+      this.#metered = { ...this.#metered, input_tokens, output_tokens, cached_tokens, cost_nanos }
+    } else if (text !== undefined) this.#chars += text.length
     else if (execution_time !== undefined) {
       this.#metered = { ...this.#metered, run_ms: Math.round(execution_time * 1_000) }
     }
@@ -58,15 +62,6 @@ export class Meter {
   get metered(): Metered {
     const { input, output } = this.tokens
     return { ...this.#metered, input_tokens: input, output_tokens: output }
-  }
-
-  #count({ input_tokens, output_tokens, cached_tokens = 0, cost_usd = 0 }: NonNullable<CountedEvent['usage']>): void {
-    this.#isCounted = true
-    this.#metered = {
-      ...this.#metered,
-      ...{ input_tokens, output_tokens, cached_tokens },
-      cost_nanos: Math.round(cost_usd * NANOS_PER_USD),
-    }
   }
 }
 

@@ -7,7 +7,7 @@ import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
 import { type Call, type IngressContext, refusalOf, sendBytes, sendStream } from './call.ts'
 import { answerDurable } from './durable.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from './endpoint.ts'
-import { JobOptions, readPreferences } from './job-options.ts'
+import { JobOptions, readPreferences, refuseJobOptions } from './job-options.ts'
 
 const CHAR_BYTES = 2
 /**
@@ -26,10 +26,10 @@ const IN_MEMORY_BYTES_MAX = 1024 * 1024
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const { key, facts, headers, advice } = call
   const preferences = readPreferences(headers, body)
-  const options = JobOptions.of(headers, call.jobFields)
   const isDurable =
     preferences.isDurable || endpoint.isDurable === true || endpoint.isStored?.(context, body, call) === true
-  if (!isDurable) options.refuse(advice.durable)
+  const options = isDurable ? JobOptions.of(headers, call.jobFields) : undefined
+  if (!options) refuseJobOptions(headers, call.jobFields, advice.durable)
   else if (!preferences.isAsync) options.refuseWaiting(advice.async)
   // Promises are chained instead of awaited. A suspended async function would keep the body in memory until the answer
   // is complete.
@@ -38,7 +38,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     facts.model = prepared.model
     facts.user_id = prepared.userId
     context.limits.countUser(key, prepared.userId)
-    if (isDurable) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
+    if (options) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
     const { pool } = endpoint.kind
     const admitting = admitCall(context, key, { pool, model: prepared.model, body: prepared.body })
     if (!admitting) return answerAttached(context, call, endpoint, prepared, undefined)

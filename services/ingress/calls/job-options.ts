@@ -237,12 +237,6 @@ export class JobOptions {
     return this.#ofHeaders.size > 0
   }
 
-  /**
-   * Refuses options on a call that creates no durable job. Otherwise they would be ignored without an error.
-   *
-   * @param how Advice on how to create a durable job
-   * @throws ServiceError `invalid_request`
-   */
   refuse(how: string): void {
     const [field] = Object.keys(this.fields)
     if (field !== undefined) throw this.#error('invalid_request', field, `is for durable jobs only. ${how}`)
@@ -306,6 +300,17 @@ type ResolvedOptions = Omit<DurableOptions, 'idempotencyKey' | 'isAsync'>
 export function jobFieldsOf(fields: object): object {
   const entries = Object.entries(fields).filter(([name]) => Object.hasOwn(JobFields.shape, name))
   return Object.fromEntries(entries)
+}
+
+/**
+ * Refuses options on a call that creates no durable job. Otherwise the options would be ignored without an error.
+ *
+ * @param how Advice on how to create a durable job
+ * @throws ServiceError `invalid_request`; as {@link JobOptions.of}
+ */
+export function refuseJobOptions(headers: IncomingHttpHeaders, given: object, how: string): void {
+  const isGiven = Object.keys(given).length > 0 || HEADERS.some(({ name }) => headers[name] !== undefined)
+  if (isGiven) JobOptions.of(headers, given).refuse(how)
 }
 
 export function refuseJobHeaders(headers: IncomingHttpHeaders, why: string): void {
