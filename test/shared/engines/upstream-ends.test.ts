@@ -40,10 +40,11 @@ it('the upstream client delivers the last frames of concurrent streams before ha
 })
 
 it('the upstream client delivers the first token of a stream before most tokens of other streams that arrived earlier', async () => {
+  const others = 2 * STREAMS
   const answers: Answer[] = []
   await using upstream = await startUpstream((_call, answer) => {
     answer.open()
-    if (answers.length < STREAMS) say(answer, 'first')
+    if (answers.length < others) say(answer, 'first')
     answers.push(answer)
   })
   await using engine = engineOn('openai', upstream.url)
@@ -52,12 +53,12 @@ it('the upstream client delivers the first token of a stream before most tokens 
   const read = async () => {
     for await (const event of engine.generate(ask(), options(stop.signal))) if ('text' in event) said.push(event.text)
   }
-  const reading = Array.from({ length: STREAMS + 1 }, read)
-  while (answers.length <= STREAMS || said.length < STREAMS) await sleep(5)
+  const reading = Array.from({ length: others + 1 }, read)
+  while (answers.length <= others || said.length < others) await sleep(5)
   for (const answer of answers) say(answer, answer === answers.at(-1) ? 'first of the new stream' : 'second')
-  while (said.length < 2 * STREAMS + 1) await sleep(5)
+  while (said.length < 2 * others + 1) await sleep(5)
   stop.abort()
   await Promise.allSettled(reading)
-  const before = said.slice(STREAMS, said.indexOf('first of the new stream'))
-  expect(before.length).toBeLessThanOrEqual(STREAMS / 2)
+  const before = said.slice(others, said.indexOf('first of the new stream'))
+  expect(before.length).toBeLessThanOrEqual(others / 2)
 })
