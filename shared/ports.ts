@@ -23,6 +23,7 @@ import type { Log } from './log/log.ts'
 import { loadModels, type ModelCatalogue } from './models/models.ts'
 import { watchModels } from './models/watch.ts'
 import type { EngineOpeners } from './ports/engines.ts'
+import { type Extension, loadExtensions } from './ports/extensions.ts'
 import { fleetCountsOpener } from './ports/fleet-counts.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
@@ -48,6 +49,7 @@ export interface Ports {
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   unwatchModels(): void
+  readonly extensions: readonly Extension[]
   readonly contentFilter: ContentFilter | undefined
   /** Concurrency limits of upstream servers, which workers of all processes share. */
   readonly upstreams: UpstreamFleet
@@ -84,6 +86,7 @@ export async function openPorts(
 ): Promise<Ports> {
   requireDirectories(config, isWhole)
   const models = loadModels(config.modelsFile, config.models)
+  const extensions = await loadExtensions(config.extensions)
   const metrics = new Metrics()
   const blobs = await openDiskBlobs(config.blobDir)
   // The store is opened first, because it refuses a second process on the same data directory.
@@ -115,7 +118,7 @@ export async function openPorts(
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
   const opened = {
-    ...{ broker, blobs, unwatchBlobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels },
+    ...{ broker, blobs, unwatchBlobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels, extensions },
     ...{ contentFilter, upstreams, loadEngines, openSearch, localServer, sandbox, prepareModels },
   }
   return { config, log, metrics, version, ...opened, onFatal }

@@ -16,6 +16,7 @@ export async function endpointTables(): Promise<string> {
   const endpoints = [...(await describedRoutes()).map(endpointOf), ...Object.entries(SERVICE).map(serviceEndpointOf)]
   const sections = Object.entries(TAGS).map(([tag, description]) => {
     const rows = endpoints.filter(({ operation }) => operation.tag === tag).map(rowOf)
+    if (rows.length === 0) return []
     return [`## ${tag}`, '', description, '', table(['Method', 'Path', 'Scope', 'Summary'], rows), '']
   })
   return sections.flat().join('\n')

@@ -10,7 +10,7 @@ import { authenticate, setLimitHeaders } from './callers/keys.ts'
 import { type Call, COMPLETED, type IngressContext, refusalOf, throwIfRefused } from './calls/call.ts'
 import { isJobSubmission } from './calls/job-options.ts'
 import { HttpReply, type RoutedRequest } from './http/reply.ts'
-import { ROUTES, type Route } from './routes.ts'
+import { type Route, routesOf } from './routes.ts'
 
 /**
  * The HTTP application: one handler for every row of the route table.
@@ -20,6 +20,8 @@ import { ROUTES, type Route } from './routes.ts'
  */
 export function openApp(context: IngressContext): (req: IncomingMessage, res: ServerResponse) => void {
   const app = express()
+  const routes = routesOf(context.endpoints)
+  const calls = callsOf(routes)
   app.disable('x-powered-by')
   app.disable('etag')
   // Routes match exactly, so that each endpoint has only one spelling.
@@ -31,15 +33,15 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
     requireHost(req)
     next()
   })
-  for (const route of ROUTES) {
+  for (const route of routes) {
     const path = route.path.replace('/*', '/*rest')
     const method = route.method.toLowerCase() as 'get' | 'post' | 'delete'
     app[method](path, (req, res) => answer(context, route, (res.locals as Locals).reply, req))
   }
-  for (const route of ROUTES) {
-    app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(route.path, req, res))
+  for (const route of routes) {
+    app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(routes, route.path, req, res))
   }
-  const paths = ROUTES.map(({ path }) => path)
+  const paths = routes.map(({ path }) => path)
   app.use((req: Request) => {
     throw new ServiceError('not_found', notFoundMessage(req.method, req.path, paths))
   })
@@ -51,7 +53,7 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
     const target = originForm(req.url ?? '')
     if (target === undefined) return refuseTarget(res)
     req.url = target
-    const route = req.method === 'POST' ? CALLS.get(target) : undefined
+    const route = req.method === 'POST' ? calls.get(target) : undefined
     if (route)
       void answerCall(context, route, Object.assign(req, { path: route.path, params: {}, query: {}, route }), res)
     else app(req, res)
@@ -62,9 +64,11 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
  * Inference endpoints by path. Nearly all requests match one of these paths and then skip Express, which would compare
  * the path with every route.
  */
-const CALLS: ReadonlyMap<string, Route> = new Map(
-  ROUTES.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),
-)
+function callsOf(routes: readonly Route[]): ReadonlyMap<string, Route> {
+  return new Map(
+    routes.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),
+  )
+}
 
 async function answerCall(
   context: IngressContext,
@@ -193,11 +197,11 @@ async function dropUpload(context: IngressContext, blob: string): Promise<void> 
     )
 }
 
-function refuseMethod(path: string, req: Request, res: Response): void {
+function refuseMethod(routes: readonly Route[], path: string, req: Request, res: Response): void {
   // Express also answers HEAD for every GET route.
-  const allowed = ROUTES.filter((route) => route.path === path).flatMap(({ method }) =>
-    method === 'GET' ? [method, 'HEAD'] : [method],
-  )
+  const allowed = routes
+    .filter((route) => route.path === path)
+    .flatMap(({ method }) => (method === 'GET' ? [method, 'HEAD'] : [method]))
   res.setHeader('allow', allowed.join(', '))
   throw new ServiceError('method_not_supported', `${req.method} is not supported here. Use ${allowed.join(' or ')}.`)
 }

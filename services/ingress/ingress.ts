@@ -22,8 +22,10 @@ import { openApp } from './app.ts'
 import { startBatches } from './batches/pool/batch.ts'
 import { ApiKeys } from './callers/keys.ts'
 import type { IngressContext } from './calls/call.ts'
+import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
+import { endpointOf } from './endpoints/extension.ts'
 import { Cors, closeServer, listen, SERVER_BOUNDS } from './http/server.ts'
-import { answerPage } from './pages/pages.ts'
+import { openPages } from './pages/pages.ts'
 import type { SocketBounds } from './ws/frames.ts'
 import { isSocketRequest, Sockets } from './ws/sockets.ts'
 
@@ -60,6 +62,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const { store, durable, usage, storage } = context
   const batches = store && (await startBatches(ports, context, store.files))
   const app = openApp(context)
+  const answerPage = openPages(context)
   const cors = new Cors(config.corsOrigins)
   const sockets = new Sockets(context, cors, socketBounds)
   const health = healthOf(ports, jobs)
@@ -72,7 +75,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       // All paths of the API begin with /v1. Health checks and pages need no key.
       if (!req.url?.startsWith('/v1/')) {
         if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
-        if (answerHealth(health, req, res) || answerPage(log, req, res)) return
+        if (answerHealth(health, req, res) || answerPage(req, res)) return
       }
       app(req, res)
     },
@@ -114,8 +117,9 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
   const durable = await openDurable(ports, jobs, { keys, ...limiting, models, log, closing }, storage)
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
+  const endpoints = [...JOB_ENDPOINTS, ...ports.extensions.map(endpointOf)]
   const context: IngressContext = {
-    ...{ config, log, metrics, jobs, durable, closing, models, blobs, store, broker, pauses },
+    ...{ config, log, metrics, jobs, durable, closing, models, endpoints, blobs, store, broker, pauses },
     ...{ keys, ...limiting, usage, budget, storage, submitQueue: new SubmitQueue() },
   }
   return { context, fleet }

@@ -38,8 +38,7 @@ import {
 } from './batches/messages.ts'
 import type { WireFormat } from './body/body.ts'
 import { answerCall } from './calls/answer.ts'
-import type { Call, IngressContext } from './calls/call.ts'
-import type { JobEndpoint } from './calls/endpoint.ts'
+import type { Call, IngressContext, JobEndpoint } from './calls/call.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './calls/files.ts'
 import { listJobs } from './calls/job-list.ts'
 import { listModels, listWebhookSecrets, readOwnKey, readUsage, retrieveModel } from './endpoints/account.ts'
@@ -50,7 +49,6 @@ import {
   listCompletions,
   updateCompletion,
 } from './endpoints/chat/stored.ts'
-import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import {
   createConversation,
   createItems,
@@ -209,5 +207,3 @@ const OTHER_ROUTES: readonly Route[] = [
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
   ...ADMIN_ROUTES,
 ]
-
-export const ROUTES = routesOf(JOB_ENDPOINTS)

@@ -55,6 +55,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     env,
     dataDir,
     models: s.MODELS?.split(',').map((name) => name.trim()),
+    extensions: s.EXTENSIONS?.split(',').map((file) => resolve(file.trim())) ?? [],
     modelsFile: resolve(s.MODELS_FILE),
     weightsDir: resolve(dataDir, 'models'),
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),

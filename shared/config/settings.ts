@@ -50,7 +50,10 @@ const SERVER = {
   SLUICE_API_KEY: z
     .string()
     .min(8)
-    .regex(/^[!-~]*$/, 'must consist of visible ASCII characters without spaces, because callers send the key in a header')
+    .regex(
+      /^[!-~]*$/,
+      'must consist of visible ASCII characters without spaces, because callers send the key in a header',
+    )
     .optional()
     .meta({
       description: 'First API key, of at least 8 visible ASCII characters',
@@ -77,6 +80,14 @@ const MODELS = {
       unset: 'all of the catalogue',
     }),
   MODELS_DIR: z.string().optional().meta({ description: 'Folder of your own model files', unset: 'DATA_DIR/models' }),
+  EXTENSIONS: z
+    .string()
+    .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be files, several with commas between')
+    .optional()
+    .meta({
+      description: 'Modules with further kinds of jobs, comma-separated. Each runs with all rights of the process',
+      unset: 'none',
+    }),
 }
 
 const BROKER_AND_STORE = {

@@ -273,6 +273,11 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/ws',
 ]
 
+/** Adds the paths of extensions to {@link KEY_ENDPOINTS}. */
+export function keyEndpointsWith(paths: readonly string[]): readonly string[] {
+  return [...KEY_ENDPOINTS, ...paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))]
+}
+
 /** Root of the admin API. Paths below it require the scope `admin` and ignore the `endpoints` of a key. */
 export const ADMIN_PATH = '/v1/admin'
 

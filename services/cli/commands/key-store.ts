@@ -17,6 +17,7 @@ import {
   KEY_ENDPOINTS,
   KeyScope,
   type KeyStore,
+  keyEndpointsWith,
   type Limits,
   type Project,
   projectIdOf,
@@ -93,15 +94,18 @@ function unavailable(error: unknown): never {
 export const ENV_KEY_ID = 'key_env'
 
 /** Value of `--endpoints`. @throws CommandError with similar names for an unknown endpoint */
-export function endpointsOf(values: Values): string[] | undefined {
+export async function endpointsOf({ values, config }: Invocation): Promise<string[] | undefined> {
   const paths = values.parts('endpoints')
   const invalid = paths?.find((path) => !path.startsWith('/'))
   if (invalid !== undefined) {
     throw usageError(`--endpoints must be paths such as /v1/chat/completions; got '${invalid}'.`)
   }
-  const unknown = paths?.find((path) => !KEY_ENDPOINTS.includes(path))
+  if (!paths || paths.every((path) => KEY_ENDPOINTS.includes(path))) return paths
+  const { loadExtensions } = await import('#shared/ports/extensions.ts')
+  const known = keyEndpointsWith((await loadExtensions(config.extensions)).map(({ path }) => path))
+  const unknown = paths.find((path) => !known.includes(path))
   if (unknown === undefined) return paths
-  throw unknownName('--endpoints', unknown, 'endpoint', KEY_ENDPOINTS)
+  throw unknownName('--endpoints', unknown, 'endpoint', known)
 }
 
 /** Value of `--models` as model ids. Aliases are resolved, because permissions are checked by id. @throws CommandError */

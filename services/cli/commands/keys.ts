@@ -191,7 +191,7 @@ async function permissionsOf(invocation: Invocation, before?: ApiKey): Promise<K
   return {
     ...(name !== undefined && { name: name || undefined }),
     ...(values.text('endpoints') !== undefined && {
-      endpoints: isUnlimited('endpoints') ? undefined : endpointsOf(values),
+      endpoints: isUnlimited('endpoints') ? undefined : await endpointsOf(invocation),
     }),
     ...(values.text('models') !== undefined && {
       models: isUnlimited('models') ? undefined : await modelsOf(invocation),

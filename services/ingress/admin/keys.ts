@@ -20,7 +20,14 @@ import {
   stateOf,
 } from '#shared/keys/changes.ts'
 import { missingPermission, type Permissions } from '#shared/keys/delegation.ts'
-import { type ApiKey, KEY_ENDPOINTS, KEYS_MAX, type KeyChange, type Project, projectIdOf } from '#shared/keys/keys.ts'
+import {
+  type ApiKey,
+  KEYS_MAX,
+  type KeyChange,
+  keyEndpointsWith,
+  type Project,
+  projectIdOf,
+} from '#shared/keys/keys.ts'
 import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
@@ -162,7 +169,7 @@ function keyChangeOf(
   return {
     ...(name !== undefined && { name: name ?? undefined }),
     ...(scopes !== undefined && { scopes: scopes ? [...new Set(scopes)] : undefined }),
-    ...(endpoints !== undefined && { endpoints: endpoints?.map(requirePath) }),
+    ...(endpoints !== undefined && { endpoints: endpoints?.map((path) => requirePath(context, path)) }),
     ...(models !== undefined && { models: models?.map((model) => modelIdOf(context, model)) }),
     ...(expires_at !== undefined && { expires_at: endOf(expires_at) }),
     ...(limitsNow && { limits: Object.keys(limitsNow).length > 0 ? limitsNow : undefined }),
@@ -190,9 +197,10 @@ function requireDelegable({ key }: Call, given: Permissions, before?: Permission
   throw new ServiceError('permission_denied', message, { param })
 }
 
-function requirePath(path: string): string {
-  if (KEY_ENDPOINTS.includes(path)) return path
-  const near = similarNameOf(path, KEY_ENDPOINTS).slice(0, NAMED_MAX)
+function requirePath({ endpoints }: IngressContext, path: string): string {
+  const known = keyEndpointsWith(endpoints.map((endpoint) => endpoint.path))
+  if (known.includes(path)) return path
+  const near = similarNameOf(path, known).slice(0, NAMED_MAX)
   const message = `No endpoint '${path}' exists. Similar ones: ${near.map(({ name }) => name).join(', ')}.`
   throw new ServiceError('invalid_value', message, { param: 'endpoints' })
 }

@@ -3,9 +3,8 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import type { Call, IngressContext, PreparedCall } from '#services/ingress/calls/call.ts'
 import { acceptedOf, createJob } from '#services/ingress/calls/durable.ts'
-import type { PreparedCall } from '#services/ingress/calls/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { countEnded, isJobId, requireJobs, waitingFor } from '#services/ingress/calls/job-object.ts'
 import { boundMetadata, idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/job-options.ts'
@@ -30,7 +29,7 @@ const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 export async function createBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateBatch, body)
   const asked = parseBody(CreateBatch, body, 'openai')
-  const { path } = findEndpoint(asked.endpoint)
+  const { path } = findEndpoint(context, asked.endpoint)
   requireEndpoint(call.key, path)
   const made = await findMadeBatch(context, call, body)
   if (made) return await call.reply.whole(await currentBatchObject(context, made))

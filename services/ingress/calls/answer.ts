@@ -4,9 +4,17 @@ import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
-import { type Call, type IngressContext, refusalOf, sendBytes, sendStream } from './call.ts'
+import {
+  type Call,
+  type IngressContext,
+  type JobEndpoint,
+  type PreparedCall,
+  refusalOf,
+  sendBytes,
+  sendStream,
+} from './call.ts'
 import { answerDurable } from './durable.ts'
-import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from './endpoint.ts'
+import { encodeContextOf, takeBody } from './endpoint.ts'
 import { JobOptions, readPreferences, refuseJobOptions } from './job-options.ts'
 
 const CHAR_BYTES = 2

@@ -7,8 +7,18 @@ import { projectIdOf } from '#shared/keys/keys.ts'
 import { type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Created } from '#shared/store/store.ts'
-import { type Call, type IngressContext, type Output, refusalOf, sendStream, throwIfRefused } from './call.ts'
-import { encodeOf, type JobEndpoint, type PreparedCall, type StoredAnswers, takeBody } from './endpoint.ts'
+import {
+  type Call,
+  type IngressContext,
+  type JobEndpoint,
+  type Output,
+  type PreparedCall,
+  refusalOf,
+  type StoredAnswers,
+  sendStream,
+  throwIfRefused,
+} from './call.ts'
+import { encodeOf, takeBody } from './endpoint.ts'
 import { jobObject, requireJobs } from './job-object.ts'
 import {
   boundMetadata,

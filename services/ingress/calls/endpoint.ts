@@ -1,129 +1,14 @@
-import type { IncomingMessage } from 'node:http'
-import type { z } from 'zod'
-import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
-import { type EncodeContext, type ModelPool, POOLS, type SharedHistory } from '#schemas/job.ts'
+import { type EncodeContext, type ModelPool, POOLS } from '#schemas/job.ts'
 import type { ModelConfig, ModelTask, ModelWork } from '#schemas/models.ts'
-import type { WireFormat } from '#services/ingress/body/body.ts'
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
-import type { Call, IngressContext } from './call.ts'
-
-export type Caller = Pick<Call, 'key' | 'headers'>
-
-export interface PreparedCall {
-  readonly model: string
-  readonly named?: string | undefined
-  /**
-   * Body in the internal form of the kind. After a job was created from it, {@link takeBody} removes it, so that the
-   * memory can be freed.
-   */
-  body: unknown
-  /** Id of the caller's end user, whose calls have their own rate limit. */
-  readonly userId?: string | undefined
-  readonly attachments?: readonly string[]
-  /**
-   * Stored segments of a conversation with which the prompt begins. A durable job stores references to these segments
-   * instead of a copy.
-   */
-  readonly history?: SharedHistory | undefined
-  readonly stream: boolean
-  /**
-   * True if the answer is plain text. No keep-alives are written then, because their characters would become part of
-   * the text.
-   */
-  readonly isText?: boolean
-  /**
-   * True if the bytes of an answer are sent while they are generated. Only for an attached job, because a durable job
-   * stores the whole answer first.
-   */
-  readonly isBytes?: boolean
-  readonly timeoutMs: number
-  /**
-   * Time that a cancelled job has to write a partial result, in milliseconds. Only for composed durable jobs. If
-   * undefined, then the job is cancelled at once.
-   */
-  readonly partialMs?: number
-  readonly answerBytesMax?: number
-  readonly encode?: Partial<EncodeContext>
-  readonly metadata?: Record<string, string> | undefined
-  /**
-   * Called when the durable job is stored, before its id is sent.
-   *
-   * @throws ServiceError to cancel the job
-   */
-  readonly onCreated?: (job: DurableJob) => Promise<void>
-}
-
-/**
- * How an endpoint answers calls that become durable jobs. Calls with `Prefer: respond-async` receive the job object
- * instead.
- */
-export interface StoredAnswers {
-  accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
-  formatted(result: unknown, encode: Partial<EncodeContext>): unknown
-  stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
-}
-
-type NamedSchemas = Readonly<Record<string, z.ZodType>>
-
-/** Entry of an endpoint in the API reference. The key of a schema is the name of its component in the OpenAPI document. */
-export interface EndpointReference {
-  readonly id: string
-  readonly tag: 'Chat' | 'Responses' | 'Embeddings' | 'Audio' | 'Tools'
-  /** Summary as an imperative without a full stop, such as "Create a batch". */
-  readonly summary: string
-  readonly description?: string
-  /** Page of the guide, optionally with an anchor: `embeddings#reranking`. */
-  readonly guide?: string
-  readonly headers?: readonly 'anthropic-version'[]
-  readonly form?: 'multipart/form-data'
-  readonly body: NamedSchemas
-  readonly answer: {
-    readonly description: string
-    readonly json: NamedSchemas
-    readonly media?: readonly string[]
-    /** Schema of each `data:` line of a stream; null if events have several schemas. Absent: the answer is never streamed. */
-    readonly events?: NamedSchemas | null
-  }
-}
-
-/**
- * An endpoint whose calls become jobs. From this record follow the routes, the API reference, docs/reference/endpoints.md and
- * the console. Jobs, batches and WebSockets accept the calls of each record.
- */
-export interface JobEndpoint {
-  readonly path: string
-  /** Loads the schemas of the answer, which need 3 MiB of memory. */
-  describe(): Promise<EndpointReference>
-  readonly format: WireFormat
-  readonly kind: Kind
-  /**
-   * True if every call becomes a durable job. If the caller waits for the answer, then closing the connection still
-   * cancels the job.
-   */
-  readonly isDurable?: boolean
-  /** Whether this call becomes a durable job. The body is not validated yet, so it may have any shape. */
-  isStored?(context: IngressContext, body: unknown, caller: Caller): boolean
-  /** How durable jobs are answered; default: the job object, and the recorded events as the stream. */
-  readonly stored?: StoredAnswers
-  /**
-   * Checks that a caller may use a model for this endpoint. Default: any model of the kind's pool.
-   *
-   * @throws ServiceError as `getModel`
-   */
-  requireModel?(context: IngressContext, caller: Caller, model: string): void
-  /** Whether the answer to this body can be streamed. If so, streaming is the default over a WebSocket. */
-  canStream?(body: Record<string, unknown>): boolean
-  readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
-  prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
-}
+import type { Caller, IngressContext, PreparedCall } from './call.ts'
 
 export function takeBody(call: PreparedCall): unknown {
   const { body } = call

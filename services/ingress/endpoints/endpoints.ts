@@ -1,6 +1,6 @@
 import { hasModels } from '#schemas/job.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import { type Caller, getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext, JobEndpoint } from '#services/ingress/calls/call.ts'
+import { getModel } from '#services/ingress/calls/endpoint.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { code } from './code.ts'
 import { embeddings } from './embeddings.ts'
@@ -33,10 +33,10 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   research,
 ]
 
-export function findEndpoint(path: string): JobEndpoint {
-  const endpoint = JOB_ENDPOINTS.find((known) => known.path === path)
+export function findEndpoint({ endpoints }: Pick<IngressContext, 'endpoints'>, path: string): JobEndpoint {
+  const endpoint = endpoints.find((known) => known.path === path)
   if (endpoint) return endpoint
-  const known = JOB_ENDPOINTS.map((row) => row.path).join(', ')
+  const known = endpoints.map((row) => row.path).join(', ')
   throw new ServiceError('invalid_value', `Unknown endpoint. Expected one of ${known}.`, { param: 'endpoint' })
 }
 

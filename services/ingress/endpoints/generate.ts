@@ -5,15 +5,8 @@ import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
 import type { WireFormat } from '#services/ingress/body/body.ts'
 import type { DecodeContext } from '#services/ingress/body/decode.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import {
-  type Caller,
-  getModel,
-  type JobEndpoint,
-  type PreparedCall,
-  requireNativeUrls,
-  upstreamFields,
-} from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext, JobEndpoint, PreparedCall } from '#services/ingress/calls/call.ts'
+import { getModel, requireNativeUrls, upstreamFields } from '#services/ingress/calls/endpoint.ts'
 import { countTokens, generate } from '#shared/kinds/generate/generate.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { decodeChat, decodeCompletions } from './chat/decode.ts'

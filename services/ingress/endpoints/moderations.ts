@@ -11,8 +11,8 @@ import {
 } from '#schemas/moderations.ts'
 import { readInputs, refuse, requireImageUrl } from '#services/ingress/body/decode.ts'
 import { parseAt, parseBody } from '#services/ingress/body/validate.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import { type Caller, getModel, isUsable, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext, JobEndpoint } from '#services/ingress/calls/call.ts'
+import { getModel, isUsable } from '#services/ingress/calls/endpoint.ts'
 import { moderate } from '#shared/kinds/moderate/moderate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 

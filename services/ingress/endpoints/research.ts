@@ -9,7 +9,8 @@ import {
 } from '#schemas/research/research.ts'
 import { refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import { getModel, type JobEndpoint } from '#services/ingress/calls/endpoint.ts'
+import type { JobEndpoint } from '#services/ingress/calls/call.ts'
+import { getModel } from '#services/ingress/calls/endpoint.ts'
 import { research as kind } from '#shared/kinds/research/research.ts'
 
 /**

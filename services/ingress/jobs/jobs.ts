@@ -50,7 +50,7 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   const submit = parseBody(SubmitJob, body, 'openai')
   const { endpoint: path, body: inner, ...fields } = submit
   const jobOptions = JobOptions.of(call.headers, fields)
-  const endpoint = findEndpoint(path)
+  const endpoint = findEndpoint(context, path)
   requireEndpoint(call.key, endpoint.path)
   const { key } = call
   const prepared = await prepareInner(async () => {
@@ -172,7 +172,7 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
     const { tools } = (encode.responses?.shown ?? {}) as { readonly tools?: readonly { readonly type: string }[] }
     requireHosted(call.key, tools ?? [])
   }
-  if (hasModels(pool)) requireModelOf(findEndpoint(endpoint), context, call, model)
+  if (hasModels(pool)) requireModelOf(findEndpoint(context, endpoint), context, call, model)
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
   const { job: again, isReplay } = acceptedOf(await jobs[how](tenant, id, asked))

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { ListItems } from '#schemas/responses/request.ts'
-import type { JobEndpoint } from '#services/ingress/calls/endpoint.ts'
+import type { JobEndpoint } from '#services/ingress/calls/call.ts'
 import { ListCompletions, ListParams } from '#services/ingress/endpoints/chat/stored.ts'
 import type { CallSchema, CallSchemas } from './components.ts'
 import { AFTER_EVENT, type Answer, CALL_HEADERS, type Operation, type Operations, ok } from './operation.ts'

@@ -1,4 +1,4 @@
-import type { JobEndpoint } from '#services/ingress/calls/endpoint.ts'
+import type { JobEndpoint } from '#services/ingress/calls/call.ts'
 import { JOB_ENDPOINTS } from '#services/ingress/endpoints/endpoints.ts'
 import { type Route, routesOf } from '#services/ingress/routes.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
@@ -89,7 +89,7 @@ function* documentOf(described: readonly DescribedRoute[], calls: Calls): Genera
       license: { name: 'Apache 2.0', identifier: 'Apache-2.0' },
     },
     servers: [{ url: '/', description: 'This service' }],
-    tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
+    tags: tagsOf(described),
     security: [{ bearer: [] }, { apiKey: [] }],
     paths,
     components: {
@@ -105,6 +105,12 @@ function* documentOf(described: readonly DescribedRoute[], calls: Calls): Genera
 
 export function templateOf(path: string): string {
   return path.replace(/\/\*$/, '/{id}').replaceAll(/:(\w+)/g, '{$1}')
+}
+
+function tagsOf(described: readonly DescribedRoute[]): JsonSchema[] {
+  const operations = [...described.map(({ operation }) => operation), ...Object.values(SERVICE)]
+  const used = new Set<string>(operations.map(({ tag }) => tag))
+  return Object.entries(TAGS).flatMap(([name, description]) => (used.has(name) ? [{ name, description }] : []))
 }
 
 function add(

@@ -7,6 +7,7 @@ export const TAGS = {
   Embeddings: 'Embedding vectors, and reranking of documents by relevance.',
   Audio: 'Speech to text, translation to English, and text to speech.',
   Tools: 'Moderation, Python in a sandbox, and deep research.',
+  Extensions: 'Endpoints that the operator added with the setting EXTENSIONS.',
   Jobs: 'Durable background jobs: submit, poll, follow, cancel and rerun.',
   Batches: 'Files, and batches of up to 50,000 requests.',
   Account: 'Models, the calling API key, usage and webhook secrets.',

@@ -1,15 +1,14 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
-import type { Log } from '#shared/log/log.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { CONSOLE, consoleFiles, findScreen, PageFile, pageHeaders } from './files.ts'
 import { GUIDE, guideFiles } from './guide.ts'
 
 const require = createRequire(import.meta.url)
 
-/** Pages and their files, by path. No API key is required, because the files contain no data of clients. */
+/** Pages and their files, by path, except the OpenAPI document. No API key is required, because the files contain no data of clients. */
 const FILES: ReadonlyMap<string, PageFile> = new Map([
-  ['/openapi.json', new PageFile('json', describeApi)],
   ['/docs', PageFile.at(new URL('reference/reference.html', import.meta.url))],
   ['/docs/reference.js', PageFile.at(new URL('reference/reference.js', import.meta.url))],
   ['/docs/reference.css', PageFile.at(new URL('reference/reference.css', import.meta.url))],
@@ -21,19 +20,29 @@ const FILES: ReadonlyMap<string, PageFile> = new Map([
 
 const HOME = FILES.has(CONSOLE) ? CONSOLE : '/docs'
 
+type PageContext = Pick<IngressContext, 'endpoints' | 'log'>
+
 /**
  * Serves the console, the guide, the API reference and the OpenAPI document. `/` redirects browsers to the console.
- * Other clients receive a 404 error of the API.
- *
- * @returns false if the path belongs to none of these
+ * Other clients receive a 404 error of the API. The function returns false if the path belongs to none of these.
  */
-export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse): boolean {
+export function openPages({ endpoints, log }: PageContext): (req: IncomingMessage, res: ServerResponse) => boolean {
+  const files = new Map([...FILES, ['/openapi.json', new PageFile('json', () => describeApi(endpoints))]])
+  return (req, res) => answerPage(files, log, req, res)
+}
+
+function answerPage(
+  files: ReadonlyMap<string, PageFile>,
+  log: PageContext['log'],
+  req: IncomingMessage,
+  res: ServerResponse,
+): boolean {
   if (req.method !== 'GET' && req.method !== 'HEAD') return false
   const path = req.url?.split('?')[0] ?? ''
   if (path === '/' && wantsPage(req)) return sendTo(HOME, res)
   if (path === '/docs/') return sendTo('/docs', res)
   if (path === `${GUIDE}/`) return sendTo(GUIDE, res)
-  const file = findScreen(FILES, path)
+  const file = findScreen(files, path)
   if (!file) return false
   file.send(req, res).catch((error: unknown) => {
     log.error({ err: error, path }, 'page could not be sent to the browser')
@@ -49,9 +58,9 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
 /**
  * Loads the OpenAPI module at the first request. The response schemas need 3 MiB of memory, and nothing else uses them.
  */
-async function describeApi(): Promise<Buffer> {
+async function describeApi(endpoints: PageContext['endpoints']): Promise<Buffer> {
   const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
-  return Buffer.from(JSON.stringify(await openApiDocument()))
+  return Buffer.from(JSON.stringify(await openApiDocument(endpoints)))
 }
 
 /** Whether a browser sends the request. Browsers accept text/html, while SDKs and curl do not ask for it. */

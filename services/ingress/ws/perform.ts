@@ -7,11 +7,11 @@ import {
   type Call,
   CallLog,
   type IngressContext,
+  type JobEndpoint,
   type Outcome,
   type Reply,
   type ReplyForm,
 } from '#services/ingress/calls/call.ts'
-import type { JobEndpoint } from '#services/ingress/calls/endpoint.ts'
 import { isJobId, jobNotFound, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { jobFieldsOf } from '#services/ingress/calls/job-options.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
@@ -47,7 +47,7 @@ export async function runRequest(
   frame: CreateRequest,
 ): Promise<void> {
   const { key } = asking
-  const endpoint = findEndpoint(frame.endpoint)
+  const endpoint = findEndpoint(context, frame.endpoint)
   requireEndpoint(key, endpoint.path)
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })

@@ -187,7 +187,7 @@ export class Session {
     if (!key) return held.release()
     this.begun++
     const { headers, context, bounds } = this.#options
-    const log = { sessionId: this.id, path, route: routeOf(kind, path) }
+    const log = { sessionId: this.id, path, route: routeOf(context, kind, path) }
     const reply = new SocketReply(context, { id, kind, key, outbox: this.#outbox, held, ...log })
     if (this.#replies.size >= bounds.inFlightMax) {
       return reply.end({ type: 'failed', thrown: tooMany(bounds.inFlightMax) })
@@ -241,10 +241,10 @@ export class Session {
 }
 
 /** Metrics label of a path. Any unknown path becomes `none`. Otherwise clients could create any number of labels. */
-function routeOf(kind: SocketReply['kind'], path: string): string {
+function routeOf(context: IngressContext, kind: SocketReply['kind'], path: string): string {
   if (kind === 'subscription') return path
   try {
-    return findEndpoint(path).path
+    return findEndpoint(context, path).path
   } catch {
     return 'none'
   }

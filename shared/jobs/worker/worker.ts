@@ -21,6 +21,7 @@ import type { Handler } from '#shared/kinds/kind.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Models } from '#shared/models/models.ts'
+import { handlersOf } from '#shared/ports/extensions.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Starvation } from '#shared/process/starvation.ts'
@@ -331,11 +332,19 @@ interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
  */
 export async function startWorker(
   ports: Ports,
-  { own, retire, ...definition }: Pool,
+  { own: ownModels, retire, ...pool }: Pool,
   close: () => Promise<void> = async () => {},
   problems: () => string[] = () => [],
 ): Promise<Service> {
   const { config, log, metrics, broker, blobs, version, onFatal } = ports
+  const added = handlersOf(ports.extensions, pool)
+  const definition = { ...pool, kinds: { ...pool.kinds, ...added } }
+  const own =
+    ownModels &&
+    (() => {
+      const models = ownModels()
+      return { ...models, models: [...models.models, ...Object.keys(added)] }
+    })
   const store = ports.store && ownerOf(ports.store)
   const { name, slots } = definition
   warnOfKeys(ports, name)

@@ -8,8 +8,7 @@ import type {
 } from '#schemas/batches/batch.ts'
 import { dropInput, FILES_MAX } from '#services/ingress/batches/files.ts'
 import { type Line, LineChecker, linesOf } from '#services/ingress/batches/lines.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import type { Caller } from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext } from '#services/ingress/calls/call.ts'
 import { PART_REQUESTS, PARTS_IN_FLIGHT_MAX } from '#services/ingress/calls/job-object.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { startWorker } from '#shared/jobs/worker/worker.ts'
@@ -324,7 +323,7 @@ function modelProblem(
 ): BatchProblem | undefined {
   if (model === undefined) return undefined
   try {
-    requireModelOf(findEndpoint(request.endpoint), context, caller, model)
+    requireModelOf(findEndpoint(context, request.endpoint), context, caller, model)
     return undefined
   } catch (error) {
     if (!(error instanceof ServiceError)) throw error

@@ -11,7 +11,7 @@ import type {
 } from '#schemas/batches/batch.ts'
 import { ERRORS, type ErrorBody } from '#schemas/error.ts'
 import { type Line, linesOf, readLine } from '#services/ingress/batches/lines.ts'
-import type { JobEndpoint } from '#services/ingress/calls/endpoint.ts'
+import type { JobEndpoint } from '#services/ingress/calls/call.ts'
 import { LINES_WAIT, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { admitJob, type JobAdmission } from '#shared/capacity/capacity.ts'
@@ -176,7 +176,7 @@ async function childOf(
 ): Promise<ChildJob> {
   const { dialect, endpoint: path } = request
   const { customId, body } = await runYielding(readLine(line, { dialect, lineBytesMax }))
-  const endpoint: JobEndpoint = findEndpoint(path)
+  const endpoint: JobEndpoint = findEndpoint(context, path)
   const prepared = await endpoint.prepare(context, callerOf(request, tenant), body)
   if (prepared.stream) {
     throw new ServiceError('unsupported_value', "'stream' must be false in a batch.", { param: 'stream' })

@@ -1,6 +1,5 @@
 import type { BatchPartRequest, BatchRequest } from '#schemas/batches/batch.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import type { Caller } from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext } from '#services/ingress/calls/call.ts'
 import type { FileStore } from '#shared/store/records.ts'
 
 export interface BatchTools {

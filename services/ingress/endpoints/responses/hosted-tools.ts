@@ -9,8 +9,8 @@ import {
 import { refuse } from '#services/ingress/body/decode.ts'
 import { parseAt } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import { type Caller, isUsable } from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext } from '#services/ingress/calls/call.ts'
+import { isUsable } from '#services/ingress/calls/endpoint.ts'
 
 /* Hosted tools: tools of the Responses API that Sluice runs itself (docs/guides/responses.md, Hosted tools). */
 

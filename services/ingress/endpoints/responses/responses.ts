@@ -7,15 +7,8 @@ import { CodeInterpreterTool, InputTokensRequest, ITEMS_MAX, ResponsesRequest } 
 import { refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import {
-  type Caller,
-  getModel,
-  type JobEndpoint,
-  requireNativeUrls,
-  upstreamFields,
-  userIdOf,
-} from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext, JobEndpoint } from '#services/ingress/calls/call.ts'
+import { getModel, requireNativeUrls, upstreamFields, userIdOf } from '#services/ingress/calls/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { boundMetadata } from '#services/ingress/calls/job-options.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'

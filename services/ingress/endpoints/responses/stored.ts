@@ -4,9 +4,14 @@ import type { EncodeContext, SharedHistory } from '#schemas/job.ts'
 import type { ResponsesRequest } from '#schemas/responses/request.ts'
 import type { ResponseObject, ResponsesForm } from '#schemas/responses/response.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
-import { type Call, type IngressContext, sendFrames, throwIfRefused } from '#services/ingress/calls/call.ts'
+import {
+  type Call,
+  type IngressContext,
+  type StoredAnswers,
+  sendFrames,
+  throwIfRefused,
+} from '#services/ingress/calls/call.ts'
 import { resultOf } from '#services/ingress/calls/durable.ts'
-import type { StoredAnswers } from '#services/ingress/calls/endpoint.ts'
 import { isJobId, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'

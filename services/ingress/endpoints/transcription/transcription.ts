@@ -6,14 +6,8 @@ import {
   TranslationBody,
 } from '#schemas/transcription/transcription.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import type { IngressContext } from '#services/ingress/calls/call.ts'
-import {
-  type Caller,
-  getModel,
-  isUsable,
-  type JobEndpoint,
-  type PreparedCall,
-} from '#services/ingress/calls/endpoint.ts'
+import type { Caller, IngressContext, JobEndpoint, PreparedCall } from '#services/ingress/calls/call.ts'
+import { getModel, isUsable } from '#services/ingress/calls/endpoint.ts'
 import { transcribe, translate } from '#shared/kinds/transcribe/transcribe.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { decodeTranscription } from './decode.ts'

@@ -3,7 +3,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { ROUTES } from '#services/ingress/routes.ts'
+import { JOB_ENDPOINTS } from '#services/ingress/endpoints/endpoints.ts'
+import { routesOf } from '#services/ingress/routes.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { ADMIN_PATH, coversPath, KEY_ENDPOINTS } from '#shared/keys/keys.ts'
@@ -11,6 +12,7 @@ import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 /** Permissions of a key, and values that are refused as a key. */
 
+const ROUTES = routesOf(JOB_ENDPOINTS)
 const MESSAGES = '/v1/messages'
 
 describe('the permissions of a key', () => {

@@ -1,7 +1,10 @@
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { ROUTES } from '#services/ingress/routes.ts'
+import { JOB_ENDPOINTS } from '#services/ingress/endpoints/endpoints.ts'
+import { routesOf } from '#services/ingress/routes.ts'
 import { type Admin, openAdmin, secretOf } from '../../../support/admin.ts'
+
+const ROUTES = routesOf(JOB_ENDPOINTS)
 
 /* The OpenAPI document matches the served routes, and responses match their schemas. */
 
