@@ -75,7 +75,11 @@ function storeAway(name: string): Finding {
 
 function storeFull(name: string): Finding {
   const message = `The disk of the store (${name}) is full: new durable jobs are refused and running ones cannot end; synchronous calls still work.`
-  return failed('store', message, 'Free space on that disk, or give the database a larger one. No restart is needed.')
+  return failed(
+    'store',
+    message,
+    'Free space on the disk of the store, or give the database a larger disk. No restart is needed.',
+  )
 }
 
 /** A project may use as many durable jobs as are still free. One project alone is therefore refused at half of the maximum. */

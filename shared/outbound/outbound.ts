@@ -201,7 +201,7 @@ async function* decompressed(answer: IncomingMessage, bytesMax: number): AsyncGe
     yield* upTo(bytesMax, decoder)
   } catch (error) {
     if (error instanceof ServiceError || answer.errored) throw error
-    throw new ServiceError('upstream_error', `Could not decompress the body as ${name}.`, { cause: error })
+    throw new ServiceError('upstream_error', `Could not decompress the response body as ${name}.`, { cause: error })
   }
 }
 

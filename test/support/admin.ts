@@ -71,7 +71,7 @@ export async function openAdmin(
     async job(who, id) {
       return (await (await as(who).get(`/v1/jobs/${id}`)).json()) as Record<string, unknown>
     },
-    deeds: () => lines.filter(({ msg }) => msg === 'admin action'),
+    deeds: () => lines.filter(({ msg }) => msg === 'admin API action performed'),
     async [Symbol.asyncDispose]() {
       await stack[Symbol.asyncDispose]()
     },

@@ -27,5 +27,8 @@ export function audit(
   action: Action,
   on: Record<string, unknown>,
 ): void {
-  log.info({ action, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on }, 'admin action')
+  log.info(
+    { action, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on },
+    'admin API action performed',
+  )
 }

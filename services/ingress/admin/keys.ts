@@ -239,7 +239,7 @@ export function pageOf<T extends { readonly id: string }>(oldestFirst: readonly 
   const all = oldestFirst.toReversed()
   const at = after === undefined ? -1 : all.findIndex(({ id }) => id === after)
   if (after !== undefined && at < 0) {
-    throw new ServiceError('invalid_value', `No entry with the id '${after}' exists.`, { param: 'after' })
+    throw new ServiceError('invalid_value', `No entry of this list has the id '${after}'.`, { param: 'after' })
   }
   return { page: all.slice(at + 1, at + 1 + limit), hasMore: all.length > at + 1 + limit }
 }

@@ -254,7 +254,7 @@ export class DurableRuns {
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return
-    this.#options.log.warn({ job_id: id, attempt }, 'job whose claim response was lost requeued')
+    this.#options.log.warn({ job_id: id, attempt }, 'requeued a job whose claim response was lost')
     this.dispatcher.publishMoved(moved)
     void this.#family.onMoved(moved.job)
     const content = await store.findContent(moved.job.tenant, id)

@@ -213,7 +213,8 @@ async function prepareImage(docker: Docker, options: ImageOptions): Promise<stri
 async function pullImage(docker: Docker, name: string, options: ImageOptions): Promise<void> {
   const { onProgress, signal, checksOnly } = options
   if (await hasImage(docker, name)) return
-  if (checksOnly) throw new ServiceError('sandbox_unavailable', `The daemon does not have the image ${name} yet.`)
+  if (checksOnly)
+    throw new ServiceError('sandbox_unavailable', `The Docker daemon does not have the image ${name} yet.`)
   onProgress(0, `pulling the image ${name}`)
   const abortSignal = AbortSignal.any([signal, AbortSignal.timeout(IMPORT_MS_MAX)])
   await followed(docker, await docker.pull(name, { abortSignal }))
@@ -286,7 +287,7 @@ export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds
   const abortSignal = AbortSignal.timeout(REMOVE_MS_MAX)
   for (const { Id, Created, Status } of await docker.listContainers({ all: true, filters, abortSignal })) {
     if (Date.now() / 1000 - Created < olderThanSeconds) continue
-    log.info({ container: Id, status: Status }, 'removing orphaned sandbox container')
+    log.info({ container: Id, status: Status }, 'removing a sandbox container of a process that ended')
     const gone = docker.getContainer(Id).remove({ force: true, v: true, abortSignal })
     await gone.catch((error: unknown) =>
       log.warn({ err: error, container: Id }, 'sandbox container could not be removed'),

@@ -110,7 +110,7 @@ export class ZygoteProcess {
     const socket = createConnection(join(this.#runDir, 'zygote.sock'))
     const channel = new Channel({ onEvent, onEnd: resolve })
     const leave = () => reject(signal.reason)
-    const isOverdue = () => reject(lost(new Error('The zygote did not end in time.')))
+    const isOverdue = () => reject(lost(new Error('The sandbox zygote did not end in time.')))
     const overdue = setTimeout(isOverdue, SETUP_MS_MAX + job.timeoutMs + OVERDUE_MS)
     this.#sockets.add(socket)
     signal.addEventListener('abort', leave, { once: true })
@@ -150,7 +150,7 @@ export class ZygoteProcess {
 
   async #untilReady(signal: AbortSignal): Promise<Readonly<Record<string, string>>> {
     const lines = createInterface({ input: this.#child.stdout })
-    const gone = this.exited.then(() => Promise.reject(new Error('The process ended before it was ready.')))
+    const gone = this.exited.then(() => Promise.reject(new Error('The sandbox process ended before it was ready.')))
     gone.catch(() => {})
     const [line] = (await Promise.race([once(lines, 'line', { signal }), gone])) as [string]
     lines.close()

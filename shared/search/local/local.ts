@@ -103,7 +103,7 @@ class CorpusBackend implements LocalCorpus {
 
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains))
-      throw new ServiceError('permission_denied', 'The corpus is outside the allowed domains.')
+      throw new ServiceError('permission_denied', 'The local corpus is not among the allowed domains.')
     // A hit with a hash comes from the index, so its text can be read before the first scan ends.
     if (sha256 === undefined) await this.#waitForScan(signal)
     const snapshot = this.#index.find(url, sha256)

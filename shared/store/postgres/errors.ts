@@ -130,7 +130,7 @@ const CLASSES: readonly FailureClass[] = [
     effect: 'full',
     states: /^53100$/,
     problem: 'The disk of Postgres is full',
-    remediation: 'Free space on that disk, or give the database a larger one; nothing needs a restart.',
+    remediation: 'Free space on the disk of Postgres, or give the database a larger disk. No restart is needed.',
   },
   {
     name: 'statements_lost',

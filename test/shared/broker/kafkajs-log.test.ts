@@ -8,7 +8,7 @@ const { createErrorFromCode } = createRequire(import.meta.url)('kafkajs/src/prot
   createErrorFromCode(code: number): Error
 }
 
-it('the kafkajs log adapter forwards errors, except that the coordinator of a new group is unavailable', () => {
+it("the kafkajs log adapter forwards all errors except the expected one of a new group's coordinator", () => {
   const told: unknown[] = []
   const onProblem = (_: string, fields: object) => told.push(fields)
   const kafka = createKafkaJs({ clientId: 'test', brokers: ['127.0.0.1:1'], onProblem } as unknown as KafkaOptions)

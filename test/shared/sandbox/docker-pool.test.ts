@@ -152,7 +152,7 @@ describe('the output streams of an attached container', () => {
     expect(texts).toEqual({ stdout: 'out more', stderr: 'err' })
   })
 
-  it('are separated from 100,000 frames of one byte', () => {
+  it('are separated even if 100,000 frames have one byte each', () => {
     let count = 0
     const streams = new AttachedStreams(() => {
       count += 1

@@ -176,7 +176,7 @@ async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOpt
       options.onProblem('empty classic group deleted; its name is needed for a share group', { group })
       return []
     }
-    const remediation = `Stop the workers with KAFKA_CLIENT=classic, or set it here too (kafka-consumer-groups.sh ${server} --describe --members --group ${group} names them)`
+    const remediation = `Stop the workers with KAFKA_CLIENT=classic, or set KAFKA_CLIENT=classic here too (kafka-consumer-groups.sh ${server} --describe --members --group ${group} names them)`
     return [
       {
         problem: `Group ${group} has members of a classic consumer group, so members of a share group cannot join`,

@@ -63,7 +63,7 @@ it('a resumable stream resets its output if the sent text is longer than the fin
   expect(await attempt(record, [START, text('The')])).toEqual([CUT, text('The')])
 })
 
-it('a resumable stream sends the rest of a completed model round that its attempt did not send', async () => {
+it('a resumable stream sends the rest of a completed model call that the failed attempt did not send', async () => {
   const record = new Record()
   const thought: GenerateEvent = { type: 'reasoning', choice: 0, text: 'Hm', signature: 'sig' }
   await attempt(record, [START, { type: 'reasoning', choice: 0, text: 'Hm' }])
@@ -72,7 +72,7 @@ it('a resumable stream sends the rest of a completed model round that its attemp
   expect(record.kept.size).toBe(1)
 })
 
-it('a resumable stream refuses a model round whose text exceeds the size of a stored step', () => {
+it('a resumable stream refuses a model call whose text exceeds the size of a stored step', () => {
   const spoken = new OutputBuffer()
   const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
   for (let n = 0; n < 10; n++) say()

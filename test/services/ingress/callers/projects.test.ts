@@ -74,7 +74,7 @@ describe('the keys of one project', () => {
     expect((await fetch(`${stack.url}/v1/jobs/${id}`, forget)).status).toBe(200)
   })
 
-  it('can continue responses of the project in batches, and keys of other projects cannot', async () => {
+  it('can continue responses of the project in a batch, unlike keys of other projects', async () => {
     await using stack = await startWith(keyOf('one', { project: 'proj_1' }), keyOf('alien', { project: 'proj_2' }))
     const said = await stack.post('/v1/responses', { model: 'echo-1', input: 'first' }, as('sk-one'))
     const { id: previous_response_id } = (await said.json()) as { id: string }

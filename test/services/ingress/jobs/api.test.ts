@@ -515,8 +515,8 @@ describe('a running job before its worker has received the cancel', () => {
   })
 })
 
-describe('the result of a job that its list entry omits', () => {
-  it('is returned with 202 for a repeated submission', async () => {
+describe('a completed job', () => {
+  it('is listed without its result, and returned with its result for a repeated submission', async () => {
     await using service = await startService()
     const init = { headers: { 'idempotency-key': 'once' } }
     const { id } = await service.submit(say('x'), {}, init)

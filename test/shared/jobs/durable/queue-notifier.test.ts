@@ -42,7 +42,7 @@ function published(hints: QueueNotifier, count = 1_500): number {
 }
 
 describe('a queue record for a new durable job', () => {
-  it('is published only while workers have free slots for which no record is published yet', () => {
+  it('is published only while workers have more free slots than published records', () => {
     expect(published(channel(12).hints)).toBe(12)
     expect(published(channel(0).hints)).toBe(0)
     expect(published(channel(12, { ingresses: () => 3 }).hints)).toBe(4)
