@@ -263,7 +263,7 @@ export function authenticate(
 }
 
 function lacksScope(scope: KeyScope): ServiceError {
-  const how = `Create a key with it where the service runs: sluice keys create --scopes ${scope}`
+  const how = `Create a key with this scope where the service runs: sluice keys create --scopes ${scope}`
   return new ServiceError(
     'permission_denied',
     `This API key lacks the scope '${scope}', which this endpoint requires. ${how}`,

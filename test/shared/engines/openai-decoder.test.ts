@@ -491,7 +491,7 @@ describe('fields of an OpenAI response without an internal form', () => {
     expect(read(frames, { dialect: 'anthropic' }).seen.native).toEqual([])
   })
 
-  test('are forwarded if they are log probabilities of a refusal', () => {
+  test('include the log probabilities of a refusal, which are forwarded', () => {
     const refusal = [{ token: 'No', logprob: -1, bytes: null, top_logprobs: [] }]
     const frames = [chunk({ refusal: 'No' }, { logprobs: { content: null, refusal } }), end()]
     expect(read(frames).seen.native).toEqual([['text', { logprobs: { refusal } }]])

@@ -162,7 +162,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it('suspects a silent worker before its lease ends, once until its next heartbeat', async () => {
+  it("suspects a silent worker before the lease ends, and only once until the worker's next heartbeat", async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(SILENT_MS - 100)

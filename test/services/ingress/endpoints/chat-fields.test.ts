@@ -143,7 +143,7 @@ describe.each(ANSWERS.map((given, index) => [index, given] as const))(
       expect(chunks.at(-1)?.usage).toEqual(given.usage)
     })
 
-    test('is accepted as input of the next request, with a result for each tool call', async () => {
+    test('has a message that the next request accepts as input, with a result for each tool call', async () => {
       answer = given
       const got = (await (await ask(asked as Json)).json()) as { choices: { message: Json }[] }
       const message = got.choices[0]?.message ?? {}

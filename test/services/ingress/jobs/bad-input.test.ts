@@ -541,7 +541,7 @@ describe('the job quota', () => {
     await until(async () => (await service.post('/v1/jobs', later)).status === 202)
   })
 
-  it('refuses scheduled jobs of one project with 429, and accepts others and immediate jobs', async () => {
+  it('refuses scheduled jobs of a project over its quota with 429, but accepts immediate and other jobs', async () => {
     await using service = await startService({ settings: { SCHEDULED_JOBS_MAX: '5', DURABLE_JOBS_MAX: '5' } })
     const park = async (key: string) => {
       return await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: FUTURE() }, { key })
