@@ -198,6 +198,24 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(stderr).toContain('FileNotFoundError')
   })
 
+  it('a sandbox has a default locale, and draws Chinese, Japanese and Korean text', {
+    timeout: WAIT_MS,
+  }, async (context) => {
+    const code = `import locale, warnings
+import matplotlib.pyplot as plt
+print(locale.setlocale(locale.LC_ALL, "") != "")
+warnings.simplefilter("error")
+plt.title("温度 気温 기온")
+plt.show()`
+    const { stdout, stderr, plots } = await runCode(sandbox(context), code, { scan: true, timeoutMs: WAIT_MS / 3 })
+    expect({ stdout, stderr, plots: plots.length }).toEqual({ stdout: 'True\n', stderr: '', plots: 1 })
+  })
+
+  it('a sandbox hides the load of the machine', { timeout: WAIT_MS }, async (context) => {
+    const code = 'import os\ntry: print(max(os.getloadavg()))\nexcept (AttributeError, OSError): print("unknown")'
+    expect((await runCode(sandbox(context), code)).stdout).toMatch(/^(?:0\.0|unknown)\n$/)
+  })
+
   it('a sandbox hides the file locks of a run from other runs', { timeout: WAIT_MS }, async (context) => {
     if (sandbox(context).name === 'wasm') context.skip('it has no locks')
     const leaving = new AbortController()
