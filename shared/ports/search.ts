@@ -4,11 +4,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Corpus } from '#shared/search/local/files.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
-import { brave } from '#shared/search/web/backends/brave.ts'
-import { exa } from '#shared/search/web/backends/exa.ts'
-import { searxng } from '#shared/search/web/backends/searxng.ts'
-import { serper } from '#shared/search/web/backends/serper.ts'
-import { tavily } from '#shared/search/web/backends/tavily.ts'
+import { brave, exa, searxng, serper, tavily } from '#shared/search/web/backends.ts'
 import { openMcpSearch } from '#shared/search/web/mcp/mcp.ts'
 import { WebPages } from '#shared/search/web/pages.ts'
 import { openWebSearch } from '#shared/search/web/web.ts'
@@ -30,15 +26,15 @@ export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
 function openWeb(config: Config): SearchBackend[] {
   const { searxngUrl, braveApiKey, tavilyApiKey, exaApiKey, serperApiKey, researchAllowPrivate } = config
   const { mcpSearchUrl, mcpSearchToken, mcpSearchTool } = config
-  const pages = () => new WebPages({ policy: { allowPrivate: researchAllowPrivate } })
+  const pages = new WebPages({ policy: { allowPrivate: researchAllowPrivate } })
   return [
-    ...(searxngUrl ? [openWebSearch(searxng(searxngUrl), pages())] : []),
-    ...(braveApiKey ? [openWebSearch(brave(braveApiKey), pages())] : []),
-    ...(tavilyApiKey ? [openWebSearch(tavily(tavilyApiKey), pages())] : []),
-    ...(exaApiKey ? [openWebSearch(exa(exaApiKey), pages())] : []),
-    ...(serperApiKey ? [openWebSearch(serper(serperApiKey), pages())] : []),
+    ...(searxngUrl ? [openWebSearch(searxng(searxngUrl), pages)] : []),
+    ...(braveApiKey ? [openWebSearch(brave(braveApiKey), pages)] : []),
+    ...(tavilyApiKey ? [openWebSearch(tavily(tavilyApiKey), pages)] : []),
+    ...(exaApiKey ? [openWebSearch(exa(exaApiKey), pages)] : []),
+    ...(serperApiKey ? [openWebSearch(serper(serperApiKey), pages)] : []),
     ...(mcpSearchUrl
-      ? [openMcpSearch({ url: mcpSearchUrl, token: mcpSearchToken, searchTool: mcpSearchTool }, pages())]
+      ? [openMcpSearch({ url: mcpSearchUrl, token: mcpSearchToken, searchTool: mcpSearchTool }, pages)]
       : []),
   ]
 }

@@ -1,3 +1,5 @@
+import { createHash } from 'node:crypto'
+
 /**
  * The search port, which finds and reads the sources of a report. The local corpus (`local/`) needs only this machine. The other adapters
  * call a web service.
@@ -125,4 +127,8 @@ export function isHostAllowed(host: string, { allow, deny }: DomainRules): boole
     return name === suffix || name.endsWith(`.${suffix}`)
   }
   return !deny.some(isOf) && (allow.length === 0 || allow.some(isOf))
+}
+
+export function sha256Of(text: string): string {
+  return createHash('sha256').update(text, 'utf8').digest('hex')
 }

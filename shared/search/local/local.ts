@@ -16,10 +16,10 @@ import {
   SNAPSHOT_CHARS_MAX,
   SNIPPET_CHARS_MAX,
   type Snapshot,
+  sha256Of,
   type TermCounts,
   TITLE_CHARS_MAX,
 } from '#shared/search/search.ts'
-import { sha256Of } from '#shared/search/snapshot.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import { languageOf, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'

@@ -3,7 +3,7 @@
  * similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007). Exception: if a sentence of one text differs from a
  * sentence of the other in a few words, then both texts count. Pages generated from one template differ in exactly such words.
  */
-import { sha256Of } from '#shared/search/snapshot.ts'
+import { sha256Of } from '#shared/search/search.ts'
 
 /** Maximum number of bits in which the 64-bit hashes of near-duplicates differ. */
 const DISTANCE_MAX = 3

@@ -3,15 +3,15 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { checkUrl, type OutboundPolicy, type Resolve } from '#shared/outbound/guard.ts'
 import { getOutbound, type OutboundAnswer, type OutboundPage, type PageCall } from '#shared/outbound/outbound.ts'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
-import { type DocumentType, usedBytesOf } from '#shared/search/documents/message.ts'
+import { type DocumentInput, type DocumentType, usedBytesOf } from '#shared/search/documents/message.ts'
 import {
   isHostAllowed,
   type ReadOptions,
   SNAPSHOT_CHARS_MAX,
   type Snapshot,
+  sha256Of,
   TITLE_CHARS_MAX,
 } from '#shared/search/search.ts'
-import { sha256Of } from '#shared/search/snapshot.ts'
 import { type Fetch, Robots } from './robots.ts'
 
 type Limits = Pick<PageCall, 'bytesMax' | 'usedBytesOf'>
@@ -65,16 +65,21 @@ export class WebPages {
     const type = typeOf(page)
     if (!type) throw new ServiceError('unsupported_media_type', 'The content type of the page is not supported.')
     const charset = /;.*?charset\s*=\s*"?([\w:.-]{1,40})/is.exec(page.headers['content-type'] ?? '')?.[1]
-    const input = { type, bytes: page.body, charset, charsMax: SNAPSHOT_CHARS_MAX }
-    const { title, text, blocks } = await this.#reader.read(input, options.project, options.signal)
+    return await this.parse(url.href, { type, bytes: page.body, charset }, options)
+  }
+
+  /** Reads the text of a document. @param givenTitle Replaces the title in the document, unless it is empty */
+  async parse(
+    url: string,
+    document: Omit<DocumentInput, 'charsMax'>,
+    { project, signal }: ReadOptions,
+    givenTitle = '',
+  ): Promise<Snapshot> {
+    const input = { ...document, charsMax: SNAPSHOT_CHARS_MAX }
+    const { title, text, blocks } = await this.#reader.read(input, project, signal)
     if (blocks.length === 0) throw new ServiceError('unsupported_media_type', 'The page has no text.')
-    return {
-      url: url.href,
-      title: title.slice(0, TITLE_CHARS_MAX).toWellFormed(),
-      text,
-      blocks,
-      sha256: sha256Of(text),
-    }
+    const cutTitle = (givenTitle.trim() || title).slice(0, TITLE_CHARS_MAX).toWellFormed()
+    return { url, title: cutTitle, text, blocks, sha256: sha256Of(text) }
   }
 
   async close(): Promise<void> {

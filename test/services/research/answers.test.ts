@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { readHtml } from '#shared/search/documents/html.ts'
-import type { BlockType, SearchBackend, Snapshot } from '#shared/search/search.ts'
-import { sha256Of } from '#shared/search/snapshot.ts'
+import { type BlockType, type SearchBackend, type Snapshot, sha256Of } from '#shared/search/search.ts'
 import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { PagesBackend, type RunResult, researched, spansOf } from '../../support/research/run.ts'
 

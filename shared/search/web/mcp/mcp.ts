@@ -1,7 +1,6 @@
 import { z } from 'zod'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { DocumentReader } from '#shared/search/documents/documents.ts'
 import {
   type DomainRules,
   type Hit,
@@ -10,11 +9,8 @@ import {
   type ReadOptions,
   type SearchBackend,
   type SearchOptions,
-  SNAPSHOT_CHARS_MAX,
   type Snapshot,
-  TITLE_CHARS_MAX,
 } from '#shared/search/search.ts'
-import { sha256Of } from '#shared/search/snapshot.ts'
 import type { WebPages } from '#shared/search/web/pages.ts'
 import { Throttle } from '#shared/search/web/throttle.ts'
 import { hitsOf, type RawHit } from '#shared/search/web/web.ts'
@@ -66,7 +62,6 @@ class McpSearch implements SearchBackend {
   readonly searchUsd = 0
   readonly #server: McpServer
   readonly #pages: WebPages
-  readonly #reader = new DocumentReader()
   readonly #throttle = new Throttle(NAME)
   readonly #closing = new AbortController()
   #session: Connection | undefined
@@ -94,13 +89,15 @@ class McpSearch implements SearchBackend {
     if (!hasFetch) return withHit(await this.#pages.read(hit.url, options), hit)
     const answer = await this.#throttle.run(() => this.#call(FETCH_TOOL, 'id', id, signal))
     const { title, text } = documentOf(answer)
-    return withHit(await this.#snapshotOf(hit.url, title ?? '', text, options), hit)
+    const type = /^\s*<(?:!doctype|html)\b/i.test(text) ? 'html' : 'markdown'
+    const document = { type, bytes: Buffer.from(text), charset: 'utf-8' } as const
+    return withHit(await this.#pages.parse(hit.url, document, options, title ?? ''), hit)
   }
 
   async close(): Promise<void> {
     this.#closing.abort(new ServiceError('overloaded', 'The search backend is closed.'))
     this.#forget(this.#session)
-    await Promise.all([this.#pages.close(), this.#reader.close()])
+    await this.#pages.close()
   }
 
   /** @throws ServiceError `upstream_refused` if the server lacks the tool, or if the tool requires other parameters */
@@ -137,16 +134,6 @@ class McpSearch implements SearchBackend {
   #forget(session: Connection | undefined): void {
     if (this.#session === session) this.#session = undefined
     session?.opening.then((opened) => opened.retire()).catch(() => {})
-  }
-
-  async #snapshotOf(url: string, title: string, source: string, { project, signal }: ReadOptions): Promise<Snapshot> {
-    const type = /^\s*<(?:!doctype|html)\b/i.test(source) ? 'html' : 'markdown'
-    const input = { type, bytes: Buffer.from(source), charset: 'utf-8', charsMax: SNAPSHOT_CHARS_MAX } as const
-    const document = await this.#reader.read(input, project, signal)
-    if (document.blocks.length === 0) throw new ServiceError('unsupported_media_type', 'The document has no text.')
-    const { text, blocks } = document
-    const named = (title.trim() || document.title).slice(0, TITLE_CHARS_MAX).toWellFormed()
-    return { url, title: named, text, blocks, sha256: sha256Of(text) }
   }
 }
 
