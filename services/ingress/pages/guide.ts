@@ -41,6 +41,7 @@ const PARTS: readonly Part[] = [
     batches: 'Files and batches',
     webhooks: 'Webhooks',
     websocket: 'WebSocket',
+    extensions: 'Extensions',
     echo: 'Echo test model',
   }),
   part('Operate', 'operate', {
