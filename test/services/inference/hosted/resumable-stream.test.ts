@@ -76,6 +76,6 @@ it('a resumable stream refuses a model call whose text exceeds the size of a sto
   const spoken = new OutputBuffer()
   const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
   for (let n = 0; n < 10; n++) say()
-  const tooMuch = expect.objectContaining({ code: 'answer_too_large', message: expect.stringContaining('one round') })
+  const tooMuch = expect.objectContaining({ code: 'answer_too_large', message: expect.stringContaining('one model call') })
   expect(say).toThrow(tooMuch)
 })
