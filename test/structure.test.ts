@@ -22,7 +22,6 @@ const MUTUAL_IMPORTS: readonly string[] = [
   'services/research -> services/research/gather',
   'services/research -> services/research/ranking',
   'services/research -> services/research/writer',
-  'shared/engines/openai -> shared/engines/openai/responses',
   'shared/sandbox -> shared/sandbox/wasm/inside',
   'shared/sandbox/wasm/inside -> shared/sandbox/wasm/inside/guest',
   'shared/sandbox/wasm/inside/guest -> shared/sandbox/wasm/inside/wasi',

@@ -13,8 +13,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { WireChoice } from './choice.ts'
 import { OpenAiDecoder } from './decode.ts'
 import { defined, encodeOpenAi, maxTokens } from './encode.ts'
-import { ResponsesDecoder } from './responses/decode.ts'
-import { encodeResponses } from './responses/encode.ts'
+import { ResponsesDecoder } from './responses-decode.ts'
+import { encodeResponses } from './responses-encode.ts'
 
 /**
  * Opens a chat engine for a server with POST /chat/completions or POST /responses: vLLM, llama.cpp, Ollama, LocalAI, OpenAI. Raw prompts use POST

@@ -1,9 +1,9 @@
 import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { customInput } from '#shared/engines/adapt.ts'
-import { defined, effort, maxTokens } from '#shared/engines/openai/encode.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { defined, effort, maxTokens } from './encode.ts'
 
 /**
  * Encodes the body of POST /responses.

@@ -1,12 +1,12 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
-import { readLogprob, type WireLogprob } from '#shared/engines/openai/choice.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import { nativeEvent } from '#shared/kinds/encode.ts'
 import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
-import { signatureOf } from './encode.ts'
+import { readLogprob, type WireLogprob } from './choice.ts'
+import { signatureOf } from './responses-encode.ts'
 
 interface WireUsage {
   input_tokens?: number
