@@ -68,7 +68,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
       answer.end()
     })
     const voice = { id: 'kokoro', task: 'speech', engine: { type: 'openai', base_url: `${speaker.url}/v1` } }
-    const settings = { DATA_DIR: dataDir, RESEARCH_CORPUS: corpus }
+    const settings = { DATA_DIR: dataDir, RESEARCH_CORPUS: corpus, EXTENSIONS: 'examples/custom-kind/shout.ts' }
     stack = await startStack({
       models: [...(environment ? MODELS : [...MODELS.slice(0, 2), ...MODELS.slice(4)]), voice],
       sandboxes,
@@ -358,6 +358,14 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await page.getByRole('button', { name: 'Transcribe' }).click()
     await page.getByRole('heading', { name: 'Transcript' }).waitFor()
     await page.context().close()
+  })
+
+  it('shows a form with a field for each value of an endpoint without a form of its own', async () => {
+    const page = await openForm('Shout')
+    await page.getByLabel('Text').fill('hello')
+    await page.getByRole('button', { name: 'Send' }).click()
+    await page.locator('p.output').getByText('"text": "HELLO"').waitFor()
+    await look(page, 'playground-shout')
   })
 
   it('explains how to configure a model if no model supports a form', async () => {

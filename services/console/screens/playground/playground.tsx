@@ -5,7 +5,7 @@ import { ErrorText, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam } from '#services/console/parts/router.ts'
 import { AudioForm, SpeechForm } from './audio/audio.tsx'
 import type { Call } from './call/call.ts'
-import { catalog, loadCatalog, modelsFor, optionsOf } from './call/catalog.ts'
+import { type Catalog, catalog, loadCatalog, modelsFor, optionsOf, scalarEndpointsOf } from './call/catalog.ts'
 import { CallForm, nonEmptyLines, TextField } from './call/form.tsx'
 import { Run, streamed } from './call/run.ts'
 import { ChatForm, CompletionsForm } from './chat/chat.tsx'
@@ -187,6 +187,51 @@ const MessagesForm = textForm<MessagesEvent>({
   }),
 })
 
+/** Creates a form for an endpoint without one of its own: a field for each value of the body, and the answer as JSON. */
+function fieldForm(path: string, names: readonly string[]) {
+  const run = new Run()
+  const values = signal<Readonly<Record<string, string>>>({})
+  const answer = signal('')
+
+  async function send(body: Readonly<Record<string, unknown>>): Promise<void> {
+    await run.start([{ name: path, path, body }], async (abort) => {
+      answer.value = JSON.stringify(await fetchJson(path, { method: 'POST', body, signal: abort }), null, 2)
+    })
+  }
+
+  return function FieldForm() {
+    return (
+      <CallForm
+        run={run}
+        fields={optionsOf(path, names)}
+        values={values}
+        shown={names.length}
+        verb="Send"
+        isReady={true}
+        send={send}
+        outcome={answer.value && <p class="output written">{answer.value}</p>}
+      >
+        <p class="dim">
+          Fill in the options, then send the request to <code>{path}</code>.
+        </p>
+      </CallForm>
+    )
+  }
+}
+
+/** Forms of {@link fieldForm}, which keep their values while the tab is open. */
+const fieldForms = new Map<string, Form>()
+
+function formsOf({ reference }: Catalog): readonly Form[] {
+  const own = FORMS.filter(({ path }) => reference.paths[path])
+  for (const [path, names] of scalarEndpointsOf(reference)) {
+    if (fieldForms.has(path) || own.some((form) => form.path === path)) continue
+    const id = path.slice('/v1/'.length)
+    fieldForms.set(path, { id, name: `${id[0]?.toUpperCase()}${id.slice(1)}`, path, Content: fieldForm(path, names) })
+  }
+  return [...own, ...fieldForms.values()]
+}
+
 const RETRY_DELAY_MS = 2_000
 
 interface Form {
@@ -290,7 +335,7 @@ function Forms() {
     },
     [],
   )
-  const forms = FORMS.filter(({ path }) => catalog.value?.reference.paths[path])
+  const forms = catalog.value ? formsOf(catalog.value) : []
   const form = forms.find(({ id }) => id === queryParam('form')) ?? forms[0]
   return (
     <>

@@ -17,7 +17,12 @@ interface Reference {
   readonly paths: Readonly<
     Record<
       string,
-      { readonly post?: { readonly requestBody?: { readonly content: Readonly<Record<string, { schema: Schema }>> } } }
+      {
+        readonly post?: {
+          readonly parameters?: readonly { readonly name: string }[]
+          readonly requestBody?: { readonly content: Readonly<Record<string, { schema: Schema }>> }
+        }
+      }
     >
   >
   readonly components: { readonly schemas: Readonly<Record<string, Schema>> }
@@ -87,7 +92,7 @@ function fieldOf(name: string, property: Schema): Field {
   }
 }
 
-interface Catalog {
+export interface Catalog {
   readonly models: readonly Model[]
   readonly reference: Reference
 }
@@ -100,6 +105,24 @@ export async function loadCatalog(): Promise<void> {
     fetchJson<Reference>('/openapi.json'),
   ])
   catalog.value = { models, reference }
+}
+
+const SCALARS: ReadonlySet<string> = new Set(['string', 'number', 'integer', 'boolean', 'null'])
+
+function isScalar({ type, enum: choices, anyOf }: Schema): boolean {
+  if (anyOf) return anyOf.every(isScalar)
+  return choices !== undefined || (type !== undefined && [type].flat().every((one) => SCALARS.has(one)))
+}
+
+/** Job endpoints whose JSON body has only single values, with the names of these. */
+export function scalarEndpointsOf(reference: Reference): ReadonlyMap<string, readonly string[]> {
+  const all = Object.entries(reference.paths).flatMap(([path, { post }]) => {
+    const body = post?.requestBody?.content['application/json']?.schema
+    if (!body || !post.parameters?.some(({ name }) => name === 'prefer')) return []
+    const properties = Object.entries(resolved(reference, body).properties ?? {})
+    return properties.every(([, schema]) => isScalar(schema)) ? [[path, properties.map(([name]) => name)] as const] : []
+  })
+  return new Map(all)
 }
 
 /** The options of an endpoint with these names, if its schema has them. Empty until the schema is loaded. */
