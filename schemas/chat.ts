@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Metadata, recordOf } from '#schemas/record.ts'
+import { Metadata, recordOf } from './lib/record.ts'
 
 /**
  * Request and response of `POST /v1/chat/completions` (docs/reference/compatibility.md, Chat requests).

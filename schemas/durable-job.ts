@@ -1,7 +1,7 @@
 import { z } from 'zod'
-import { recordOf } from '#schemas/record.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
+import { recordOf } from './lib/record.ts'
 
 /** State of a durable job (docs/internals/design.md, States). The API reports `scheduled` as `queued`, and `waiting` as `in_progress`. */
 export const DurableState = z.enum([

@@ -1,9 +1,9 @@
 import { z } from 'zod'
-import { EncodingFormat } from './embeddings.ts'
-import { RerankForm } from './rerank.ts'
+import { EncodingFormat } from './kinds/embeddings.ts'
+import { RerankForm } from './kinds/rerank.ts'
+import { SpeechForm } from './kinds/speech.ts'
+import { TranscriptForm } from './kinds/transcription.ts'
 import { ResponsesForm } from './responses/response.ts'
-import { SpeechForm } from './speech.ts'
-import { TranscriptForm } from './transcription/transcription.ts'
 
 interface Pool {
   /** Work of the pool, as a verb phrase for operators and error messages. */

@@ -1,6 +1,6 @@
 import { z } from 'zod'
-import { Metadata } from '#schemas/record.ts'
 import { Priority } from './durable-job.ts'
+import { Metadata } from './lib/record.ts'
 
 const WEEK_SECONDS = 7 * 24 * 3_600
 

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { recordOf } from '#schemas/record.ts'
+import { recordOf } from './lib/record.ts'
 
 /**
  * Request and response of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/reference/compatibility.md, Messages requests).

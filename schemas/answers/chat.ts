@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { ChatChunk, ChatCompletion } from '#schemas/chat.ts'
-import { ResearchAnnotation, ResearchQuality, ResearchSource, ResearchStop } from '#schemas/research/research.ts'
+import { ResearchAnnotation, ResearchQuality, ResearchSource, ResearchStop } from '#schemas/kinds/research.ts'
 import { listOf } from './models.ts'
 
 const Count = z.int().min(0)

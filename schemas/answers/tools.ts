@@ -1,6 +1,6 @@
 import { z } from 'zod'
-import { ModerationResult } from '#schemas/moderations.ts'
-import { Word } from '#schemas/transcription/transcription.ts'
+import { ModerationResult } from '#schemas/kinds/moderations.ts'
+import { Word } from '#schemas/kinds/transcription.ts'
 
 const Count = z.int().min(0)
 

@@ -1,7 +1,7 @@
 import { z } from 'zod'
 import { ErrorBody } from '#schemas/error.ts'
 import { ExpiresAfter } from '#schemas/files.ts'
-import { Metadata, recordOf } from '#schemas/record.ts'
+import { Metadata, recordOf } from '#schemas/lib/record.ts'
 
 /** Format of the requests and results: `requests` for OpenAI batches, `messages` for Anthropic message batches. */
 export const BatchDialect = z.enum(['requests', 'messages'])

@@ -1,6 +1,6 @@
 import { z } from 'zod'
-import { Metadata, recordOf } from '#schemas/record.ts'
-import { RESULTS_MAX } from '#schemas/search.ts'
+import { RESULTS_MAX } from '#schemas/kinds/search.ts'
+import { Metadata, recordOf } from '#schemas/lib/record.ts'
 
 /* Bodies of `/v1/conversations` (docs/guides/responses.md, Conversations). The decoder checks items one at a time. */
 

@@ -1,6 +1,6 @@
 import { z } from 'zod'
-import type { Logprob } from '#schemas/generate.ts'
-import { recordOf } from '#schemas/record.ts'
+import type { Logprob } from '#schemas/kinds/generate.ts'
+import { recordOf } from '#schemas/lib/record.ts'
 
 /** Data of the request that the encoder of the Responses API needs (docs/guides/responses.md, Answers). */
 export const ResponsesForm = z.strictObject({

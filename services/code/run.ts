@@ -1,4 +1,4 @@
-import type { CodeEvent, CodeFile, CodeRequest } from '#schemas/code.ts'
+import type { CodeEvent, CodeFile, CodeRequest } from '#schemas/kinds/code.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { mergeCodeEvents, TEXT_PIECE_CHARS } from '#shared/kinds/execute/execute.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'

@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { type EmbedEvent, type EmbedInput, type EmbedRequest, TOKENS_MAX } from '#schemas/embeddings.ts'
+import { type EmbedEvent, type EmbedInput, type EmbedRequest, TOKENS_MAX } from '#schemas/kinds/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { Batcher, type EmbedText } from '#shared/engines/batching/batcher.ts'

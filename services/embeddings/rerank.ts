@@ -1,5 +1,5 @@
-import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
-import type { RerankEvent, RerankRequest } from '#schemas/rerank.ts'
+import type { EmbedEvent, EmbedRequest } from '#schemas/kinds/embeddings.ts'
+import type { RerankEvent, RerankRequest } from '#schemas/kinds/rerank.ts'
 import { estimateTokens } from '#shared/engines/batching/tokens.ts'
 import type { RankedDocument, RerankEngine } from '#shared/engines/engine.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'

@@ -1,4 +1,4 @@
-import type { GenerateEvent, GenerateRequest, Turn } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { ContentFindings } from '#shared/content-filter/content-filter.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'

@@ -1,7 +1,12 @@
 import { z } from 'zod'
-import { type GenerateEvent, GenerateRequest, Part } from '#schemas/generate.ts'
-import { type ModerateEvent, type ModerateRequest, type ModerationInput, WORD_LIST } from '#schemas/moderations.ts'
-import type { SpeakEvent, SpeakRequest } from '#schemas/speech.ts'
+import { type GenerateEvent, GenerateRequest, Part } from '#schemas/kinds/generate.ts'
+import {
+  type ModerateEvent,
+  type ModerateRequest,
+  type ModerationInput,
+  WORD_LIST,
+} from '#schemas/kinds/moderations.ts'
+import type { SpeakEvent, SpeakRequest } from '#schemas/kinds/speech.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import type { ChatEngine, ModerationEngine, SpeechEngine } from '#shared/engines/engine.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'

@@ -1,4 +1,4 @@
-import type { GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'

@@ -1,4 +1,4 @@
-import type { ResearchEffort, ResearchLimits } from '#schemas/research/research.ts'
+import type { ResearchEffort, ResearchLimits } from '#schemas/kinds/research.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 
 export interface Bounds {

@@ -1,4 +1,4 @@
-import type { ResearchStop } from '#schemas/research/research.ts'
+import type { ResearchStop } from '#schemas/kinds/research.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
 /**

@@ -1,4 +1,4 @@
-import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research/research.ts'
+import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/kinds/research.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'

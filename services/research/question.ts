@@ -1,4 +1,4 @@
-import type { ResearchRequest } from '#schemas/research/research.ts'
+import type { ResearchRequest } from '#schemas/kinds/research.ts'
 import type { TermCounts } from '#shared/search/search.ts'
 import { type Language, languageOf, QueryTerms, queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'

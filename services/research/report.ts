@@ -1,4 +1,4 @@
-import type { ResearchAnnotation } from '#schemas/research/research.ts'
+import type { ResearchAnnotation } from '#schemas/kinds/research.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { lineOf } from '#shared/search/text/builder.ts'
 import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'

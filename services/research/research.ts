@@ -1,4 +1,4 @@
-import type { ResearchEvent, ResearchRequest } from '#schemas/research/research.ts'
+import type { ResearchEvent, ResearchRequest } from '#schemas/kinds/research.ts'
 import { modelsOf, startWorker } from '#shared/jobs/worker/worker.ts'
 import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import { research } from '#shared/kinds/research/research.ts'

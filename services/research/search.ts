@@ -1,4 +1,4 @@
-import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search.ts'
+import type { SearchRequest, SearchResult, SearchResults } from '#schemas/kinds/search.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { type Hit, LOCAL_HOST, type ReadOptions, type SearchBackend, type Snapshot } from '#shared/search/search.ts'

@@ -1,4 +1,4 @@
-import type { TranscribeEvent, TranscribeRequest, TranscriptSegment } from '#schemas/transcription/transcription.ts'
+import type { TranscribeEvent, TranscribeRequest, TranscriptSegment } from '#schemas/kinds/transcription.ts'
 import type { Turn } from '#shared/engines/engine.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 import { SpeakerLabels } from './speakers.ts'

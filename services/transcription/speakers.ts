@@ -1,4 +1,4 @@
-import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import type { TranscriptSegment, Word } from '#schemas/kinds/transcription.ts'
 import { cutText } from '#shared/engines/cut-text.ts'
 import type { Turn } from '#shared/engines/engine.ts'
 

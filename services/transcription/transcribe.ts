@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/kinds/transcription.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import {
   type AudioFile,

@@ -1,8 +1,8 @@
 import { availableParallelism } from 'node:os'
 import { getHeapStatistics } from 'node:v8'
 import { z } from 'zod'
-import { RUN_SECONDS_MAX } from '#schemas/code.ts'
 import { PoolName } from '#schemas/job.ts'
+import { RUN_SECONDS_MAX } from '#schemas/kinds/code.ts'
 
 const HOUR_MS = 3_600_000
 /** Two bodies of the maximum size fit into this budget, because a body takes three times its size in memory. */

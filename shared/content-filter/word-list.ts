@@ -1,5 +1,5 @@
 import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'obscenity'
-import type { ModerationCategory, ModerationInput, ModerationResult } from '#schemas/moderations.ts'
+import type { ModerationCategory, ModerationInput, ModerationResult } from '#schemas/kinds/moderations.ts'
 import { eachCategory, type ModerationEngine } from '#shared/engines/engine.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'

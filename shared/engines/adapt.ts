@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import type { Dialect, GenerateEvent, GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
+import type { Dialect, GenerateEvent, GenerateRequest, Part, Tool, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { isOpenAiServer } from './upstream/servers.ts'
@@ -48,7 +48,7 @@ const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
 /**
  * Adapts a request to the engine of one model, and the engine's events to the caller.
  *
- * A request may contain fields and parts of one API (schemas/generate.ts, `extra` and `native`), and a model may have fallbacks of other APIs. A
+ * A request may contain fields and parts of one API (schemas/kinds/generate.ts, `extra` and `native`), and a model may have fallbacks of other APIs. A
  * worker therefore adapts the request right before it calls a model:
  *
  * 1. Native tools, content blocks and items of another dialect are replaced with their substitutes or removed.

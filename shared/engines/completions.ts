@@ -1,4 +1,4 @@
-import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ChatEngine, GenerateOptions } from './engine.ts'

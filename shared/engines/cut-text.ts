@@ -1,4 +1,4 @@
-import type { Word } from '#schemas/transcription/transcription.ts'
+import type { Word } from '#schemas/kinds/transcription.ts'
 
 /** Maximum characters between a word and the next one. A match farther away is another occurrence of the word. */
 const LOOKAHEAD = 80

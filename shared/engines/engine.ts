@@ -1,9 +1,9 @@
 import type { Readable } from 'node:stream'
 import { z } from 'zod'
-import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
-import { ModerationCategory, type ModerationInput, type ModerationResult } from '#schemas/moderations.ts'
-import type { SpeakRequest } from '#schemas/speech.ts'
-import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
+import type { GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
+import { ModerationCategory, type ModerationInput, type ModerationResult } from '#schemas/kinds/moderations.ts'
+import type { SpeakRequest } from '#schemas/kinds/speech.ts'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/kinds/transcription.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**

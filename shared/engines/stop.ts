@@ -1,4 +1,4 @@
-import type { GenerateRequest, Logprob } from '#schemas/generate.ts'
+import type { GenerateRequest, Logprob } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'

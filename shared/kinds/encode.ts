@@ -1,4 +1,4 @@
-import type { Dialect, GenerateEvent } from '#schemas/generate.ts'
+import type { Dialect, GenerateEvent } from '#schemas/kinds/generate.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { isSmall, jsonTextIn } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'

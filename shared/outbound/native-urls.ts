@@ -1,4 +1,4 @@
-import type { GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /*

@@ -1,4 +1,4 @@
-import { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import { GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'

@@ -1,4 +1,4 @@
-import type { ResearchAnnotation } from '#schemas/research/research.ts'
+import type { ResearchAnnotation } from '#schemas/kinds/research.ts'
 
 export interface QualityQuestion {
   readonly id: string

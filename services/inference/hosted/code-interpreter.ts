@@ -1,4 +1,4 @@
-import { CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/kinds/code.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, notRun, textField } from './tool.ts'

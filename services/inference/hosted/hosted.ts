@@ -1,5 +1,5 @@
-import type { GenerateEvent, GenerateRequest, HostedTool, Part, Turn, Usage } from '#schemas/generate.ts'
-import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/search.ts'
+import type { GenerateEvent, GenerateRequest, HostedTool, Part, Turn, Usage } from '#schemas/kinds/generate.ts'
+import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/kinds/search.ts'
 import { type Composition, STEP_BYTES_MAX } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'

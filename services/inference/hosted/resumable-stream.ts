@@ -1,4 +1,4 @@
-import type { GenerateEvent } from '#schemas/generate.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
 

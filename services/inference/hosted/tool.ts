@@ -1,4 +1,4 @@
-import type { GenerateEvent, GenerateRequest, HostedTool } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, HostedTool } from '#schemas/kinds/generate.ts'
 import { objectIn } from '#shared/json/object.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 

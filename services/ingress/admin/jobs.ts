@@ -1,6 +1,6 @@
 import { BulkJobs, ListAdminJobs } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { WORD_LIST } from '#schemas/moderations.ts'
+import { WORD_LIST } from '#schemas/kinds/moderations.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'

@@ -1,6 +1,6 @@
-import { type EmbedInput, INPUTS_MAX } from '#schemas/embeddings.ts'
 import type { ErrorCode } from '#schemas/error.ts'
-import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import { type EmbedInput, INPUTS_MAX } from '#schemas/kinds/embeddings.ts'
+import type { GenerateRequest, Tool } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { SchemaBounds } from '#shared/json-schema/bounds.ts'
 import { ServiceError } from '#shared/lib/error.ts'

@@ -1,5 +1,5 @@
-import type { GenerateRequest } from '#schemas/generate.ts'
 import { type EncodeContext, type ModelPool, POOLS } from '#schemas/job.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, ModelTask, ModelWork } from '#schemas/models.ts'
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'

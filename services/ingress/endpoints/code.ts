@@ -1,4 +1,4 @@
-import { CodeBody, type CodeRequest, CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { CodeBody, type CodeRequest, CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/kinds/code.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/calls/call.ts'

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { EmbeddingsBody, EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
+import { EmbeddingsBody, EmbedInput, TOKENS_MAX } from '#schemas/kinds/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { readInputs } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'

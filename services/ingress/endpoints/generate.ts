@@ -1,6 +1,6 @@
 import { ChatRequest } from '#schemas/chat.ts'
 import { CompletionsRequest } from '#schemas/completions.ts'
-import type { GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
 import type { WireFormat } from '#services/ingress/body/body.ts'
 import type { DecodeContext } from '#services/ingress/body/decode.ts'

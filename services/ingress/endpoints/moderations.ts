@@ -8,7 +8,7 @@ import {
   ModerationsBody,
   PARTS_MAX,
   WORD_LIST,
-} from '#schemas/moderations.ts'
+} from '#schemas/kinds/moderations.ts'
 import { readInputs, refuse, requireImageUrl } from '#services/ingress/body/decode.ts'
 import { parseAt, parseBody } from '#services/ingress/body/validate.ts'
 import type { Caller, IngressContext, JobEndpoint } from '#services/ingress/calls/call.ts'

@@ -1,6 +1,6 @@
 import { z } from 'zod'
+import { DOCUMENTS_MAX, RerankBody } from '#schemas/kinds/rerank.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { DOCUMENTS_MAX, RerankBody } from '#schemas/rerank.ts'
 import { readInputs, refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/calls/call.ts'

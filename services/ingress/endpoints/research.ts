@@ -6,7 +6,7 @@ import {
   type ResearchEffort,
   type ResearchMessage,
   type ResearchRequest,
-} from '#schemas/research/research.ts'
+} from '#schemas/kinds/research.ts'
 import { refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/calls/call.ts'

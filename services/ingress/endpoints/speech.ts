@@ -1,5 +1,5 @@
+import { SpeechBody } from '#schemas/kinds/speech.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { SpeechBody } from '#schemas/speech.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Caller, IngressContext, JobEndpoint } from '#services/ingress/calls/call.ts'

@@ -1,6 +1,6 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { ERRORS } from '#schemas/error.ts'
-import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/research/research.ts'
+import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/kinds/research.ts'
 import type { Budget } from '#services/research/budget.ts'
 import type { Clock } from '#services/research/clock.ts'
 import type { Cost } from '#shared/kinds/composition.ts'

@@ -1,4 +1,4 @@
-import type { EmbedRequest } from '#schemas/embeddings.ts'
+import type { EmbedRequest } from '#schemas/kinds/embeddings.ts'
 import type { Budget } from '#services/research/budget.ts'
 import type { Clock } from '#services/research/clock.ts'
 import { type CountedPassage, RRF_K } from '#services/research/passages.ts'

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { Budget } from '#services/research/budget.ts'
 import type { Clock } from '#services/research/clock.ts'
 import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { ResearchRequest } from '#schemas/research/research.ts'
+import type { ResearchRequest } from '#schemas/kinds/research.ts'
 import { hasLink } from '#services/research/verify/verify.ts'
 import type { Asker } from './ask.ts'
 

@@ -1,4 +1,4 @@
-import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'

@@ -1,4 +1,4 @@
-import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { nativeEvent } from '#shared/kinds/encode.ts'

@@ -1,4 +1,4 @@
-import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
+import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { estimateInputTokens } from '#shared/engines/upstream/usage.ts'

@@ -1,4 +1,4 @@
-import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
+import type { GenerateRequest, Part, Tool, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { defined, maxTokens } from '#shared/engines/openai/encode.ts'
 import { objectIn } from '#shared/json/object.ts'

@@ -1,4 +1,4 @@
-import { TOKENS_MAX } from '#schemas/embeddings.ts'
+import { TOKENS_MAX } from '#schemas/kinds/embeddings.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /** Limits of input lengths. The ingress checks the limits with estimates, and a worker with exact counts. */

@@ -8,7 +8,7 @@ import {
   type Logprob,
   type Tool,
   type Turn,
-} from '#schemas/generate.ts'
+} from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
 import { type Budget, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'

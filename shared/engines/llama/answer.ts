@@ -1,5 +1,5 @@
 import type { LlamaGrammar, Token } from 'node-llama-cpp'
-import type { GenerateEvent, GenerateRequest, Tool } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, Tool } from '#schemas/kinds/generate.ts'
 import { type Budget, contextExceeded, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'

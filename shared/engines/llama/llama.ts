@@ -1,6 +1,6 @@
 import { readFile, stat } from 'node:fs/promises'
 import { isAbsolute, join } from 'node:path'
-import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'

@@ -1,5 +1,5 @@
 import type { Token } from 'node-llama-cpp'
-import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
+import type { GenerateRequest, Part, Tool, Turn } from '#schemas/kinds/generate.ts'
 import { contextExceeded } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'

@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import type { Llama, LlamaContextSequence, LlamaModel, Token } from 'node-llama-cpp'
-import type { GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'

@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto'
 import type { LlamaContextSequence, LlamaGrammar, SequenceEvaluateOptions, Token } from 'node-llama-cpp'
-import type { GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type LlamaRuntime, PROMPT_CHUNK_TOKENS, sharedTokens } from './runtime.ts'
 

@@ -1,5 +1,5 @@
 import type { LlamaModel, Token } from 'node-llama-cpp'
-import type { Logprob, Tool } from '#schemas/generate.ts'
+import type { Logprob, Tool } from '#schemas/kinds/generate.ts'
 import { contextExceeded } from '#shared/engines/stop.ts'
 import { joinPieces } from './format.ts'
 import { writeWordsGrammar } from './grammar/rules.ts'

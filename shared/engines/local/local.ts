@@ -1,6 +1,6 @@
 import { z } from 'zod'
+import type { TranscribeRequest } from '#schemas/kinds/transcription.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
-import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import {
   type AudioFile,
   type AudioTools,

@@ -1,4 +1,4 @@
-import type { GenerateEvent } from '#schemas/generate.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { SurrogateBuffer } from '#shared/lib/buffers.ts'

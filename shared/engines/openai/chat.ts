@@ -1,5 +1,5 @@
 import type { CompletionLogprobs } from '#schemas/completions.ts'
-import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { choicesOf, completesOf } from '#shared/engines/completions.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'

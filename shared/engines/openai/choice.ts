@@ -1,4 +1,4 @@
-import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/generate.ts'
+import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/kinds/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { nativeEvent } from '#shared/kinds/encode.ts'
 import { SurrogateBuffer } from '#shared/lib/buffers.ts'

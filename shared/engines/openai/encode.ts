@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { IMPLIED_CALL } from '#schemas/chat.ts'
-import type { GenerateRequest, NativePart, Part, Tool, Turn } from '#schemas/generate.ts'
+import type { GenerateRequest, NativePart, Part, Tool, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'

@@ -1,4 +1,4 @@
-import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
+import type { GenerateRequest, Part, Tool, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { customInput } from '#shared/engines/adapt.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'

@@ -1,5 +1,5 @@
+import { SPEECH_BYTES_MAX, type SpeakRequest } from '#schemas/kinds/speech.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { SPEECH_BYTES_MAX, type SpeakRequest } from '#schemas/speech.ts'
 import type { SpeechEngine } from '#shared/engines/engine.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Exchange } from '#shared/engines/upstream/exchange.ts'

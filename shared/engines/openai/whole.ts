@@ -1,6 +1,6 @@
 import { z } from 'zod'
+import type { ModerationResult } from '#schemas/kinds/moderations.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import type { ModerationResult } from '#schemas/moderations.ts'
 import {
   eachCategory,
   type ModerationEngine,

@@ -1,4 +1,4 @@
-import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate/generate.ts'
 import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/buffers.ts'
 import { openTickThrottle, runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'

@@ -1,4 +1,4 @@
-import type { GenerateRequest, Part, Usage } from '#schemas/generate.ts'
+import type { GenerateRequest, Part, Usage } from '#schemas/kinds/generate.ts'
 
 /** Maximum characters that are counted. The count of a longer text is extrapolated. */
 const SAMPLE_CHARS = 32 * 1024

@@ -1,6 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
-import type { GenerateRequest } from '#schemas/generate.ts'
 import type { SharedHistory, StoredRequest } from '#schemas/job.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { Blobs, OldBlob } from '#shared/blobs/blobs.ts'
 import type { Holding } from '#shared/capacity/byte-budgets.ts'
 import { storeBody } from '#shared/jobs/body.ts'

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { type EmbedEvent, EmbedRequest, INPUTS_MAX } from '#schemas/embeddings.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import { type EmbedEvent, EmbedRequest, INPUTS_MAX } from '#schemas/kinds/embeddings.ts'
 import { answerBytesMax } from '#shared/engines/batching/limits.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import { JsonText } from '#shared/kinds/encode.ts'

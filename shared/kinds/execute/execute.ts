@@ -1,4 +1,4 @@
-import { type CodeEvent, type CodePlot, CodeRequest, type CodeResult } from '#schemas/code.ts'
+import { type CodeEvent, type CodePlot, CodeRequest, type CodeResult } from '#schemas/kinds/code.ts'
 import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'

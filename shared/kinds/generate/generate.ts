@@ -1,4 +1,4 @@
-import { CountTokensResult, type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import { CountTokensResult, type GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { isLowSurrogate } from '#shared/lib/buffers.ts'

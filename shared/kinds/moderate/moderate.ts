@@ -1,4 +1,4 @@
-import { type ModerateEvent, ModerateRequest } from '#schemas/moderations.ts'
+import { type ModerateEvent, ModerateRequest } from '#schemas/kinds/moderations.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 

@@ -1,5 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import { type RerankEvent, RerankRequest } from '#schemas/rerank.ts'
+import { type RerankEvent, RerankRequest } from '#schemas/kinds/rerank.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/kinds/encode.ts'
 import type { Kind } from '#shared/kinds/kind.ts'

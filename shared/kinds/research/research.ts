@@ -1,6 +1,6 @@
 import type { ChatCompletion } from '#schemas/chat.ts'
-import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import {
   type ResearchEvent,
   type ResearchQuality,
@@ -8,7 +8,7 @@ import {
   type ResearchSource,
   type ResearchStop,
   type ResearchUsage,
-} from '#schemas/research/research.ts'
+} from '#schemas/kinds/research.ts'
 import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { ChatStream } from '#shared/kinds/generate/chat/stream.ts'
 import { encodeChat } from '#shared/kinds/generate/chat/whole.ts'

@@ -1,4 +1,4 @@
-import { SearchRequest, type SearchResults } from '#schemas/search.ts'
+import { SearchRequest, type SearchResults } from '#schemas/kinds/search.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 

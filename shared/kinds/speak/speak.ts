@@ -1,5 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import { SPEECH_BYTES_MAX, type SpeakEvent, SpeakRequest, type SpeechFormat } from '#schemas/speech.ts'
+import { SPEECH_BYTES_MAX, type SpeakEvent, SpeakRequest, type SpeechFormat } from '#schemas/kinds/speech.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/kinds/encode.ts'
 import type { Kind } from '#shared/kinds/kind.ts'

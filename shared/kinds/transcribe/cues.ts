@@ -1,4 +1,4 @@
-import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import type { TranscriptSegment, Word } from '#schemas/kinds/transcription.ts'
 import { runNowOrYielding } from '#shared/lib/yielding.ts'
 import { canBreak, columnsBetween, LINE_COLUMNS_MAX, linesOf, type Token, tokensOf } from './cue-text.ts'
 

@@ -6,7 +6,7 @@ import {
   type TranscriptForm,
   type TranscriptSegment,
   type Word,
-} from '#schemas/transcription/transcription.ts'
+} from '#schemas/kinds/transcription.ts'
 import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/kinds/encode.ts'
 import type { Kind } from '#shared/kinds/kind.ts'

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import type { EmbedEvent } from '#schemas/embeddings.ts'
+import type { EmbedEvent } from '#schemas/kinds/embeddings.ts'
 import { encodeEmbeddings, mergeEmbedEvents, writeEmbeddings } from '#shared/kinds/embed/embed.ts'
 import { EventBuffer } from '#shared/lib/buffers.ts'
 import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/lib/vector.ts'

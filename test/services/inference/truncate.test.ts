@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { GenerateRequest, type Turn } from '#schemas/generate.ts'
+import { GenerateRequest, type Turn } from '#schemas/kinds/generate.ts'
 import { fitPrompt } from '#services/inference/fallback.ts'
 import { ECHO_MODEL, startStack } from '../../support/stack.ts'
 

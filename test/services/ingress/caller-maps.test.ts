@@ -1,7 +1,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { describe, expect, it, test } from 'vitest'
 import { z } from 'zod'
-import { recordOf } from '#schemas/record.ts'
+import { recordOf } from '#schemas/lib/record.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { CHAT, errorOf, type Service, say, startService } from '../../support/jobs/api.ts'
 

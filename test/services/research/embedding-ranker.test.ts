@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import type { EmbedRequest } from '#schemas/embeddings.ts'
+import type { EmbedRequest } from '#schemas/kinds/embeddings.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'

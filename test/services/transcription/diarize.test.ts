@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import type { TranscribeEvent } from '#schemas/transcription/transcription.ts'
+import type { TranscribeEvent } from '#schemas/kinds/transcription.ts'
 import { withSpeakers } from '#services/transcription/diarize.ts'
 import { reportProgress } from '#services/transcription/transcribe.ts'
 import type { Turn } from '#shared/engines/engine.ts'

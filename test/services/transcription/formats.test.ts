@@ -6,7 +6,7 @@ import type {
   TranscriptForm,
   TranscriptFormat,
   TranscriptSegment,
-} from '#schemas/transcription/transcription.ts'
+} from '#schemas/kinds/transcription.ts'
 import { AudioSniffer } from '#services/ingress/endpoints/transcription/upload.ts'
 import { findLanguage, languageName } from '#shared/kinds/transcribe/cue-text.ts'
 import { encodeTranscript, mergeTranscribeEvents, TranscriptStream } from '#shared/kinds/transcribe/transcribe.ts'

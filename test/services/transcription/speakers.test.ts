@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import type { TranscriptSegment, Word } from '#schemas/kinds/transcription.ts'
 import { SpeakerLabels } from '#services/transcription/speakers.ts'
 import type { Turn } from '#shared/engines/engine.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/decode.ts'

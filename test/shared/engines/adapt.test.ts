@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { GenerateRequest } from '#schemas/generate.ts'
+import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import type { Message } from '#schemas/messages.ts'
 import { messagesAnswer } from '#shared/kinds/generate/messages/stream.ts'
 import { encodeMessage } from '#shared/kinds/generate/messages/whole.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { GenerateEvent, type GenerateRequest } from '#schemas/generate.ts'
+import { GenerateEvent, type GenerateRequest } from '#schemas/kinds/generate.ts'
 import { OpenAiDecoder } from '#shared/engines/openai/decode.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { ask } from '../../support/engine-calls.ts'

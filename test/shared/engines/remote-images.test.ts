@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { GenerateRequest } from '#schemas/generate.ts'
+import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { requirePublicUrls } from '#services/inference/remote-urls.ts'
 import { type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { type Stack, startStack, until } from '../../support/stack.ts'

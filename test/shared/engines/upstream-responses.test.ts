@@ -1,7 +1,7 @@
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { GenerateEvent } from '#schemas/generate.ts'
+import { GenerateEvent } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { ask, collect, failure, textOf } from '../../support/engine-calls.ts'

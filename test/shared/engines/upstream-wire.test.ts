@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { describe, expect, test, vi } from 'vitest'
-import type { GenerateEvent } from '#schemas/generate.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import type { UpstreamConfig } from '#schemas/models.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { encodeOpenAi } from '#shared/engines/openai/encode.ts'

@@ -1,7 +1,7 @@
 import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { expect, test } from 'vitest'
-import type { GenerateEvent } from '#schemas/generate.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import { ask, collect, type Dialect, engineOn, failure, KEY, options, textOf } from '../../support/engine-calls.ts'
 import { type Answer, type Script, startUpstream } from '../../support/processes/upstream.ts'
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { GenerateRequest } from '#schemas/generate.ts'
+import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { requireNativeUrls } from '#services/ingress/calls/endpoint.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 

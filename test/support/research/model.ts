@@ -1,4 +1,4 @@
-import type { GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 
 /** A model call as a script sees it: the data of the user message, and the number of rejected answers. */

@@ -3,7 +3,7 @@ import {
   type ResearchEvent,
   ResearchRequest,
   type ResearchSource,
-} from '#schemas/research/research.ts'
+} from '#schemas/kinds/research.ts'
 import { type ResearchSetup, runResearch } from '#services/research/loop.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
 import { type SearchBackend, type Snapshot, sha256Of } from '#shared/search/search.ts'

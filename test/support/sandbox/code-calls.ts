@@ -1,5 +1,5 @@
 import { expect } from 'vitest'
-import { CodeResult } from '#schemas/code.ts'
+import { CodeResult } from '#schemas/kinds/code.ts'
 import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { Sandbox, SandboxAdapter, SandboxEnd } from '#shared/sandbox/sandbox.ts'
 import type { Stack } from '../stack.ts'

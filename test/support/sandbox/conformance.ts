@@ -1,6 +1,6 @@
 /** Conformance suite of the sandbox port: every promise of `sandbox.ts`, and both corpora with the scan on and off. */
 import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest'
-import { RUN_FILES_BYTES_MAX } from '#schemas/code.ts'
+import { RUN_FILES_BYTES_MAX } from '#schemas/kinds/code.ts'
 import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
 import { until } from '../stack.ts'
 import { openSandbox, PREPARE_MS } from './adapters.ts'

@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
+import { TranscribeEvent, TranscribeRequest } from '#schemas/kinds/transcription.ts'
 import { ModelConfig } from '#schemas/models.ts'
-import { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/engine.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 

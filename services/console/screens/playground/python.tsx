@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import type { z } from 'zod'
-import type { CodeResult } from '#schemas/code.ts'
+import type { CodeResult } from '#schemas/kinds/code.ts'
 import type { Call } from './call/call.ts'
 import { optionsOf } from './call/catalog.ts'
 import { CallForm, TextField } from './call/form.tsx'

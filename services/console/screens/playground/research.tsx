@@ -1,6 +1,6 @@
 import { signal, useSignal } from '@preact/signals'
 import type { z } from 'zod'
-import type { ResearchAnnotation, ResearchEvent, ResearchSource } from '#schemas/research/research.ts'
+import type { ResearchAnnotation, ResearchEvent, ResearchSource } from '#schemas/kinds/research.ts'
 import type { Call } from './call/call.ts'
 import { optionsOf } from './call/catalog.ts'
 import { CallForm, TextField } from './call/form.tsx'

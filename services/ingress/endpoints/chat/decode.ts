@@ -1,7 +1,7 @@
 import { ChatRequest, type ChatTool, type ChatToolChoice, type NamedTool } from '#schemas/chat.ts'
 import { CompletionsRequest } from '#schemas/completions.ts'
-import { type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
-import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import { type EmbedInput, TOKENS_MAX } from '#schemas/kinds/embeddings.ts'
+import type { GenerateRequest, Tool } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import {
   type DecodeContext,

@@ -1,5 +1,5 @@
 import { type ChatMessage, type ChatPart, IMPLIED_CALL, type Unknown } from '#schemas/chat.ts'
-import type { NativePart, Part, Turn } from '#schemas/generate.ts'
+import type { NativePart, Part, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { refuse, requireBase64, requireDataUrl, requireImageUrl, requireMedia } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'

@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
-import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import type { GenerateRequest, Tool } from '#schemas/kinds/generate.ts'
 import {
   CountTokensRequest,
   MessagesRequest,

@@ -1,4 +1,4 @@
-import type { GenerateRequest, NativePart, Tool } from '#schemas/generate.ts'
+import type { GenerateRequest, NativePart, Tool } from '#schemas/kinds/generate.ts'
 import { Unknown } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { refuse } from '#services/ingress/body/decode.ts'

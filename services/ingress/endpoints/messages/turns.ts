@@ -1,4 +1,4 @@
-import type { Part, Turn } from '#schemas/generate.ts'
+import type { Part, Turn } from '#schemas/kinds/generate.ts'
 import {
   type AssistantBlock,
   type InputMessage,

@@ -1,6 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
-import type { Turn } from '#schemas/generate.ts'
 import type { SharedHistory } from '#schemas/job.ts'
+import type { Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import {
   type AnyItem,

@@ -1,4 +1,4 @@
-import type { GenerateRequest, Tool, Turn } from '#schemas/generate.ts'
+import type { GenerateRequest, Tool, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import {
   type AnyItem,

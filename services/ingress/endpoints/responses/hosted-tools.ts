@@ -1,4 +1,4 @@
-import type { GenerateRequest, HostedTool, Tool } from '#schemas/generate.ts'
+import type { GenerateRequest, HostedTool, Tool } from '#schemas/kinds/generate.ts'
 import {
   CodeInterpreterTool,
   FileSearchTool,

@@ -1,4 +1,4 @@
-import type { HostedTool, NativePart, Part, Turn } from '#schemas/generate.ts'
+import type { HostedTool, NativePart, Part, Turn } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { AnyItem, type InputPart, ITEMS, type ItemOf, type ItemType, PARTS } from '#schemas/responses/request.ts'
 import {

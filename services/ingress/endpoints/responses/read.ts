@@ -1,5 +1,5 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
-import type { Part, Turn } from '#schemas/generate.ts'
+import type { Part, Turn } from '#schemas/kinds/generate.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { waitFor } from '#services/ingress/calls/durable.ts'

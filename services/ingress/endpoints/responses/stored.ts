@@ -1,6 +1,6 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
-import type { GenerateRequest, Turn } from '#schemas/generate.ts'
 import type { EncodeContext, SharedHistory } from '#schemas/job.ts'
+import type { GenerateRequest, Turn } from '#schemas/kinds/generate.ts'
 import type { ResponsesRequest } from '#schemas/responses/request.ts'
 import type { ResponseObject, ResponsesForm } from '#schemas/responses/response.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'

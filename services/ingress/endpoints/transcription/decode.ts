@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto'
-import type { ModelConfig } from '#schemas/models.ts'
 import {
   JsonAudioBody,
   type TranscribeRequest,
@@ -7,7 +6,8 @@ import {
   type TranscriptFormat,
   TranscriptionBody,
   VoiceActivity,
-} from '#schemas/transcription/transcription.ts'
+} from '#schemas/kinds/transcription.ts'
+import type { ModelConfig } from '#schemas/models.ts'
 import { refuse, requireBase64 } from '#services/ingress/body/decode.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'

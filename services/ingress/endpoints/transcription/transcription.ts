@@ -1,10 +1,10 @@
-import type { ModelConfig } from '#schemas/models.ts'
 import {
   type TranscribeRequest,
   type TranscriptForm,
   TranscriptionBody,
   TranslationBody,
-} from '#schemas/transcription/transcription.ts'
+} from '#schemas/kinds/transcription.ts'
+import type { ModelConfig } from '#schemas/models.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Caller, IngressContext, JobEndpoint, PreparedCall } from '#services/ingress/calls/call.ts'
 import { getModel, isUsable } from '#services/ingress/calls/endpoint.ts'

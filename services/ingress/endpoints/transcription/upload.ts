@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
-import { type AudioFormat, REFERENCE_CHARS_MAX, SPEAKERS_MAX } from '#schemas/transcription/transcription.ts'
+import { type AudioFormat, REFERENCE_CHARS_MAX, SPEAKERS_MAX } from '#schemas/kinds/transcription.ts'
 import { type FormBounds, type FormField, type FormFile, readForm } from '#services/ingress/body/multipart.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'

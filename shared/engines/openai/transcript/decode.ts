@@ -1,4 +1,4 @@
-import type { TokenLogprob, TranscribeEvent, TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import type { TokenLogprob, TranscribeEvent, TranscriptSegment, Word } from '#schemas/kinds/transcription.ts'
 import { cutText } from '#shared/engines/cut-text.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Decoder } from '#shared/engines/upstream/json.ts'

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/kinds/transcription.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/engine.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'

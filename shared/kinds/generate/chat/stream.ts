@@ -1,6 +1,6 @@
 import type { ChatDelta, ChatFinishReason } from '#schemas/chat.ts'
-import type { FinishReason, GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { FinishReason, GenerateEvent, Logprob } from '#schemas/kinds/generate.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 import { SurrogateBuffer } from '#shared/lib/buffers.ts'

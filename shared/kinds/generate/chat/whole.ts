@@ -7,8 +7,8 @@ import type {
   ChatToolCall,
   ChatUsage,
 } from '#schemas/chat.ts'
-import type { FinishReason, GenerateEvent, Logprob, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { FinishReason, GenerateEvent, Logprob, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 
 /** Fields whose text is an identifier. A later value of such a field replaces the earlier one, whereas texts of other fields are concatenated. */

@@ -1,6 +1,6 @@
 import type { CompletionChoice, CompletionLogprobs } from '#schemas/completions.ts'
-import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/kinds/generate.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { findEvent, unfinished } from '#shared/kinds/encode.ts'
 import { chatUsage, isOfChoice } from '#shared/kinds/generate/chat/whole.ts'

@@ -1,5 +1,5 @@
-import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import type { OutputBlock } from '#schemas/messages.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished } from '#shared/kinds/encode.ts'

@@ -1,5 +1,5 @@
-import type { GenerateEvent, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { GenerateEvent, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { findEvent, makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'

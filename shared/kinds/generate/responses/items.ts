@@ -1,4 +1,4 @@
-import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
+import type { GenerateEvent, Logprob } from '#schemas/kinds/generate.ts'
 import type {
   CustomCallItem,
   FunctionCallItem,

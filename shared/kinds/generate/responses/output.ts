@@ -1,5 +1,5 @@
-import type { GenerateEvent, HostedTool, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { GenerateEvent, HostedTool, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import type {
   FoundItem,
   HostedItem,

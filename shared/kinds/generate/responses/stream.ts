@@ -1,5 +1,5 @@
-import type { CountTokensResult, GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { CountTokensResult, GenerateEvent } from '#schemas/kinds/generate.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import type { ServiceError } from '#shared/lib/error.ts'

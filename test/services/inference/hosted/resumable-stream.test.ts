@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import type { GenerateEvent } from '#schemas/generate.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import { OutputBuffer } from '#services/inference/hosted/hosted.ts'
 import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
@@ -76,6 +76,9 @@ it('a resumable stream refuses a model call whose text exceeds the size of a sto
   const spoken = new OutputBuffer()
   const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
   for (let n = 0; n < 10; n++) say()
-  const tooMuch = expect.objectContaining({ code: 'answer_too_large', message: expect.stringContaining('one model call') })
+  const tooMuch = expect.objectContaining({
+    code: 'answer_too_large',
+    message: expect.stringContaining('one model call'),
+  })
   expect(say).toThrow(tooMuch)
 })

@@ -7,8 +7,8 @@ import Anthropic0 from 'anthropic-sdk-0'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { z } from 'zod'
-import { type GenerateEvent, GenerateRequest, type Turn } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import { type GenerateEvent, GenerateRequest, type Turn } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 
 import {

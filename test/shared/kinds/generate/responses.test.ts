@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import type { GenerateEvent } from '#schemas/generate.ts'
 import { EncodeContext } from '#schemas/job.ts'
+import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import { responsesAnswer } from '#shared/kinds/generate/responses/stream.ts'
 import { cpuMs } from '../../../support/loop-hold.ts'
 

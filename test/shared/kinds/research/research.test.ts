@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import type { EncodeContext } from '#schemas/job.ts'
-import { type ResearchAnnotation, type ResearchEvent, ResearchRequest } from '#schemas/research/research.ts'
+import { type ResearchAnnotation, type ResearchEvent, ResearchRequest } from '#schemas/kinds/research.ts'
 import { type ResearchCompletion, research } from '#shared/kinds/research/research.ts'
 
 const CONTEXT: EncodeContext = {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import type { TranscriptSegment, Word } from '#schemas/kinds/transcription.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/decode.ts'
 import { columnsOf } from '#shared/kinds/transcribe/cue-text.ts'
 import { encodeSrt, encodeVtt } from '#shared/kinds/transcribe/cues.ts'

@@ -1,4 +1,4 @@
-import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import type { TranscriptSegment, Word } from '#schemas/kinds/transcription.ts'
 import { encodeSrt, encodeVtt } from '#shared/kinds/transcribe/cues.ts'
 
 interface Segment {

@@ -1,7 +1,7 @@
 import { z } from 'zod'
-import { recordOf } from '#schemas/record.ts'
+import { recordOf } from '#schemas/lib/record.ts'
 import { CodeFile, RUN_FILES_MAX } from './code.ts'
-import { ResearchDomains } from './research/research.ts'
+import { ResearchDomains } from './research.ts'
 import { RESULTS_MAX } from './search.ts'
 
 /**

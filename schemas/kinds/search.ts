@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ResearchDomains } from './research/research.ts'
+import { ResearchDomains } from './research.ts'
 
 /* Search as a hosted tool of a model (docs/guides/responses.md, Hosted tools). The excerpt of each result is the passage that is about the query. */
 

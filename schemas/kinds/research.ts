@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { Metadata } from '#schemas/record.ts'
+import { Metadata } from '#schemas/lib/record.ts'
 
 /**
  * The internal form of deep research: a question with its limits, and the events of a run.
