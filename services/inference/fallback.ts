@@ -120,7 +120,7 @@ export async function fitPrompt(
   return turns ? { ...request, turns } : request
 }
 
-/** All candidates of a truncated conversation, the longest first. */
+/** All possible truncations of a conversation, the longest first. Each one is built when its function is called. */
 function shorterPrompts(turns: readonly Turn[]): (() => Turn[])[] {
   const first = turns.findIndex(({ role }) => role !== 'system')
   const head = turns.slice(0, Math.max(0, first))

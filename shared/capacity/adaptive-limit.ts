@@ -260,7 +260,7 @@ export class Queueing {
   #window: number[] = []
   #windowFromMs = Number.NEGATIVE_INFINITY
   #wholeMs: number | undefined
-  /** Shortest wait before the last decrease; undefined once the effect of the decrease is known. */
+  /** Shortest wait in the upstream before the limit was last decreased. Undefined after the waits since then were compared with it. */
   #loweredFrom: number | undefined
   #futileDecreases = 0
   #shortestNow: number | undefined

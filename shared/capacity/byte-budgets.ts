@@ -199,7 +199,7 @@ export interface Holding extends Disposable {
    * @throws ServiceError `insufficient_quota` if the quota of the project is exceeded; `overloaded` if the disk is nearly full
    */
   grow(bytes: number): Promise<void> | undefined
-  /** Empties the holding, because a committed row now counts its bytes. */
+  /** Releases the reserved bytes. A committed row counts them from now on, and they must not be counted twice. */
   stored(): void
   over(blobs: Blobs): Blobs
 }

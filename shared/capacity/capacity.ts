@@ -30,18 +30,18 @@ import { Semaphore } from './semaphore.ts'
  *  9. Estimated wait. Protects callers from a wait that ends in a timeout. 503 with Retry-After. START_TIMEOUT_MS. AdmissionControl.
  * 10. Fair queue of tenants. Protects tenants from each other. The call waits. No setting. TenantDispatcher.
  * 11. Free slot of a worker. Protects the worker. The call waits. INFERENCE_SLOTS and its siblings. Poller.
- * 12. Permit of the model. Protects other models of the worker. The call waits, or another worker takes it. This worker's part of
- *     the `concurrency` of the model. ModelBulkheads, ParkedCalls.
+ * 12. Permit of the model. Protects other models of the worker. The call waits, or another worker takes it. The `concurrency` of
+ *     the model, divided among the workers. ModelBulkheads, ParkedCalls.
  * 13. Bytes of bodies from blobs. Protects the memory of the worker. The call waits. BODY_BUDGET_BYTES. Semaphore.
  * 14. Adaptive limit and circuit breaker of a server. Protects the upstream. Another server, or 503. The `concurrency` of the model
  *     is the maximum of the limit, for all workers together. AdaptiveLimit, Breaker.
  *
- * A durable job passes gates 1 to 5, a to c when it is submitted, then 11, 12, d, 13 and 14:
+ * A durable job passes gates 1 to 5 and then a to c when it is submitted. When a worker takes the job, it passes 11, 12, d, 13 and 14.
  *
  *  a. Free disk space and stored bytes of the project. Protects the disk. 503, or 429 insufficient_quota. DISK_FREE_BYTES_MIN,
  *     FILES_BYTES_MAX_PER_PROJECT. StoredQuota.
- *  b. One of two permits of the ingress while other projects make calls. Protects those calls. The job waits; after 30 s 429. No
- *     setting. SubmitQueue.
+ *  b. Concurrent submissions: two per ingress while other projects make calls. Protects those calls. The job waits; after 30 s 429.
+ *     No setting. SubmitQueue.
  *  c. Number of jobs. Protects other projects and the store. 429, or 503. DURABLE_JOBS_MAX and its siblings. JobQuota.
  *  d. Claim in turn of tenants. The job stays queued while its pool or model is paused, or its project is at the limit of gate 6.
  *

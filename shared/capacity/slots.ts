@@ -58,7 +58,7 @@ export function quarterOf(slots: number): number {
  * Rejected: aborting the borrower's jobs, since output that a caller has received cannot be taken back.
  */
 
-/** A borrowed slot that is still in use after this time, in ms, is replaced by an extra one. */
+/** Time in ms for which the job on a borrowed slot runs before other models get an extra slot (rule 3). */
 export const BORROWED_MS = 500
 /** Number of slots that a model may hold per extra slot that remains free for other models. */
 const EXTRA_PER_LEFT = 3

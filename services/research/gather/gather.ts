@@ -49,7 +49,7 @@ export interface GatherOptions {
  * Finds and reads the sources of one run.
  *
  * 1. Each search and each page is a recorded step, so a resumed run repeats none of them. A failed step is not recorded.
- * 2. Failures are counted and reported, because a failed search might have found the answer.
+ * 2. Failures are counted and reported, because the answer may be in a source that a failed search would have found.
  * 3. The ranked lists of all queries and backends are merged by reciprocal rank fusion. The score of a hit is the sum of 1 / (60 + rank)
  *    over the lists that contain it. Example: rank 1 in two lists gives 2 / 61 = 0.033.
  * 4. A source that repeats the text of an earlier one is dropped, because copies are not independent sources.

@@ -175,7 +175,7 @@ export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: 
 
 export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal }).catch(() => {
-    // Only the abort can reject, and the caller checks the signal.
+    // The sleep rejects only if the signal aborts, which the caller checks.
   })
 }
 

@@ -151,7 +151,7 @@ export class Attempt {
         'job body could not be parsed; job requeued for another worker',
       )
       await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
-        // Only the abort can reject, and the next statement handles it.
+        // The delay rejects only if the signal aborts, which the next statement handles.
       })
       this.#stop('handed_back')
       throw cause

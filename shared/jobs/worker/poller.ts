@@ -58,8 +58,9 @@ export class Poller {
   #freed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
   #taken = 0
-  /** Number of attached calls in slots, and number of all attached calls on this worker. */
+  /** Attached calls that occupy a slot. */
   #attached = 0
+  /** All attached calls on this worker, including those that wait for a permit. */
   #attachedHere = 0
   #attachedAtMs = Number.NEGATIVE_INFINITY
   #pauseMs = 0
@@ -397,7 +398,7 @@ class Requeue {
     const { broker, poller } = this.#options
     if (delayMs > 0) {
       await delay(delayMs, undefined, { signal: poller.stopped }).catch(() => {
-        // Only the abort can reject: the call is requeued at once.
+        // The delay rejects only if the signal aborts. The call is then requeued at once.
       })
     }
     this.#requeued++

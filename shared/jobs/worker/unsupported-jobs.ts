@@ -71,7 +71,7 @@ export class UnsupportedJobs {
     this.#skipped.note('unsupported job requeued', job.kind.slice(0, 40))
     const signal = poller.stopped
     await delay(REQUEUE_DELAY_MS.base + Math.random() * REQUEUE_DELAY_MS.spread, undefined, { signal }).catch(() => {
-      // Only the abort can reject: the record is requeued at once.
+      // The delay rejects only if the signal aborts. The record is then requeued at once.
     })
     // If this process crashes here, then the record exists twice. The owner then rejects the second start.
     await broker.submit(jobsTopic(pool, priority), delivery.value).then(

@@ -398,7 +398,11 @@ export async function startWorker(
 function warnOfKeys({ models, config, log }: Ports, pool: string): void {
   for (const model of models.served.models) {
     const variable = model.pool === pool ? missingKeyOf(model, config.env) : undefined
-    if (variable) log.warn({ model: model.id, variable }, 'api_key_env is not set; calls to this model fail')
+    if (variable)
+      log.warn(
+        { model: model.id, variable },
+        'environment variable named by api_key_env is not set; calls to this model fail',
+      )
   }
 }
 

@@ -218,7 +218,7 @@ export class QueryTerms {
     }
   }
 
-  /** Yields the terms of the question that a term of a document satisfies, except an equal term. */
+  /** Yields the terms of the question that match `term`, a term of a document, without being equal to it: a common prefix, for example. */
   *matching(term: string): Generator<string> {
     if (this.#prefixes.size > 0) {
       for (let length = PREFIX_SHORT - 1; length <= PREFIX_LONG; length++) {

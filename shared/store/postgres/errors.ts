@@ -216,8 +216,8 @@ export class PostgresProblem extends Error {
 /** Classifies an error of the Postgres client: the effect, and the error for the caller. `effect` is undefined if no class matches. */
 export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
   const { code, message } = reasonOf(error)
-  // The text of a message is compared only for classes of errors that quote no values. A message about a refused value quotes the value,
-  // which comes from a caller.
+  // The text of a message is searched for known phrases only in error classes whose messages quote no values. In other classes, a quoted
+  // value of a caller could contain such a phrase.
   const hasOwnWords = !SQLSTATE.test(code) || /^(08|28|53|57)/.test(code)
   const found =
     (hasOwnWords ? CLASSES.find(({ words }) => words?.test(message)) : undefined) ??

@@ -43,7 +43,10 @@ const ADD: Write = {
   sqlite: [`WITH ${SQLITE_ROWS} ${HEAD} FROM given WHERE TRUE ${TAIL}`],
 }
 
-/** The statement that deletes the record of a job adds it to the ledger. A record without calls, such as a batch, is only deleted. */
+/**
+ * Deletes the usage record of a job and adds its usage to the ledger, in one transaction. A record without calls, such as that of a batch,
+ * is deleted without a ledger entry.
+ */
 const ENTER: Write = {
   postgres: {
     name: 'usage_enter',

@@ -62,7 +62,7 @@ describe('passages ranked by vectors', () => {
     }
   })
 
-  test('are embedded by one child job with bounded texts, within a part of the remaining time', async () => {
+  test('are cut to a maximum length and embedded by one child job, whose timeout is a part of the time left', async () => {
     const { composition } = await ranked({ runChild: embed }, { question: `${QUESTION} ${'🌧'.repeat(2_000)}` })
     const [child, ...others] = composition.children
     const inputs = (child?.body as EmbedRequest | undefined)?.inputs ?? []

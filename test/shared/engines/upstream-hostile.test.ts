@@ -160,7 +160,7 @@ describe('a response of an untrusted upstream', () => {
     expect(holdMs).toBeLessThan(HOLD_MS_MAX)
   })
 
-  test('is split into segments in linear time if none of its 5,000 words occurs in its text', () => {
+  test('is split into segments in linear time if no entry of its list of 5,000 words occurs in its text', () => {
     const words = Array.from({ length: 5_000 }, (_, i) => ({ word: `y${i}`, start: i, end: i + 1 }))
     const startedMs = cpuMs()
     const text = 'x'.repeat(20 * MEBIBYTE)

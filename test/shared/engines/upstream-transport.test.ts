@@ -198,7 +198,7 @@ test('the socket of a complete response is closed within 8 s if the upstream lea
   await upstream.calls[0]?.closed
 })
 
-test('a call whose caller disconnects after a complete response ends with the abort reason', async () => {
+test('a call ends with the abort reason if its caller disconnects after the upstream sent its whole response', async () => {
   await using upstream = await startUpstream(async (_call, answer) => {
     answer.open()
     await answer.bytes(ROLE + HELLO + STOP)

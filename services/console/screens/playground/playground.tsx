@@ -32,7 +32,7 @@ interface TextCall<Event> {
   readonly pieceOf: (event: Event) => Piece
 }
 
-/** Creates a form component for an endpoint that streams text. Input and answer last as long as the tab. */
+/** Creates a form component for an endpoint that streams text. Input and answer are kept until the browser tab is closed. */
 function textForm<Event>({ path, method, capability, options, toRequest, pieceOf, ...initial }: TextCall<Event>) {
   const run = new Run()
   const model = signal('')

@@ -31,8 +31,8 @@ interface Submitted {
 }
 
 /**
- * Delay until a waiting line is tried again if its error contains no delay. Limits are counted per minute, so a delay
- * of a few seconds avoids long waits.
+ * Delay until a line that a limit refused is tried again, if the error names no delay. The delay is much shorter than the minute over which
+ * limits are counted, so the line starts soon after the limit allows it.
  */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000

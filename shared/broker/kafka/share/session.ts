@@ -162,7 +162,7 @@ export class ShareSession {
     this.#pending.push({ record, type })
   }
 
-  /** Aborts a long poll without acknowledgements; the broker delivers its records to others. */
+  /** Aborts the current long poll if the poll carries no acknowledgements. The broker then delivers its records to other consumers. */
   async cutLongPoll(): Promise<void> {
     if (this.#isBusy && !this.#isCarrying && this.#out.size === 0) await this.hangUp()
   }

@@ -102,7 +102,7 @@ describe('the keys of an ingress', () => {
     await until(() => !keys.find(first))
   })
 
-  it('are refused, and the store is closed, if the store cannot be read at the start', async () => {
+  it('fail to open, and close their store, if the store cannot be read', async () => {
     const store = breakable(openFileKeys(await keyDirectory()))
     let isClosed = false
     store.close = async () => {

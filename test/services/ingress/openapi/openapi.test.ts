@@ -228,7 +228,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('POST', '/v1/messages/batches/{id}/cancel', `/v1/messages/batches/${messageBatch.id}/cancel`)
   })
 
-  it('are valid for models, usage and errors in both formats', async () => {
+  it('match their schemas for models, usage, and errors in the OpenAI and Anthropic formats', async () => {
     await call('GET', '/v1/models', '/v1/models')
     await call('GET', '/v1/models', '/v1/models', { headers: NEW_VERSION })
     await call('GET', '/v1/models/{id}', '/v1/models/echo-1', { headers: NEW_VERSION })

@@ -26,7 +26,7 @@ export const APPEND = 1
 
 export const RIGHT = { read: 1n << 1n, write: 1n << 6n } as const
 
-/** All rights of a descriptor. If some are missing, then wasi-libc treats a character device as a terminal, which has no position. */
+/** All rights of a descriptor. Without the right to seek, wasi-libc takes a character device for a terminal. */
 export const RIGHTS_ALL = (1n << 30n) - 1n
 
 export class WasiError extends Error {
