@@ -16,10 +16,6 @@ const IMPORT = /(?:import|export)\s[^'";]*?from\s+'([^']+)'/g
 
 /** Pairs of folders that import each other. */
 const MUTUAL_IMPORTS: readonly string[] = [
-  'services/research -> services/research/evidence',
-  'services/research -> services/research/gather',
-  'services/research -> services/research/ranking',
-  'services/research -> services/research/writer',
   'shared/sandbox -> shared/sandbox/wasm/inside',
   'shared/sandbox/wasm/inside -> shared/sandbox/wasm/inside/guest',
   'shared/sandbox/wasm/inside/guest -> shared/sandbox/wasm/inside/wasi',

@@ -4,15 +4,15 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
-import { Budget, boundsOf } from './budget.ts'
-import { Clock } from './clock.ts'
-import { claimsOf, type Draft } from './draft.ts'
+import { Budget, boundsOf } from './budget/budget.ts'
+import { Clock } from './budget/clock.ts'
+import { claimsOf, type Draft } from './evidence/draft.ts'
 import { type Evidence, findEvidence } from './evidence/evidence.ts'
-import { writeExtractive } from './extractive.ts'
+import { writeExtractive } from './evidence/extractive.ts'
 import { Gathering } from './gather/gather.ts'
 import { waitForIndexes } from './gather/indexing.ts'
 import { fetchTermCounts } from './gather/term-counts.ts'
-import { type CountedPassage, countPassages, rankPassages, weightsIn } from './passages.ts'
+import { type CountedPassage, countPassages, rankPassages, weightsIn } from './question/passages.ts'
 import {
   distinct,
   parseQuestion,
@@ -24,7 +24,7 @@ import {
   type Weights,
   weightsOf,
   withParts,
-} from './question.ts'
+} from './question/question.ts'
 import { EmbeddingRanker } from './ranking/embedding-ranker.ts'
 import { assemble, type Report, reportableGaps } from './report.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'

@@ -1,7 +1,7 @@
 import type { ResearchAnnotation } from '#schemas/kinds/research.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { lineOf } from '#shared/search/text/builder.ts'
-import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
+import { type Claim, claimsOf, type Draft, withoutLast } from './evidence/draft.ts'
 import type { Quote } from './evidence/evidence.ts'
 
 /** Maximum citations of a report. All citations share one event of at most 512 KiB, and one citation takes up to 4.4 KiB. */

@@ -7,7 +7,7 @@
  *    contain a minimum share of the names and of the remaining terms.
  */
 
-import type { CountedPassage } from '#services/research/passages.ts'
+import type { CountedPassage } from '#services/research/question/passages.ts'
 import {
   type Anchor,
   anchorsOf,
@@ -15,7 +15,7 @@ import {
   type Question,
   queryTermsIn,
   type Weights,
-} from '#services/research/question.ts'
+} from '#services/research/question/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { folded } from '#shared/search/text/fold.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'

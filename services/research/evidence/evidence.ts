@@ -1,4 +1,4 @@
-import { type CountedPassage, massOf } from '#services/research/passages.ts'
+import { type CountedPassage, massOf } from '#services/research/question/passages.ts'
 import {
   type Anchor,
   anchorsOf,
@@ -7,7 +7,7 @@ import {
   queryTermsIn,
   vocabularyOf,
   type Weights,
-} from '#services/research/question.ts'
+} from '#services/research/question/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { STATED_VALUE } from '#shared/search/text/contexts.ts'
 import { isForReaders } from '#shared/search/text/quotable.ts'

@@ -13,8 +13,8 @@
  * The weights come from a logistic regression over 110 questions of three sets (`bench/quality`). The predicted label is whether the
  * sentence states a requested fact.
  */
-import { type CountedPassage, massOf } from '#services/research/passages.ts'
-import type { Anchor, Weights } from '#services/research/question.ts'
+import { type CountedPassage, massOf } from '#services/research/question/passages.ts'
+import type { Anchor, Weights } from '#services/research/question/question.ts'
 import { STATED_VALUE } from '#shared/search/text/contexts.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'

@@ -1,4 +1,4 @@
-import type { Clock } from '#services/research/clock.ts'
+import type { Clock } from '#services/research/budget/clock.ts'
 import type { IndexProgress, SearchBackend } from '#shared/search/search.ts'
 
 /** Each index is polled at most twice, for at most 3 s each. The polls of an index use at most 40 % of the run's time. */

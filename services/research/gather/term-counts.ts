@@ -1,4 +1,4 @@
-import type { Clock } from '#services/research/clock.ts'
+import type { Clock } from '#services/research/budget/clock.ts'
 import type { SearchBackend, TermCounts } from '#shared/search/search.ts'
 
 /** The word counts may take at most 10 s and at most half of the run's remaining time. */

@@ -1,4 +1,4 @@
-import type { Claim } from '#services/research/draft.ts'
+import type { Claim } from '#services/research/evidence/draft.ts'
 import type { Candidate } from '#services/research/evidence/evidence.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import { plain } from './verify.ts'

@@ -1,8 +1,8 @@
 import { z } from 'zod'
 import type { GenerateRequest } from '#schemas/kinds/generate.ts'
-import type { Budget } from '#services/research/budget.ts'
-import type { Clock } from '#services/research/clock.ts'
-import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
+import type { Budget } from '#services/research/budget/budget.ts'
+import type { Clock } from '#services/research/budget/clock.ts'
+import { CHARS_PER_TOKEN, usageOf } from '#services/research/budget/usage.ts'
 import { objectIn } from '#shared/json/object.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 

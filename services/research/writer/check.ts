@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { Claim } from '#services/research/draft.ts'
+import type { Claim } from '#services/research/evidence/draft.ts'
 import { type Verdict, verifyClaim } from '#services/research/verify/verify.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Ask, Asker } from './ask.ts'

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { Claim } from '#services/research/draft.ts'
+import type { Claim } from '#services/research/evidence/draft.ts'
 import type { Ask, Asker } from './ask.ts'
 
 /** Decision of the judge on a claim. `unchecked`: the judge gave no clear verdict, or was too late. */

@@ -1,8 +1,8 @@
 import { z } from 'zod'
-import type { Claim } from '#services/research/draft.ts'
+import type { Claim } from '#services/research/evidence/draft.ts'
 import type { Candidate } from '#services/research/evidence/evidence.ts'
-import { massOf } from '#services/research/passages.ts'
-import type { Weights } from '#services/research/question.ts'
+import { massOf } from '#services/research/question/passages.ts'
+import type { Weights } from '#services/research/question/question.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import type { Ask, Asker } from './ask.ts'
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { answerTypesOf, fitOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
-import { anchorsOf, namesOf } from '#services/research/question.ts'
+import { anchorsOf, namesOf } from '#services/research/question/question.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
 const PAGE = `# The harbour\n\nThe engineer Tilda Marlow planned the harbour of Wexley in 1874 for the herring trade.\n

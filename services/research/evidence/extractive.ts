@@ -1,8 +1,8 @@
 import type { Snapshot } from '#shared/search/search.ts'
+import { type Difference, differencesIn } from './differences.ts'
 import type { Claim, Draft } from './draft.ts'
-import { type Difference, differencesIn } from './evidence/differences.ts'
-import type { Candidate, Evidence, PartEvidence } from './evidence/evidence.ts'
-import { likelihoodOf } from './evidence/signals.ts'
+import type { Candidate, Evidence, PartEvidence } from './evidence.ts'
+import { likelihoodOf } from './signals.ts'
 
 /*
  * Writes the report without a model, from verbatim sentences of the sources. An answer of up to three sentences comes first. The answer

@@ -1,4 +1,4 @@
-import type { Quote } from './evidence/evidence.ts'
+import type { Quote } from './evidence.ts'
 
 export interface Claim {
   readonly text: string
