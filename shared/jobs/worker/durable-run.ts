@@ -13,10 +13,11 @@ import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
 import { meteredOf, NOTHING } from '#shared/usage/usage.ts'
-import { ANSWER_BYTES_MAX, type AttemptSink } from './attempt.ts'
+import { ANSWER_BYTES_MAX } from './attempt.ts'
 import { Composing, wrapUpMsOf } from './compose.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
 import { Replaying } from './replay.ts'
+import type { AttemptSink } from './reporter.ts'
 
 /** Interval at which output is committed (docs/internals/design.md, Commit before publish). */
 const FLUSH_MS = 50

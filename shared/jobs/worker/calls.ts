@@ -1,0 +1,197 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
+import type { Broker, Delivery } from '#shared/broker/broker.ts'
+import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
+import type { ParkedCalls } from '#shared/capacity/slots.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+import { jobsTopic } from '#shared/jobs/records.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
+import type { Log } from '#shared/log/log.ts'
+import { Attempt, type Attempts } from './attempt.ts'
+import type { Lane, Poller } from './poller.ts'
+import type { Reporter } from './reporter.ts'
+
+/** Delay in ms before a call that returns after a requeue is requeued again. The delay grows by `step` per requeue, up to `most`. */
+const REQUEUE_DELAY_MS = { step: 5, most: 50 }
+
+/** Pause of this worker's polling after a requeue, in ms: long enough for another waiting worker to take the call. */
+const REQUEUE_PAUSE_MS = 2
+
+/** Maximum number of delayed calls, each with a body of at most 64 KiB; further ones are handed back. */
+const DELAYED_MAX = 256
+
+const SEEN_MAX = 1_000
+
+/** Number of deliveries of one record after which its job counts as poison. Kafka silently drops a record after five deliveries. */
+const DELIVERIES_MAX = 4
+/** Age of a job, in ms, from which its ingress may count as dead. The first heartbeat of the ingress must have arrived by then. */
+const ORPHAN_AGE_MS = 5_000
+
+/** Maximum number of requeues of a call whose model this worker has, but without a free permit. */
+const REQUEUES_MAX = 2
+
+interface CallsOptions {
+  readonly parkedCalls: ParkedCalls<Lane, ModelBulkhead>
+  readonly attempts: Attempts
+  readonly broker: Broker
+  readonly log: Log
+  readonly pool: PoolName
+  readonly presence: () => Presence
+  readonly reporter: Reporter
+  readonly bulkheads: ModelBulkheads
+  readonly poller: Poller
+}
+
+/**
+ * Handles the attached calls that one worker takes: runs, parks or requeues them.
+ *
+ * 1. If this worker does not have the model but another one does, then the call is requeued.
+ * 2. If the bulkhead of the model is full here, then the call is requeued at most twice, so that another worker can start it.
+ * 3. After that, the call is parked here until a permit is free (`shared/capacity/slots.ts`).
+ */
+export class Calls {
+  readonly #options: CallsOptions
+  readonly #requeue: Requeue
+
+  constructor(options: CallsOptions) {
+    this.#options = options
+    this.#requeue = new Requeue(options)
+  }
+
+  get delayed(): number {
+    return this.#requeue.delayed
+  }
+
+  get requeued(): number {
+    return this.#requeue.requeued
+  }
+
+  /** Handles one record. The record is acknowledged when the ingress has received `started`, or when the queue has the record again. */
+  onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
+    const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
+    if (attempts.isOver(job)) return delivery.acknowledge()
+    if (this.#isOrphan(job)) {
+      log.info({ job_id: job.id, ingress: job.reply.boot }, 'job dropped: its ingress is dead')
+      return delivery.acknowledge()
+    }
+    const isKnown = bulkheads.hasModel(job.model)
+    if (this.#shouldRequeue(lane, job, isKnown) && this.#requeue.requeue(lane, delivery, job)) return
+    if (!poller.canKeep(lane)) return delivery.release()
+    const events = reporter.open(job, kind.merge)
+    // After `started`, the ingress supervises the job, so the broker need not redeliver the record.
+    void events.started().then(() => delivery.acknowledge())
+    if (delivery.deliveryCount >= DELIVERIES_MAX) {
+      log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'job crashed several workers and was failed')
+      void events.failed({
+        code: 'internal_error',
+        message: 'The request crashed several workers and is not retried.',
+        param: null,
+      })
+      return
+    }
+    // Models are rolled out worker by worker, so another worker may soon have this model.
+    if (!isKnown) {
+      poller.pause()
+      return void events.handedBack()
+    }
+    if (parkedCalls.isFull && !parkedCalls.canStart(lane, bulkheads.of(job))) return void events.handedBack()
+    void attempts.run(lane, new Attempt(job, kind, events, log, delivery.payload !== undefined))
+  }
+
+  #shouldRequeue(lane: Lane, job: AttachedEnvelope, isKnown: boolean): boolean {
+    const { parkedCalls, pool, bulkheads } = this.#options
+    const presence = this.#options.presence()
+    const { model, deadline_ms } = job
+    if (deadline_ms <= Date.now()) return false
+    if (!isKnown) return !presence.hasAllCapacities || presence.hasModel(pool, model)
+    const bulkhead = bulkheads.of(job)
+    if (
+      bulkhead.hasFreePermit ||
+      parkedCalls.canStart(lane, bulkhead) ||
+      presence.workersWithModel(pool, model).length < 2
+    )
+      return false
+    // A worker without any permit for the model requeues the call without limit, because other workers may have permits.
+    return bulkhead.permitsMax === 0 || this.#requeue.requeuesOf(job) < REQUEUES_MAX
+  }
+
+  /**
+   * True if the ingress of the job is dead, because no heartbeat was ever received. False for a young job, which may have
+   * overtaken the first heartbeat.
+   */
+  #isOrphan(job: AttachedEnvelope): boolean {
+    return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.#options.presence().isDead(job.reply.boot)
+  }
+}
+
+interface RequeueOptions {
+  readonly broker: Broker
+  readonly pool: PoolName
+  readonly poller: Poller
+}
+
+/**
+ * Requeues attached calls that another worker can run sooner, because this one lacks the model or a permit for it.
+ *
+ * The record goes back unchanged, so no attempt is counted and the ingress is not involved. No slot is used here. The first
+ * requeue is immediate. If the call returns, then all workers are full, and each further requeue waits 5 ms longer.
+ */
+class Requeue {
+  readonly #options: RequeueOptions
+  readonly #seen = new Map<string, number>()
+  #delayed = 0
+  #requeued = 0
+
+  constructor(options: RequeueOptions) {
+    this.#options = options
+  }
+
+  get delayed(): number {
+    return this.#delayed
+  }
+
+  get requeued(): number {
+    return this.#requeued
+  }
+
+  requeuesOf({ id, attempt }: AttachedEnvelope): number {
+    return this.#seen.get(`${id}:${attempt}`) ?? 0
+  }
+
+  /** Requeues a call. @returns False if too many calls are delayed: the caller hands the job back */
+  requeue({ priority }: Lane, delivery: Delivery, job: AttachedEnvelope): boolean {
+    if (this.#delayed >= DELAYED_MAX) return false
+    this.#delayed++
+    void this.#submitAgain(jobsTopic(this.#options.pool, priority), delivery, this.#delayMs(job))
+    return true
+  }
+
+  async #submitAgain(topic: string, delivery: Delivery, delayMs: number): Promise<void> {
+    const { broker, poller } = this.#options
+    if (delayMs > 0) {
+      await delay(delayMs, undefined, { signal: poller.stopped }).catch(() => {
+        // The delay rejects only if the signal aborts. The call is then requeued at once.
+      })
+    }
+    this.#requeued++
+    poller.pause(REQUEUE_PAUSE_MS)
+    // If this process crashes here, then the record exists twice. The ingress then rejects the second start.
+    await broker.submit(topic, delivery.value).then(
+      () => delivery.acknowledge(),
+      () => delivery.release(),
+    )
+    this.#delayed--
+    // A drain waits until no call is delayed; `free` makes it check again.
+    if (poller.stopped.aborted) poller.free()
+  }
+
+  #delayMs(job: AttachedEnvelope): number {
+    const key = `${job.id}:${job.attempt}`
+    const times = this.requeuesOf(job)
+    this.#seen.delete(key)
+    this.#seen.set(key, times + 1)
+    const [oldest = key] = this.#seen.keys()
+    if (this.#seen.size > SEEN_MAX) this.#seen.delete(oldest)
+    return Math.min(REQUEUE_DELAY_MS.most, REQUEUE_DELAY_MS.step * times)
+  }
+}
