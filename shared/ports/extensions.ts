@@ -88,9 +88,14 @@ async function loadExtension(file: string): Promise<Extension> {
   if (typeof module.extension !== 'function') throw new Error("The module must export a function named 'extension'.")
   const extension: unknown = module.extension({ z, ServiceError } satisfies ExtensionTools)
   const checked = Shape.safeParse(extension)
-  if (checked.success) return extension as Extension
-  const [issue] = checked.error.issues
-  throw new Error(`${issue?.path.join('.') || 'value'}: ${issue?.message}.`)
+  if (!checked.success) {
+    const [issue] = checked.error.issues
+    throw new Error(`${issue?.path.join('.') || 'value'}: ${issue?.message}.`)
+  }
+  const { answer, path } = extension as Extension
+  const encoder: Partial<ReturnType<typeof answer>> | undefined = answer(path)
+  if (typeof encoder?.whole !== 'function') throw new Error("answer: Expected a function that returns 'whole'.")
+  return extension as Extension
 }
 
 /** Handlers of the extensions of a pool, by kind. @throws ConfigError if the pool already has a kind of the same name */

@@ -88,7 +88,7 @@ describe('a module of the setting EXTENSIONS', () => {
   })
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  const VALID = `name: 'kind', pool: 'code', path: '/v1/kind', summary: 'Run', request: z.object({}), run() {}, merge() {}, isOutput() {}, answer() {}`
+  const VALID = `name: 'kind', pool: 'code', path: '/v1/kind', summary: 'Run', request: z.object({}), run() {}, merge() {}, isOutput() {}, answer: () => ({ whole() {} })`
 
   it.each([
     ['that throws', 'throw new Error("No weights.")', 'No weights.'],
@@ -119,6 +119,7 @@ describe('a module of the setting EXTENSIONS', () => {
       `export const extension = ({ z }) => ({ ${VALID}, request: {} })`,
       /request: Expected a zod schema/,
     ],
+    ['without an encoder', `export const extension = ({ z }) => ({ ${VALID}, answer() {} })`, /answer: Expected/],
     ['without a handler', `export const extension = ({ z }) => ({ ${VALID}, run: 1 })`, /run: Expected a function/],
   ])('%s is refused with the file and the reason', async (_, source, reason) => {
     const file = join(directory, `${crypto.randomUUID()}.ts`)
