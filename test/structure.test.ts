@@ -15,11 +15,7 @@ const PRODUCT_FILES_MAX = 595
 const IMPORT = /(?:import|export)\s[^'";]*?from\s+'([^']+)'/g
 
 /** Pairs of folders that import each other. */
-const MUTUAL_IMPORTS: readonly string[] = [
-  'shared/sandbox -> shared/sandbox/wasm/inside',
-  'shared/sandbox/wasm/inside -> shared/sandbox/wasm/inside/guest',
-  'shared/sandbox/wasm/inside/guest -> shared/sandbox/wasm/inside/wasi',
-]
+const MUTUAL_IMPORTS: readonly string[] = []
 
 /** Folders with more than `FOLDER_FILES_MAX` files. */
 const LONG_FOLDERS: readonly string[] = []

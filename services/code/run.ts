@@ -59,7 +59,7 @@ class CodeRun {
   #startedAt = performance.now()
   /** Duration of the run. Measured when the run ends, so that a slow reader of the output does not extend it. */
   #seconds = 0
-  /** Bounded by the sandbox's output limits (shared/sandbox/limits.ts): 2 MiB of text and 20 MiB of plots. */
+  /** Bounded by the sandbox's output limits (shared/sandbox/protocol/limits.ts): 2 MiB of text and 20 MiB of plots. */
   readonly #pieces = new EventBuffer(mergeCodeEvents)
   #isLineOpen = false
   #end: SandboxEnd | undefined

@@ -1,6 +1,7 @@
 import { StringDecoder } from 'node:string_decoder'
 import { z } from 'zod'
 import { ServiceError } from '#shared/lib/error.ts'
+import { FrameReader } from './protocol/frames.ts'
 import {
   FILE_BYTES_MAX,
   MEMORY_BYTES_MAX,
@@ -11,9 +12,8 @@ import {
   PLOTS_MAX,
   PROCESSES_MAX,
   SCRATCH_BYTES_MAX,
-} from './limits.ts'
+} from './protocol/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
-import { FrameReader } from './wasm/inside/frames.ts'
 
 /*
  * The service's end of the channel to a supervisor (grammar: python/supervise/frames.py).

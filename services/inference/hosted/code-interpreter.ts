@@ -1,6 +1,6 @@
 import { CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/kinds/code.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
-import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
+import { CODE_POINTS_MAX } from '#shared/sandbox/protocol/limits.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, notRun, textField } from './tool.ts'
 
 /** Maximum characters of a program's output in the answer to the caller. The model reads at most {@link READ_CHARS_MAX}. */

@@ -7,7 +7,7 @@ import { execute } from '#shared/kinds/execute/execute.ts'
 import { isHighSurrogate, isLowSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
-import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
+import { CODE_POINTS_MAX } from '#shared/sandbox/protocol/limits.ts'
 
 /** Characters that are counted between two event-loop yields. Counting this many takes about 0.5 ms. */
 const PIECE_CHARS = 64 * 1024

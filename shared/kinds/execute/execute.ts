@@ -2,7 +2,7 @@ import { type CodeEvent, type CodePlot, CodeRequest, type CodeResult } from '#sc
 import { type Answer, type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { OUTPUT_BYTES_MAX, PLOTS_BYTES_MAX } from '#shared/sandbox/limits.ts'
+import { OUTPUT_BYTES_MAX, PLOTS_BYTES_MAX } from '#shared/sandbox/protocol/limits.ts'
 
 /** Maximum characters of merged text. A JSON escape makes a character six times as long, and six times this maximum still fits into a record. */
 export const TEXT_PIECE_CHARS = 64 * 1024

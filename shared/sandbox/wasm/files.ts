@@ -8,8 +8,8 @@ import { type BuildDirectory, placeFor, prepareDirectory } from '#shared/prepare
 import { downloadWheel, extractMember } from '#shared/prepare/pip.ts'
 import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
+import { FrameReader } from '#shared/sandbox/protocol/frames.ts'
 import { orUnavailable } from '#shared/sandbox/sandbox.ts'
-import { FrameReader } from './inside/frames.ts'
 import { IMAGE_MEMORY, LIBRARY_FILES } from './inside/prepared-files.ts'
 import type { ImageFacts } from './inside/warm-up.ts'
 
@@ -165,7 +165,7 @@ async function writeImage(child: ConfinedChild, file: FileHandle): Promise<Image
 }
 
 const MAIN = fileURLToPath(new URL('./inside/main.ts', import.meta.url))
-const CODE = ['./inside/', '../limits.ts', '../../../package.json'].map((path) =>
+const CODE = ['./inside/', '../protocol/', '../../../package.json'].map((path) =>
   fileURLToPath(new URL(path, import.meta.url)),
 )
 

@@ -3,10 +3,10 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Channel, withFiles } from '#shared/sandbox/channel.ts'
-import { PLOT_BYTES_MAX } from '#shared/sandbox/limits.ts'
+import { encodeRunFrame, type Frame, FrameReader, splitRun } from '#shared/sandbox/protocol/frames.ts'
+import { PLOT_BYTES_MAX } from '#shared/sandbox/protocol/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 import { type ConfinedChild, collectErrors, spawnConfined, type WasmFiles } from './files.ts'
-import { encodeRunFrame, type Frame, FrameReader, splitRun } from './inside/frames.ts'
 
 /** Timeout from the start of the process to the first interpreter. On a busy machine this takes seconds. */
 const START_MS = 60_000

@@ -2,7 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
-import { OUTPUT_BYTES_MAX, PLOT_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
+import { OUTPUT_BYTES_MAX, PLOT_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/protocol/limits.ts'
 import type { SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
 
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])

@@ -1,10 +1,10 @@
 /** A WASI guest without code: tests make its system calls and inspect its memory. */
 
-import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
-import { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { wasiCalls } from '#shared/sandbox/wasm/inside/interpreter.ts'
 import { Descriptors } from '#shared/sandbox/wasm/inside/wasi/descriptors.ts'
+import type { Memory } from '#shared/sandbox/wasm/inside/wasi/engine.ts'
 import { Directory } from '#shared/sandbox/wasm/inside/wasi/file-tree.ts'
+import { GuestMemory } from '#shared/sandbox/wasm/inside/wasi/memory.ts'
 import { Quota, StoredFile } from '#shared/sandbox/wasm/inside/wasi/stored-files.ts'
 
 /** Offsets in the memory of the guest: strings below, data above. */

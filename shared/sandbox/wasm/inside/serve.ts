@@ -1,13 +1,13 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { MEMORY_BYTES_MAX } from '#shared/sandbox/limits.ts'
-import { compile } from './engine.ts'
-import { encodeFrame, encodeRunFrame, type Frame, FrameReader, splitRun } from './frames.ts'
-import { GuestThread, type Prepared, type ThreadJob } from './guest/thread.ts'
+import { encodeFrame, encodeRunFrame, type Frame, FrameReader, splitRun } from '#shared/sandbox/protocol/frames.ts'
+import { MEMORY_BYTES_MAX } from '#shared/sandbox/protocol/limits.ts'
 import { HEADROOM_BYTES } from './image.ts'
 import { limitModule, PAGE_BYTES } from './module.ts'
 import { IMAGE_MEMORY, LIBRARY_FILES, readLibrary, readShared } from './prepared-files.ts'
+import { GuestThread, type Prepared, type ThreadJob } from './thread.ts'
 import type { ImageFacts } from './warm-up.ts'
+import { compile } from './wasi/engine.ts'
 import { readWorkerCode } from './worker-code.ts'
 
 /*

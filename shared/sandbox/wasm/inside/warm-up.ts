@@ -1,12 +1,12 @@
 import { once } from 'node:events'
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { compile } from './engine.ts'
-import { encodeFrame, FrameReader } from './frames.ts'
+import { encodeFrame, FrameReader } from '#shared/sandbox/protocol/frames.ts'
 import { findSegments, warm } from './image.ts'
 import { Interpreter, type Library, SOURCES } from './interpreter.ts'
 import { limitModule, PAGE_BYTES } from './module.ts'
 import { LIBRARY_FILES, readLibrary } from './prepared-files.ts'
+import { compile } from './wasi/engine.ts'
 
 const PAGES_MAX = 1024 ** 3 / PAGE_BYTES
 const CHUNK_BYTES = 1 << 20

@@ -5,7 +5,7 @@ import { stripTypeScriptTypes } from 'node:module'
  * Strips the types of the worker's modules once. Node would otherwise strip them for the thread of each run, which takes 80 ms of CPU time.
  */
 
-const OTHERS = [new URL('../../limits.ts', import.meta.url)]
+const OTHERS = ['limits', 'frames'].map((name) => new URL(`../../protocol/${name}.ts`, import.meta.url))
 
 export type WorkerCode = Readonly<Record<string, string>>
 

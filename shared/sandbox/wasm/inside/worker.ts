@@ -1,8 +1,8 @@
 import { parentPort, workerData } from 'node:worker_threads'
-import { GuestChannel } from './guest/channel.ts'
-import type { ThreadData, ThreadJob, ThreadMessage } from './guest/thread.ts'
+import { GuestChannel } from './channel.ts'
 import { Interpreter } from './interpreter.ts'
 import { SharedOutput } from './shared-output.ts'
+import type { ThreadData, ThreadJob, ThreadMessage } from './thread.ts'
 import { GuestExit } from './wasi/abi.ts'
 
 /*

@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
-import { PLOT_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
-import { compile, Instance, type Memory } from '#shared/sandbox/wasm/inside/engine.ts'
-import { encodeFrame, FrameReader } from '#shared/sandbox/wasm/inside/frames.ts'
-import { GuestChannel } from '#shared/sandbox/wasm/inside/guest/channel.ts'
+import { encodeFrame, FrameReader } from '#shared/sandbox/protocol/frames.ts'
+import { PLOT_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/protocol/limits.ts'
+import { GuestChannel } from '#shared/sandbox/wasm/inside/channel.ts'
 import { findSegments } from '#shared/sandbox/wasm/inside/image.ts'
 import { limitModule } from '#shared/sandbox/wasm/inside/module.ts'
 import { makeOutputBuffer, OutputBuffers, SharedOutput } from '#shared/sandbox/wasm/inside/shared-output.ts'
+import { compile, Instance, type Memory } from '#shared/sandbox/wasm/inside/wasi/engine.ts'
 import { Restarts } from '#shared/sandbox/wasm/wasm.ts'
 
 const verdict = (...violations: string[]) => encodeFrame('V', Buffer.from(JSON.stringify({ violations })))

@@ -1,6 +1,6 @@
-import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { FILETYPE } from './abi.ts'
 import { Directory, type Node } from './file-tree.ts'
+import type { GuestMemory } from './memory.ts'
 
 /** Writes the 64 bytes of a `filestat`. If the node is undefined, then the values describe a stream. */
 export function writeFileStat(memory: GuestMemory, out: number, node: Node | undefined): void {

@@ -1,8 +1,8 @@
-import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { APPEND, FILETYPE, RIGHTS_ALL, WasiError } from './abi.ts'
 import type { Descriptors, OpenDirectory, OpenFile, Stream } from './descriptors.ts'
 import { writeFileStat } from './file-stat.ts'
 import { Directory, type Node } from './file-tree.ts'
+import type { GuestMemory } from './memory.ts'
 import { ScratchFile } from './stored-files.ts'
 
 /** Maximum file offset that JavaScript represents exactly. Files are far smaller. */

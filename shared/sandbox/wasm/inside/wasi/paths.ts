@@ -1,8 +1,8 @@
-import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { APPEND, OPEN, RIGHT, WasiError } from './abi.ts'
 import type { Descriptors } from './descriptors.ts'
 import { writeFileStat } from './file-stat.ts'
 import { Directory, findNode, findPlace, type Node, type Place } from './file-tree.ts'
+import type { GuestMemory } from './memory.ts'
 import { ScratchFile } from './stored-files.ts'
 
 /**

@@ -1,6 +1,6 @@
 import { randomFillSync } from 'node:crypto'
-import type { GuestMemory } from '#shared/sandbox/wasm/inside/guest/memory.ts'
 import { GuestExit, WasiError } from './abi.ts'
+import type { GuestMemory } from './memory.ts'
 
 const SUBSCRIPTIONS_MAX = 1_024
 const RANDOM_BYTES_MAX = 1 << 26

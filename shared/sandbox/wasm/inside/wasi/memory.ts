@@ -1,5 +1,5 @@
-import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
-import { WasiError } from '#shared/sandbox/wasm/inside/wasi/abi.ts'
+import { WasiError } from './abi.ts'
+import type { Memory } from './engine.ts'
 
 const BUFFERS_MAX = 1_024
 const PATH_BYTES_MAX = 4_096

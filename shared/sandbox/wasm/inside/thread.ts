@@ -1,9 +1,9 @@
 import { Worker } from 'node:worker_threads'
-import { OUTPUT_BYTES_MAX } from '#shared/sandbox/limits.ts'
-import type { Module } from '#shared/sandbox/wasm/inside/engine.ts'
-import type { Image, Library } from '#shared/sandbox/wasm/inside/interpreter.ts'
-import { OutputBuffers, SharedOutput } from '#shared/sandbox/wasm/inside/shared-output.ts'
-import { WORKER_START, type WorkerCode } from '#shared/sandbox/wasm/inside/worker-code.ts'
+import { OUTPUT_BYTES_MAX } from '#shared/sandbox/protocol/limits.ts'
+import type { Image, Library } from './interpreter.ts'
+import { OutputBuffers, SharedOutput } from './shared-output.ts'
+import type { Module } from './wasi/engine.ts'
+import { WORKER_START, type WorkerCode } from './worker-code.ts'
 
 /** Stack size for WebAssembly. Python counts its own recursion depth and must reach its limit before the stack is full. */
 const STACK_MB = 32

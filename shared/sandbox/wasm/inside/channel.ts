@@ -1,5 +1,5 @@
-import { PLOT_BYTES_MAX, PLOTS_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
-import { FrameReader } from '#shared/sandbox/wasm/inside/frames.ts'
+import { FrameReader } from '#shared/sandbox/protocol/frames.ts'
+import { PLOT_BYTES_MAX, PLOTS_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/protocol/limits.ts'
 
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
