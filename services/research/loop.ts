@@ -256,7 +256,11 @@ class Run {
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
     return again
-      ? await runYielding(findEvidence(question, again, this.#weights, this.#absent), this.#signal, this.#setup.project)
+      ? await runYielding(
+          findEvidence(question, again, this.#weights, this.#absent, true),
+          this.#signal,
+          this.#setup.project,
+        )
       : evidence
   }
 

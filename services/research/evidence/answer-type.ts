@@ -137,6 +137,21 @@ export function fitOf(text: string, question: string, types: readonly AnswerType
   return best
 }
 
+const ASKS_PATH =
+  /\bwhere\b.*\b(?:disk|files?|director(?:y|ies)|folders?|stores?|stored|saved?|installed|configur\w+|logs?|database|cache)\b|\b(?:which|what) (?:\w+ )?(?:directory|folder|path|file|location)\b/i
+const PATH = /(?:^|[\s(“"'‘`])(?:~|\.{0,2}\/)[\w.$-]+/
+const ASKS_IDENTIFIER =
+  /\b(?:which|what)\b.*\b(?:command|option|flag|switch|setting|directive|parameter|variable|function|method|header|key|keyword|argument|macro|module|class|field|attribute|property|signal|event|utility|program|tool)\b|\bhow (?:do|can|to|should|would|could)\b/i
+const IDENTIFIER =
+  /(?:^|[\s(“"'‘`])--?[a-zA-Z][\w-]*|\b\w+_\w+\b|\b\w+\(\)|\b[a-z]+[A-Z]\w+|[“"‘'`][^”"’'`\s]{2,40}[”"’'`]/
+
+/** Reduces a fit if the question asks for a path or for an identifier, such as an option, and the text contains none. */
+export function formFitOf(text: string, question: string, fit: number): number {
+  if (ASKS_PATH.test(question)) return PATH.test(text) ? 1 : 0.3 * fit
+  if (ASKS_IDENTIFIER.test(question)) return IDENTIFIER.test(text) ? 1 : 0.5 * fit
+  return fit
+}
+
 function fitOfType(text: string, question: string, type: AnswerType): number {
   if (type === 'number') return numberFit(text, question)
   if (type === 'date') return YEAR.test(text.replace(yearsOf(question), '')) ? 1 : holdsType(text, type) ? 0.5 : 0

@@ -13,8 +13,7 @@ export interface Difference {
 const DIFFERENCES_MAX = 3
 /**
  * A quote is compared with the answer only if three conditions show that both have one subject. The score of the quote is lower by at most
- * 1.5. The quote has at least 75 % of the question terms in the answer. The sentence alone has at least 30 % of the idf weight of the
- * question's terms.
+ * 1.5. The quote has at least 75 % of the question terms in the answer. The sentence alone has at least 30 % of the question's terms.
  */
 const SCORE_LOSS_MAX = 1.5
 const SHARED_MIN = 0.75
@@ -51,7 +50,11 @@ export function differencesIn(
   for (const other of candidates) {
     if (differences.length >= DIFFERENCES_MAX || first.score - other.score > SCORE_LOSS_MAX) break
     if (other.source === first.source || differences.some((each) => each.other.source === other.source)) continue
-    if (other.signals.own < OWN_MIN || other.terms.intersection(about).size < SHARED_MIN * about.size) continue
+    if (
+      other.terms.intersection(terms).size < OWN_MIN * terms.size ||
+      other.terms.intersection(about).size < SHARED_MIN * about.size
+    )
+      continue
     const values = valuesIn(other.text, question)
     if (values.size === 0 || values.size > VALUES_MAX) continue
     const differing = [...own].filter(([unit]) => values.has(unit))

@@ -2,7 +2,6 @@ import { type CountedPassage, massOf } from '#services/research/question/passage
 import {
   type Anchor,
   anchorsOf,
-  namesOf,
   type Question,
   queryTermsIn,
   vocabularyOf,
@@ -17,7 +16,7 @@ import { termOf, termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, requiredOf } from './answer-type.ts'
 import { coverageIn, isAnswered, isCarried, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type Quotable, quotablesIn } from './quotes.ts'
-import { type AnswerCriteria, passageTermsOf, type Signals, scoreOf, signalsOf } from './signals.ts'
+import { type AnswerCriteria, passageTermsOf, placesOf, type Signals, scoreOf, signalsOf } from './signals.ts'
 
 /** A verbatim quote: `text` is equal to `source.text.slice(start, end)`. Offsets are in UTF-16 units. */
 export interface Quote {
@@ -54,10 +53,10 @@ export interface Evidence {
   readonly gaps: readonly string[]
 }
 
-/** The sentences of the 32 best passages are scored. In addition, up to 6 passages of each of the 6 best sources are scored. */
-const PASSAGES_MAX = 32
-const BEST_SOURCES = 6
-const SOURCE_PASSAGES = 6
+/** The sentences of the 64 best passages are scored. In addition, up to 8 passages of each of the 8 best sources are scored. */
+const PASSAGES_MAX = 64
+const BEST_SOURCES = 8
+const SOURCE_PASSAGES = 8
 /** A source is dropped if its best passage contains less than 55 % of the idf weight that the best passage of all sources contains. */
 const SOURCE_SHARE_MIN = 0.55
 /**
@@ -81,12 +80,14 @@ const KIND = 0.5
  *
  * @param read Passages of all sources that were read, ranked by relevance to the question, best first.
  * @param absent Terms that no passage of a large corpus contains. A part of the question with such a term counts as unanswered.
+ * @param isReranked Whether the passages are ranked by embeddings too. Their rank then replaces their own BM25 score.
  */
 export function* findEvidence(
   question: Question,
   read: readonly CountedPassage[],
   weights: Weights,
   absent: ReadonlySet<string> = new Set(),
+  isReranked = false,
 ): Generator<void, Evidence> {
   const whole = yield* partOf({ text: question.text, terms: [...question.terms.keys()] }, question, read, weights)
   const clauses: Part[] = []
@@ -103,7 +104,6 @@ export function* findEvidence(
   ].filter((part) => !asksForAbsent(part, absent))
   if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], parts: [], gaps }
   const passages = chosenPassages(whole.terms, ranked, weights)
-  const products = productsOf(question, new Set(read.map(({ source }) => source)))
   const parts: PartEvidence[] = []
   for (const { text, terms } of partsOf(question)) {
     const own = new Set(terms)
@@ -114,9 +114,9 @@ export function* findEvidence(
         return [term, (own.has(term) ? weight : OTHER_PARTS * weight) * (term === kind ? KIND : 1)]
       }),
     )
-    const wanted = wantedOf(text, question, products)
+    const wanted = wantedOf(text, question)
     const isValueAsked = wanted.types.includes('number') || wanted.types.includes('date')
-    parts.push({ text, terms: own, isValueAsked, candidates: yield* scored(wanted, passages, partWeights) })
+    parts.push({ text, terms: own, isValueAsked, candidates: yield* scored(wanted, passages, partWeights, isReranked) })
   }
   return { candidates: merged(parts), parts, gaps }
 }
@@ -148,7 +148,7 @@ const ASKS = new RegExp(
   'i',
 )
 
-function wantedOf(text: string, question: Question, products: ReadonlySet<string>): AnswerCriteria {
+function wantedOf(text: string, question: Question): AnswerCriteria {
   const { isEnglish } = question.language
   return {
     question: text,
@@ -156,26 +156,9 @@ function wantedOf(text: string, question: Question, products: ReadonlySet<string
     types: answerTypesOf(text, isEnglish),
     asked: queryTermsIn(question),
     anchors: anchorsOf(text),
-    products,
     isEnglish,
     isTypeRequired: requiredOf(answerTypesOf(text, isEnglish)).length > 0,
   }
-}
-
-/** Words that are common in URL paths and therefore do not identify a product. */
-const GENERIC = termSet(
-  'doc html manual guide reference api help man test example en de fr es spec user developer source file',
-)
-
-/** Returns the terms of proper names in a question, and its terms that are also a folder of a source, such as `sqlite/wal.html`. */
-export function productsOf(question: Question, sources: Iterable<Snapshot>): Set<string> {
-  const products = new Set(
-    question.language.isEnglish ? namesOf(question.text).flatMap((name) => [...termSet(name)]) : [],
-  )
-  for (const { url } of sources)
-    for (const term of termSet(url.split('/').slice(0, -1).join(' ').replaceAll('-', ' ')))
-      if (!GENERIC.has(term)) products.add(term)
-  return products.intersection(new Set(question.terms.keys()))
 }
 
 function merged(parts: readonly PartEvidence[]): Candidate[] {
@@ -225,18 +208,16 @@ function* scored(
   wanted: AnswerCriteria,
   passages: readonly CountedPassage[],
   weights: Weights,
+  isReranked: boolean,
 ): Generator<void, Candidate[]> {
   const candidates: Candidate[] = []
-  const masses = new Map<Snapshot, number>()
-  for (const { source, terms } of passages) {
-    const mass = massOf(wanted.terms, weights, (term) => terms.has(term))
-    masses.set(source, Math.max(mass, masses.get(source) ?? 0))
-  }
-  for (const [rank, passage] of passages.entries()) {
+  const places = placesOf(wanted, weights, passages, isReranked)
+  for (const [at, place] of places.entries()) {
+    const passage = passages[at]
+    if (!passage) continue
     const terms = passageTermsOf(passage, wanted.asked)
-    const sourceMass = masses.get(passage.source) ?? 0
     for (const quotable of quotablesIn(passage.source.text, passage)) {
-      const signals = signalsOf(wanted, weights, { quotable, passage, terms, rank, sourceMass })
+      const signals = signalsOf(wanted, weights, { quotable, passage, terms, place })
       if (signals.whole >= SENTENCE_MASS_MIN) candidates.push(candidateOf(quotable, passage, signals, wanted))
     }
     yield

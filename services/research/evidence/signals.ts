@@ -10,16 +10,16 @@
  *
  * The second line is the answer, though it contains only one of the two terms. The label above it supplies the other one.
  *
- * The weights come from a logistic regression over 110 questions of three sets (`bench/quality`). The predicted label is whether the
- * sentence states a requested fact.
+ * The weights come from a softmax regression over 142 questions of three sets (`bench/quality`). The predicted event is that a sentence states
+ * a requested fact. The weights are scaled so that the score is a log-odds.
  */
-import { type CountedPassage, massOf } from '#services/research/question/passages.ts'
+import { bm25, type CountedPassage, massOf } from '#services/research/question/passages.ts'
 import type { Anchor, Weights } from '#services/research/question/question.ts'
 import { STATED_VALUE } from '#shared/search/text/contexts.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
-import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
-import { type AnswerType, fitOf } from './answer-type.ts'
+import { subjectOf } from '#shared/search/text/terms.ts'
+import { type AnswerType, fitOf, formFitOf } from './answer-type.ts'
 import type { Quotable } from './quotes.ts'
 
 export interface AnswerCriteria {
@@ -28,8 +28,6 @@ export interface AnswerCriteria {
   readonly types: readonly AnswerType[]
   readonly asked: QueryTerms
   readonly anchors: readonly Anchor[]
-  /** Terms that name a product: proper names in the question, and words of the question that are also a folder of a source. */
-  readonly products: ReadonlySet<string>
   readonly isEnglish: boolean
   /** Whether a sentence must contain an answer of a requested type, because the question asks for a date, a number or a person. */
   readonly isTypeRequired: boolean
@@ -42,56 +40,54 @@ const REFERENT = 0.8
 const HEADING = 0.6
 const TITLE = 0.35
 const NEIGHBOUR = 0.3
-/** Maximum distance, counted in terms of the text, at which two adjacent terms of the question count as close together. */
-const PAIR_DISTANCE_MAX = 3
 const LABEL_CHARS_MAX = 120
 /** If a question asks for a definition, then a sentence with at least this {@link labelFit} counts as the definition. */
 const DEFINED_LABEL_MIN = 0.35
-/** Number of terms of a sentence at which the signal `length` reaches its maximum, 1. */
-const LENGTH_TERMS = 20
+/** Number of UTF-16 units at which the length signal reaches 1. */
+const LENGTH_CHARS = 500
+/** The window signal covers this number of sentences before and after the sentence. */
+const WINDOW = 3
+/** Distance from the start of the document, in UTF-16 units, at which the position signal is 0.5. */
+const POSITION_CHARS = 4_000
+const EXAMPLE = /\b(?:for example|for instance|example|e\.g|suppose|imagine|in this case)\b/i
+const DEFAULT = /\bdefault/i
+const NUMBER = /^(?!(?:19|20)\d\d$)\d[\d.]*$/
 
 const WEIGHTS = {
-  own: -0.04,
-  /** Share of the idf weight of the question's terms in and around the sentence. Each term is multiplied by the credit of its position. */
-  whole: 1.14,
-  /** Share of the pairs of adjacent terms of the question that are close together in the sentence. */
-  pairs: 0.25,
-  /**
-   * How well the answer type of the sentence fits, see `fitOf`. `fitAbout`: `fit` times `whole`. `fitRequired`: `fit` if the question
-   * requires the type, else 0.
-   */
-  fit: 0.65,
-  fitAbout: 1.09,
-  fitRequired: 0.87,
-  /** Shares of the idf weight of the question's terms: in the title, in the passage, and in the source's best passage. */
-  title: 0.43,
-  passage: 0.92,
-  source: 0.55,
-  /** Reciprocal rank of the passage, 1 / (1 + rank). The best passage has rank 0. */
-  rank: 0.54,
-  news: -0.46,
-  length: -0.16,
-  code: -0.38,
-  lacksReferent: -0.48,
+  /** Share of the question's weight in the sentence and around it, with each term multiplied by the credit of its position. */
+  whole: 0.55,
+  /** `fitAbout`: fit to the answer type (see `fitOf`) times `whole`. `fitRequired`: the fit if the type is required, else 0. */
+  fitAbout: 1.7,
+  fitRequired: 0.68,
+  /** BM25 score of the passage, as a share of the best passage's score. */
+  passage: 1.51,
+  /** Share of the question's weight in the best passage of the source. */
+  source: 0.52,
+  /** 1 / (1 + rank) of the source; the source of the best passage has rank 0. */
+  sourceRank: 0.49,
+  /** Share of the question's weight in the sentences of the window. */
+  window: 0.83,
+  /** 1 at the start of the document, approaching 0 towards its end. */
+  position: 0.59,
+  length: -0.47,
   /** Share of the question's terms that are neither in the sentence nor around it. */
-  missing: -1.36,
-  /** 1 for the first sentence below a heading, otherwise 0. */
-  lead: 0.36,
-  /** Similarity of the sentence's label or heading to the question, see {@link labelFit}. */
-  label: 0.49,
-  /** Equal to `label` if the question asks for a definition or a default value, otherwise 0. */
-  labelAsked: 0.69,
-  /** Share, by idf weight, of the product names in the question that are neither in the sentence nor around it, such as in the title. */
-  unnamed: -0.43,
+  missing: -0.9,
+  /** Similarity of label or heading to a question that asks for a definition or a default value, see {@link labelFit}. Otherwise 0. */
+  labelAsked: 1.29,
   /** 1 for a line that states a value, such as `Default: 0`, if the question asks for a value. */
-  value: 0.35,
-  /**
-   * Share of the anchors (exact strings such as years) that are missing in and around the sentence. The value is set by hand: a fact of
-   * 2024 does not answer a question about 2021.
-   */
+  value: 0.95,
+  /** 1 for a sentence with the word `default`, or with words such as `for example`, if the question asks for a value. */
+  default: 0.94,
+  example: -0.54,
+  row: 0.45,
+  /** Share of the numbers in the question that the sentence contains. Years do not count. */
+  numbers: 0.82,
+  /** Set by hand, because the reader does not see the previous sentence. */
+  lacksReferent: -0.5,
+  /** Share of the anchors missing in and around the sentence. Set by hand: a fact of 2024 does not answer a question about 2021. */
   unanchored: -2,
 }
-const BIAS = -4.2
+const BIAS = -5.6
 
 export type Signals = Readonly<Record<keyof typeof WEIGHTS, number>>
 
@@ -153,47 +149,68 @@ export interface SentenceInPassage {
   readonly quotable: Quotable
   readonly passage: CountedPassage
   readonly terms: PassageTerms
-  readonly rank: number
-  readonly sourceMass: number
+  /** Signals of the passage and its source, equal for all sentences of the passage. */
+  readonly place: Pick<Signals, 'passage' | 'source' | 'sourceRank'>
 }
 
 export function signalsOf(
   wanted: AnswerCriteria,
   weights: Weights,
-  { quotable, passage, terms, ...place }: SentenceInPassage,
+  { quotable, passage, terms, place }: SentenceInPassage,
 ): Signals {
-  const { at, text, hasReference, lacksReferent, isCode } = quotable
+  const { at, text, hasReference, lacksReferent } = quotable
   const credit = creditIn(terms, at, hasReference, wanted.isEnglish)
-  const own = terms.own[at] ?? NONE
-  const share = (held: ReadonlySet<string>) => massOf(wanted.terms, weights, (term) => held.has(term))
   const whole = creditSum(wanted.terms, weights, credit)
-  const count = Math.max(1, wanted.terms.length)
-  const label = labelFit(wanted, weights, passage, terms, at)
-  const isDefinition = wanted.types.includes('definition') && label >= DEFINED_LABEL_MIN
-  const fit = wanted.types.length === 0 ? 0.5 : isDefinition ? 1 : fitOf(text, wanted.question, wanted.types)
+  const isLabelAsked = wanted.types.includes('definition') || wanted.types.includes('default')
+  const label = isLabelAsked ? labelFit(wanted, weights, passage, terms, at) : 0
+  const isDefined = wanted.types.includes('definition') && label >= DEFINED_LABEL_MIN
+  const typeFit = wanted.types.length === 0 ? 0.5 : isDefined ? 1 : fitOf(text, wanted.question, wanted.types)
+  const fit = formFitOf(text, wanted.question, typeFit)
+  const asksValue = isValueAsked(wanted)
+  const around = terms.own.slice(Math.max(0, at - WINDOW), at + WINDOW + 1)
+  const numbers = wanted.terms.filter((term) => NUMBER.test(term))
   return {
-    own: share(own),
+    ...place,
     whole,
-    pairs: pairsIn(text, wanted.terms),
-    fit,
     fitAbout: fit * whole,
     fitRequired: wanted.isTypeRequired ? fit : 0,
-    title: share(terms.title),
-    passage: share(passage.terms),
-    source: place.sourceMass,
-    rank: 1 / (1 + place.rank),
-    news: own.size === 0 ? 0 : own.difference(new Set(wanted.terms)).size / own.size,
-    length: Math.min(1, own.size / LENGTH_TERMS),
-    code: isCode ? 1 : 0,
+    window: massOf(wanted.terms, weights, (term) => around.some((held) => held.has(term))),
+    position: 1 / (1 + passage.start / POSITION_CHARS),
+    length: Math.min(1, text.length / LENGTH_CHARS),
+    missing: wanted.terms.filter((term) => credit(term) === 0).length / Math.max(1, wanted.terms.length),
+    labelAsked: label,
+    value: asksValue && STATED_VALUE.test(text) && fit > 0.5 ? 1 : 0,
+    default: asksValue && DEFAULT.test(text) ? 1 : 0,
+    example: asksValue && EXAMPLE.test(text) ? 1 : 0,
+    row: passage.sentences[at]?.isRow ? 1 : 0,
+    numbers: numbers.filter((term) => terms.own[at]?.has(term)).length / Math.max(1, numbers.length),
     lacksReferent: lacksReferent ? 1 : 0,
-    missing: wanted.terms.filter((term) => credit(term) === 0).length / count,
-    lead: at === 0 && passage.heading !== '' ? 1 : 0,
-    label,
-    labelAsked: wanted.types.includes('definition') || wanted.types.includes('default') ? label : 0,
-    unnamed: wanted.products.size === 0 ? 0 : massOf(wanted.products, weights, (term) => credit(term) === 0),
-    value: isValueAsked(wanted) && STATED_VALUE.test(text) && fit > 0.5 ? 1 : 0,
     unanchored: unanchored(wanted.anchors, quotable, passage),
   }
+}
+
+/** Returns the signals of each passage and its source. The passages are ranked, best first. */
+export function placesOf(
+  wanted: AnswerCriteria,
+  weights: Weights,
+  passages: readonly CountedPassage[],
+  isReranked: boolean,
+) {
+  const scores = passages.map((passage) => bm25(wanted.terms, passage, weights))
+  // The n-th passage of a ranking by embeddings receives the n-th best score.
+  if (isReranked) scores.sort((a, b) => b - a)
+  const best = Math.max(Number.EPSILON, ...scores)
+  const sources = [...new Set(passages.map(({ source }) => source))]
+  const masses = new Map(sources.map((source) => [source, 0]))
+  for (const { source, terms } of passages) {
+    const mass = massOf(wanted.terms, weights, (term) => terms.has(term))
+    masses.set(source, Math.max(mass, masses.get(source) ?? 0))
+  }
+  return passages.map(({ source }, at) => ({
+    passage: (scores[at] ?? 0) / best,
+    source: masses.get(source) ?? 0,
+    sourceRank: 1 / (1 + sources.indexOf(source)),
+  }))
 }
 
 function isValueAsked({ types }: AnswerCriteria): boolean {
@@ -247,20 +264,4 @@ export function creditSum(terms: Iterable<string>, weights: Weights, credit: (te
     held += weight * credit(term)
   }
   return all === 0 ? 0 : held / all
-}
-
-function pairsIn(text: string, terms: readonly string[]): number {
-  if (terms.length < 2) return 0
-  const places = new Map<string, number[]>()
-  let at = 0
-  for (const { term } of termsOf(text)) {
-    places.set(term, [...(places.get(term) ?? []), at])
-    at++
-  }
-  let together = 0
-  for (let pair = 1; pair < terms.length; pair++) {
-    const [a, b] = [places.get(terms[pair - 1] ?? '') ?? [], places.get(terms[pair] ?? '') ?? []]
-    if (a.some((x) => b.some((y) => Math.abs(x - y) <= PAIR_DISTANCE_MAX))) together++
-  }
-  return together / (terms.length - 1)
 }

@@ -12,6 +12,8 @@ const SYNONYM_WEIGHT = 0.5
 /** Parameters of BM25: K1 saturates the frequency of a term, B normalizes by the length of the passage. */
 const K1 = 1.2
 const B = 0.75
+/** Typical number of terms of a passage. */
+const LENGTH_MEAN = 90
 const LIST_MAX = 100
 export const RRF_K = 60
 
@@ -74,12 +76,11 @@ export function* rankPassages(
   passages: readonly CountedPassage[],
   weights: Weights,
 ): Generator<void, CountedPassage[]> {
-  const average = passages.reduce((sum, { length }) => sum + length, 0) / Math.max(1, passages.length)
   const scores = new Map<CountedPassage, number>()
   for (const terms of listsOf(question, weights)) {
     const scored: [CountedPassage, number][] = []
     for (const [at, passage] of passages.entries()) {
-      const score = bm25(terms, passage, weights, average)
+      const score = bm25(terms, passage, weights)
       if (score > 0) scored.push([passage, score])
       if (at % 100 === 0) yield
     }
@@ -109,13 +110,12 @@ function listsOf(question: Question, weights: Weights): string[][] {
   return [terms, ...question.clauses.map((clause) => [...clause.terms]), ...pairs]
 }
 
-function bm25(terms: readonly string[], { counts, length }: CountedPassage, weights: Weights, average: number): number {
+export function bm25(terms: readonly string[], { counts, length }: CountedPassage, weights: Weights): number {
   let score = 0
   for (const term of terms) {
     const count = counts.get(term)
     if (count === undefined) continue
-    score +=
-      ((weights.get(term) ?? 1) * count * (K1 + 1)) / (count + K1 * (1 - B + (B * length) / Math.max(1, average)))
+    score += ((weights.get(term) ?? 1) * count * (K1 + 1)) / (count + K1 * (1 - B + (B * length) / LENGTH_MEAN))
   }
   return score
 }

@@ -234,3 +234,19 @@ RUNNING (20)\n\nThe process is up, and has been up for the whole start time.\n
   })
   expect(answerOf(run)).toContain('the end came too quickly')
 })
+
+test('the answer prefers a default value to the value of an example', async () => {
+  const run = await ask('For how many seconds does the server hold a reclaimed lease?', {
+    'https://a.example/leases': `# Leases\n\nFor example, the server holds a reclaimed lease for 1800 seconds in the configuration above.\n
+A reclaimed lease is held by the server for a while, and the default value is 3600 seconds.\n`,
+  })
+  expect(answerOf(run).split('[')[0]).toContain('3600 seconds')
+})
+
+test('the answer contains the number that the question names', async () => {
+  const run = await ask('After how long does the disk spin down with a value of 252?', {
+    'https://a.example/disk': `# Disk\n\nThe disk spins down after a time that the value determines, such as 5 seconds with a value of 1.\n
+A value of 252 signifies a timeout of 21 minutes.\n`,
+  })
+  expect(answerOf(run).split('[')[0]).toContain('21 minutes')
+})
