@@ -84,7 +84,7 @@ describe('the reporter of a worker', () => {
     expect(sent[1]?.events[0]).toMatchObject({ deltas: [{ text: 'x'.repeat(100) }] })
   })
 
-  it('sends a record of eight events 10 ms before the next one, and records of fewer events at once', async () => {
+  it('sends a record of eight events 6 ms before the next one, and records of fewer events at once', async () => {
     vi.useFakeTimers({ toFake: ['setTimeout', 'performance'] })
     try {
       const { reporter, sent } = openReporter()
@@ -96,7 +96,7 @@ describe('the reporter of a worker', () => {
       }
       for (const events of [7, 7, 8, 8, 8]) await sendTick(events)
       expect(sent.map(({ events }) => events.length)).toEqual([7, 7, 8])
-      await vi.advanceTimersByTimeAsync(10)
+      await vi.advanceTimersByTimeAsync(6)
       expect(sent.map(({ events }) => events.length)).toEqual([7, 7, 8, 8])
       expect(sent[3]?.events[0]).toMatchObject({ deltas: [{ text: 'xx' }] })
     } finally {
