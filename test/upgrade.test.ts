@@ -1,8 +1,8 @@
 /**
  * A rolling upgrade: processes of the oldest supported version and of this version in one fleet. A store of an even older version is refused.
  *
- * The oldest supported version is the last commit that changed `001-schema.sql`, because no database of an earlier commit can be upgraded. The source
- * tree of that commit comes from the git history.
+ * The oldest supported version is the last commit that changed the first migration, because no database of an earlier commit can be upgraded. The
+ * source tree of that commit comes from the git history.
  */
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'

@@ -48,7 +48,7 @@ const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
 /**
  * Adapts a request to the engine of one model, and the engine's events to the caller.
  *
- * A request may contain fields and parts of one API (schemas/kinds/generate.ts, `extra` and `native`), and a model may have fallbacks of other APIs. A
+ * A request may contain fields and parts of one API, in `extra` and `native` (schemas/kinds/generate.ts). A model may have fallbacks of other APIs. A
  * worker therefore adapts the request right before it calls a model:
  *
  * 1. Native tools, content blocks and items of another dialect are replaced with their substitutes or removed.

@@ -264,7 +264,7 @@ interface Filter {
  * A page of jobs, plus one job if there are further pages.
  *
  * The page is merged from one page per requested state. Each of these pages is a range of an index whose last column is the id,
- * so at most one page per state is read. The conditions repeat the expressions of those indexes (001-schema.sql),
+ * so at most one page per state is read. The conditions repeat the expressions of those indexes (migrations/postgres/001-schema.sql),
  * which prevents the planner from choosing another index or the primary key.
  */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {

@@ -15,7 +15,7 @@ const IDLE = "state IN ('queued', 'scheduled')"
  * Conditions that find the jobs of a state over all projects.
  *
  * Each condition repeats the expression of an index that ends in the id, or of a small index with the jobs of that state only. The
- * indexes are those of 001-schema.sql. No condition permits the use of the primary key, with which a planner would read
+ * indexes are those of migrations/postgres/001-schema.sql. No condition permits the use of the primary key, with which a planner would read
  * all ended jobs. No condition selects partitions either: a planner would then expect few rows, and would read and sort every job of the
  * state. A day without such jobs costs two pages of its index. Nearly all jobs are completed, so completed jobs are found by scanning all
  * jobs.
