@@ -164,7 +164,11 @@ describe('webhook deliveries', () => {
     const id = await completed(setup.store, receiver.url, { retentionMs: 48 * 3_600_000 })
     for (const waitMs of RETRIES_MS) {
       const [delivery] = await setup.deliver(id)
-      expect(delivery).toMatchObject({ state: 'pending', status: 500, error: 'The receiver responded with status 500.' })
+      expect(delivery).toMatchObject({
+        state: 'pending',
+        status: 500,
+        error: 'The receiver responded with status 500.',
+      })
       const tries = receiver.received.length
       await setup.database.advance(waitMs * 0.9 - 1_000)
       await setup.deliver(id)

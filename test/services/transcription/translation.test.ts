@@ -120,7 +120,9 @@ test('the translation endpoint refuses unsupported fields with their name', asyn
       .catch((error: unknown) => error)) as Error
   const other = await failure({ model: 'plain' })
   expect(other).toMatchObject({ status: 400, code: 'model_not_supported', param: 'model' })
-  expect(other.message).toContain("'plain' does not translate. Models that support translation: whisper-1, short, broken.")
+  expect(other.message).toContain(
+    "'plain' does not translate. Models that support translation: whisper-1, short, broken.",
+  )
   expect(await failure({ model: 'nothing' })).toMatchObject({ status: 404, code: 'model_not_found' })
   expect(await failure({ response_format: 'diarized_json' })).toMatchObject({ status: 400, param: 'response_format' })
   expect(await failure({ stream: true })).toMatchObject({ status: 400, param: 'stream' })

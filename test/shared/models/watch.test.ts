@@ -157,7 +157,9 @@ test('an unknown model name in MODELS fails the start with the known names', asy
   const path = await write(join(dir, 'models.yaml'), [ECHO_MODEL, { ...ECHO_MODEL, id: 'qwen3-8b' }])
   expect(loadModels(path, ['echo-1']).served.models.map(({ id }) => id)).toEqual(['echo-1'])
   expect(() => loadModels(path, ['qwen3'])).toThrow(ConfigError)
-  expect(() => loadModels(path, ['qwen3'])).toThrow(/MODELS: there is no model 'qwen3' in .*Similar models: qwen3-8b, echo-1/)
+  expect(() => loadModels(path, ['qwen3'])).toThrow(
+    /MODELS: there is no model 'qwen3' in .*Similar models: qwen3-8b, echo-1/,
+  )
 })
 
 test('a models.yaml that is a device, a directory or above 4 MiB is refused before it is read', async () => {
