@@ -38,7 +38,7 @@ Options:
   --prompt TEXT          build a request with this prompt; requires --model
   --stream               stream the output as events; implied by --follow with --prompt
   --follow               follow the job until it has finished; the exit code is that of sluice follow
-  --priority PRIORITY    normal or low; low runs when no other jobs are queued (default normal)
+  --priority PRIORITY    normal or low; low gets a quarter of the slots while others wait (default normal)
   --run-at TIME          earliest start: 2030-01-31T08:00:00Z, Unix seconds, or a duration from now such as 15m
   --deadline DURATION    the job expires if it has not finished within this time, from now or --run-at: 90s, 15m, 2h
   --start-deadline DURATION
