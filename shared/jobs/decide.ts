@@ -1,3 +1,16 @@
+/*
+ * The decision after an attempt: complete, retry, fail or cancel. `decide` is a pure function, and the owner of the job applies its result.
+ *
+ * 1. Any failure after output was sent ends the job, because a retry would send the caller its output twice.
+ * 2. Failed: the job is retried if the table in `schemas/error.ts` permits that, tries are left, and the retry budget is not exhausted. The
+ *    delay grows with each try, and is at least the Retry-After of the error. If the delay exceeds its maximum or the remaining time, then
+ *    the job fails.
+ * 3. Lost: the job is retried at once, until `crashesMax` workers have died while they ran it.
+ * 4. Handed back: no try is used. The first two retries are immediate, because another worker may have the model, and a draining worker soon
+ *    stops taking jobs. Later retries are delayed, starting at 100 ms and up to 2 s.
+ * 5. Deadline passed: the job fails with `timeout`. Cancelled: the job ends as cancelled.
+ */
+
 import { ERRORS, type ErrorBody } from '#schemas/error.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 
@@ -28,7 +41,6 @@ export interface RetryPolicy {
   readonly backoff: Backoff
   /** Maximum number of hand-backs of a job. The first two are retried at once, later ones after a growing delay. */
   readonly handBacksMax: number
-  /** Maximum delay of a retry. If a longer one is needed, then the job fails with a Retry-After for the caller. */
   readonly delayMsMax: number
 }
 
@@ -39,8 +51,6 @@ export type Decision =
   | { do: 'cancel'; error?: ErrorBody | undefined }
 
 /**
- * Decides what follows the end of an attempt. A pure function: the owner applies the decision.
- *
  * @param canSpend True if the retry budget of the process is not exhausted
  * @param random In [0, 1), for the jitter
  */
@@ -67,10 +77,6 @@ export function decide(
   }
 }
 
-/**
- * The first two retries are immediate: another worker may have the model, and a draining worker soon stops taking jobs. Later retries are
- * delayed, starting at 100 ms and up to 2 s.
- */
 function decideHandedBack({ handBacks }: History, { handBacksMax }: RetryPolicy): Decision {
   if (handBacks >= handBacksMax) {
     return { do: 'fail', error: failure('model_loading', 'No worker could run this model yet. Try again later.') }

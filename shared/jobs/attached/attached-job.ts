@@ -1,3 +1,16 @@
+/*
+ * One attached job in the ingress that owns it: `queued → running → done`, and back to `queued` for a new attempt.
+ *
+ * The invariant: the caller never receives output of two workers mixed, nor output with a gap.
+ *
+ * 1. The first worker that sends `started` is bound to the attempt. If another worker starts the same attempt, then the owner cancels it
+ *    there.
+ * 2. Only events of the bound worker count, in the order of `seq`. Events of other workers and of other attempts are dropped.
+ * 3. A gap in `seq` means lost events, so the attempt counts as lost. Example: event 4 arrives after event 2.
+ * 4. Output is merged and buffered until the caller reads it. Above 256 KiB the worker is asked to pause, and below 64 KiB to resume.
+ * 5. A new attempt drops the unread output of the old one. A job without streaming returns all events when it is done.
+ */
+
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
@@ -13,7 +26,6 @@ import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Bytes of unread output above which the worker is asked to pause, and below which the worker may resume. */
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
 /** Bytes of unread output at which the job fails. Reached only by one very large answer, or if the worker ignores the pause. */
@@ -63,13 +75,6 @@ export interface JobOwner {
   onStaleWorker(job: AttachedJob, worker: string): void
 }
 
-/**
- * One attached job, as the ingress that owns it sees it: `queued → running → done`, and back to `queued` for a new attempt.
- *
- * The first worker that sends `started` is bound to the attempt. Only its events count, in the order of `seq` and without gaps. A
- * gap means lost events, so the attempt counts as lost. Events of other workers or other attempts are dropped. Thus the caller
- * never receives output of two workers mixed.
- */
 export class AttachedJob {
   /** The body is not part of the envelope: a large body must not stay in memory for the life of the job. */
   readonly envelope: AttachedEnvelope
@@ -143,7 +148,6 @@ export class AttachedJob {
     this.#wake?.()
   }
 
-  /** Starts the next attempt. Unread output of the old attempt is dropped, because the caller has not received it. */
   requeue(): void {
     this.state = 'queued'
     this.attempt++

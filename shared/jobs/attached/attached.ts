@@ -1,3 +1,19 @@
+/*
+ * The owner of attached jobs: the ingress process that holds the connections of their callers (docs/internals/design.md, Owners).
+ *
+ * Life of a job:
+ * 1. `submit` refuses the job if too many jobs are in progress, its pool or model is paused, or its estimated wait is too long.
+ * 2. The fair queue of its tenant releases the job to the topic of its pool (`sender.ts`).
+ * 3. The first worker that sends `started` is bound to the job, and its output goes to the caller (`attached-job.ts`).
+ * 4. After a failure, a lost worker, a timeout or a cancel, `decide.ts` chooses between a new attempt and the end.
+ *
+ * The invariant: every job ends, at the latest at its deadline. If no live worker can start a job, then the job ends after the start timeout,
+ * or after a minute if that is shorter.
+ *
+ * One process decides alone, so no consensus and no store is needed. The price: if this process ends, then its jobs end too. Workers detect
+ * that by missing heartbeats and stop the work.
+ */
+
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
@@ -37,18 +53,6 @@ const NO_WORKER_TIMEOUT_MS = 60_000
 const REPLY_LOSS_GRACE_MS = 10_000
 const LATE_CHECK_INTERVAL_MS = 2_000
 
-/**
- * The owner of attached jobs: the ingress process that holds their connections (docs/internals/design.md, Owners).
- *
- * Life of a job:
- * 1. Admission control accepts or rejects it ({@link Sender}).
- * 2. The fair queue of its tenant releases it to the pool's topic.
- * 3. The first worker that sends `started` is bound to it, and its output goes to the caller.
- * 4. After a failure, a lost worker, a timeout or a cancel, {@link decide} chooses between a new attempt and the end.
- *
- * One process decides alone, so no consensus and no store is needed. The price: if this process ends, then its jobs end too.
- * Workers detect that by missing heartbeats and stop the work.
- */
 export class AttachedJobs implements JobOwner {
   readonly boot = newId('ing_', 16)
   presence!: Presence

@@ -1,3 +1,20 @@
+/*
+ * Sends attached jobs to the topics of their pools.
+ *
+ * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent at once, then one tenant could delay all
+ * others.
+ *
+ * How it works: a job is published at once if no other job waits and the prefetch allows one more. Otherwise the job waits in the fair queue
+ * of its pool (`tenant-dispatcher.ts`), which releases jobs in turn of tenants. The prefetch of an ingress is its share of the free slots, or
+ * of a quarter of all slots if that is more. In a full pool, a new call thus waits behind few other jobs. Several ingresses divide the slots
+ * by tenant.
+ *
+ * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. A waiting job must hold little
+ * memory, so its body is stored for all of its attempts.
+ *
+ * If the broker is unreachable, then a new job is refused at once. A job that the fair queue had released returns to the head of the queue.
+ */
+
 import type { ErrorBody } from '#schemas/error.ts'
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
@@ -34,7 +51,7 @@ export interface SenderOptions {
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
 }
 
-/** Sends attached jobs to the topics of their pools: admission control, then the fair queue, then the broker. The creator closes it. */
+/** The creator closes the instance. */
 export class Sender {
   readonly #options: SenderOptions
   readonly #dispatchers = new Map<PoolName, TenantDispatcher<AttachedJob>>()
@@ -80,11 +97,7 @@ export class Sender {
   }
 
   /**
-   * Sends a new job, or adds it to the fair queue. Resolves when the broker has the record, or at once if the job has to wait. If the
-   * broker is unreachable, then the job is refused at once.
-   *
-   * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. A waiting job must hold
-   * little memory, so its body is stored for all of its attempts.
+   * Sends a new job, or adds it to the fair queue. Resolves when the broker has the record, or at once if the job has to wait.
    *
    * @throws ServiceError `overloaded`
    */
@@ -175,9 +188,6 @@ export class Sender {
   }
 
   /**
-   * Prefetch of this ingress: the number of jobs that it may have sent to workers. The prefetch is the ingress's share of the free slots,
-   * or of a quarter of all slots if that is more. In a full pool, a new call thus waits behind few other jobs.
-   *
    * The last heartbeats may not include jobs that were sent from here since. The free slots therefore never exceed all slots minus the
    * running jobs of this ingress.
    */

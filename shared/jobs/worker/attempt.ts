@@ -1,3 +1,16 @@
+/*
+ * One execution of one job on a worker, from its start to its last event, for attached and durable jobs alike.
+ *
+ * 1. If the model of an attached call has no free permit, then the attempt waits for one without a slot.
+ * 2. A body in a blob is fetched within the memory budget of the worker. The handler of the kind parses the body.
+ * 3. The handler runs and yields events. With streaming, each event goes to the sink at once, and the attempt pauses if the sink is full or
+ *    the caller reads slowly. Without streaming, events are sent at the end, so that the job can still run elsewhere until then.
+ * 4. The sink receives one end: `reporter.ts` sends it to the ingress, `durable-run.ts` commits it to the store.
+ *
+ * An abort is an outcome, not an error. A cancel ends the attempt as cancelled, the deadline as `timeout`. A drain hands the job back, unless
+ * output was sent that cannot be repeated. If another worker owns the job, then the attempt stops without a report.
+ */
+
 import { setTimeout as delay } from 'node:timers/promises'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { ControlRecord } from '#schemas/event.ts'
@@ -28,12 +41,6 @@ type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost' 
 
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
 
-/**
- * One execution of one job on this worker, from `started` to its last event.
- *
- * An abort is an outcome, not an error. A cancel ends the attempt as cancelled, the deadline as `timeout`, and a drain hands the
- * job back.
- */
 export class Attempt {
   readonly job: JobEnvelope
   readonly #kind: Handler
@@ -88,12 +95,10 @@ export class Attempt {
     else this.#stop('cancelled')
   }
 
-  /** Stops without any report, because another worker owns the job now. */
   lose(): void {
     this.#stop('lost')
   }
 
-  /** Hands the job back for another worker, unless output was sent. Used when this worker exits. */
   handBack(): void {
     this.#stop('handed_back')
   }
@@ -126,7 +131,6 @@ export class Attempt {
     signal.throwIfAborted()
   }
 
-  /** Runs a handler without streaming. Output is sent only at the end, so that the job can still run elsewhere until then. */
   async #whole(body: unknown): Promise<void> {
     const { signal } = this.#abort
     const buffer = new EventBuffer(this.#kind.merge)
@@ -253,7 +257,7 @@ interface AttemptsOptions {
   readonly poller: Poller
 }
 
-/** Running attempts of one worker. Applies control records (cancel, pause, resume), even if they arrive before their job. */
+/** Running attempts of one worker. A cancel applies even if it arrives before its job; a pause does not. */
 export class Attempts {
   readonly #options: AttemptsOptions
   readonly #running = new Map<string, Attempt>()

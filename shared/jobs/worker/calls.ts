@@ -1,3 +1,20 @@
+/*
+ * Attached calls that a worker has taken from the queue: each one is run, parked or requeued.
+ *
+ * The problem: a worker takes a record before it can check the model. The model may be missing or busy here, but free on another worker.
+ *
+ * 1. If the call was cancelled, or its ingress is dead, then the record is acknowledged and dropped.
+ * 2. If this worker does not have the model but another one does, then the call is requeued.
+ * 3. If the bulkhead of the model is full here, then the call is requeued at most twice, so that another worker can start it.
+ * 4. After that, the worker keeps the call, sends `started` and runs the attempt. If the model has no free permit, then the call is parked
+ *    (`shared/capacity/slots.ts`).
+ *
+ * A requeue sends the record back unchanged, so no attempt is counted and the ingress is not involved. No slot is used here. The first
+ * requeue is immediate. If the call returns, then all workers are full, and each further requeue waits 5 ms longer.
+ *
+ * The invariant: the record of a live call is acknowledged only when the ingress has received `started`, or the queue has the record again.
+ */
+
 import { setTimeout as delay } from 'node:timers/promises'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
@@ -42,13 +59,6 @@ interface CallsOptions {
   readonly poller: Poller
 }
 
-/**
- * Handles the attached calls that one worker takes: runs, parks or requeues them.
- *
- * 1. If this worker does not have the model but another one does, then the call is requeued.
- * 2. If the bulkhead of the model is full here, then the call is requeued at most twice, so that another worker can start it.
- * 3. After that, the call is parked here until a permit is free (`shared/capacity/slots.ts`).
- */
 export class Calls {
   readonly #options: CallsOptions
   readonly #requeue: Requeue
@@ -66,7 +76,6 @@ export class Calls {
     return this.#requeue.requeued
   }
 
-  /** Handles one record. The record is acknowledged when the ingress has received `started`, or when the queue has the record again. */
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
     if (attempts.isOver(job)) return delivery.acknowledge()
@@ -130,12 +139,6 @@ interface RequeueOptions {
   readonly poller: Poller
 }
 
-/**
- * Requeues attached calls that another worker can run sooner, because this one lacks the model or a permit for it.
- *
- * The record goes back unchanged, so no attempt is counted and the ingress is not involved. No slot is used here. The first
- * requeue is immediate. If the call returns, then all workers are full, and each further requeue waits 5 ms longer.
- */
 class Requeue {
   readonly #options: RequeueOptions
   readonly #seen = new Map<string, number>()

@@ -1,3 +1,18 @@
+/*
+ * Claims of durable jobs: decides which of them this worker takes from the store, and when.
+ *
+ * The invariant: each claim has a reserved slot, and a permit of its model's bulkhead.
+ *
+ * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, in tenant order. If no slot is
+ * free, then the record is acknowledged and dropped, and no attempt is spent. A later pull claims the job, here or on another worker.
+ *
+ * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to the broker for 25 ms
+ * first, and durable jobs get the rest (docs/internals/design.md, Fairness).
+ *
+ * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free, attached
+ * calls have 25 ms to take it.
+ */
+
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Delivery } from '#shared/broker/broker.ts'
 import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
@@ -56,21 +71,6 @@ interface Hints {
   readonly deliveries: Delivery[]
 }
 
-/**
- * Decides which durable jobs this worker claims, and when.
- *
- * The invariant: each claim has a reserved slot, and a permit of its model's bulkhead.
- *
- * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, in tenant order.
- * If no slot is free, then the record is acknowledged and dropped, and no attempt is spent. A later pull claims the job, here or
- * on another worker.
- *
- * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to the broker
- * for 25 ms first, and durable jobs get the rest (docs/internals/design.md, Fairness).
- *
- * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free,
- * attached calls have 25 ms to take it.
- */
 export class Claims {
   readonly #options: ClaimsOptions
   readonly #stopPulling: () => void

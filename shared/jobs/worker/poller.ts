@@ -1,10 +1,22 @@
+/*
+ * Consume loop of a worker: takes records from the queues of its pool while slots are free.
+ *
+ * The problem: a record that waits in a full worker could have started on another worker. So a worker never prefetches.
+ *
+ * How it works: a pool has one lane per priority, each with its own queue and loop. A poll requests a quarter of the lane's free slots, but
+ * at least 8 of them if so many are free. A burst thus spreads over the workers. Each record goes to `calls.ts` (attached call) or
+ * `claims.ts` (durable job). Example: 64 free slots give a poll of 16 records, 20 give 8, and 5 give 5.
+ *
+ * The invariant: no poll requests more records than its lane has free slots. If one lane takes slots that a pending poll of the other lane
+ * needs, then that poll is aborted. Models that hold no slot may use extra slots, unless another worker could start the job.
+ */
+
 import { setTimeout } from 'node:timers/promises'
 import type { Priority } from '#schemas/durable-job.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import type { ModelBulkheads } from '#shared/capacity/bulkheads.ts'
 import { laneSlots, reservedSlots } from '#shared/capacity/slots.ts'
 
-/** A poll requests a quarter of the free slots, but at least this many records. A burst thus spreads over the workers. */
 const BATCH_MIN = 8
 /** Pause after a hand-back, in ms, so that another worker takes the call next. */
 const POLL_PAUSE_MS = 50
@@ -38,11 +50,6 @@ interface PollerOptions {
   onSlotReleased(): void
 }
 
-/**
- * Consume loop of a worker: takes at most as many records as there are free slots, from each lane up to its limit.
- *
- * No prefetch here: a record that waits in a full worker could have started on another one.
- */
 export class Poller {
   readonly lanes: Lane[] = []
   readonly #options: PollerOptions
@@ -102,7 +109,6 @@ export class Poller {
     return this.lanes.some((lane) => this.freeOf(lane) > 0 || this.#extraOf(lane) > 0)
   }
 
-  /** Number of records that a lane may take now. Extra slots count only if no other worker could start the job. */
   slotsFor(lane: Lane): number {
     const free = this.freeOf(lane)
     if (free > 0) return free
