@@ -1,3 +1,18 @@
+/*
+ * The HTTP application of the ingress: one handler for every row of the route table (`routes.ts`).
+ *
+ * A request passes these checks in order:
+ * 1. Request id, Host header, and route (404, 405). Nearly all requests match an inference path and then skip Express,
+ *    which would compare the path with every route.
+ * 2. API key (401, 403).
+ * 3. Limits of the key and the spent budget: gates 1 and 2 (429).
+ * 4. Body: size, time and type (400, 408, 413, 415), and memory, which is gate 3 (503).
+ * 5. Handler of the row, such as `answerCall` for endpoints that create jobs.
+ *
+ * The invariant: if a call ends, then its reservations are released and its remaining uploads deleted, after any failure
+ * too.
+ */
+
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import { enterCall } from '#shared/capacity/capacity.ts'
@@ -12,12 +27,6 @@ import { isJobSubmission } from './calls/job-options.ts'
 import { HttpReply, type RoutedRequest } from './http/reply.ts'
 import { type Route, routesOf } from './routes.ts'
 
-/**
- * The HTTP application: one handler for every row of the route table.
- *
- * Order of the checks: request id, route (404, 405), key (401, 403), limits (429), body (400, 408, 413, 415), then the
- * handler of the row.
- */
 export function openApp(context: IngressContext): (req: IncomingMessage, res: ServerResponse) => void {
   const app = express()
   const routes = routesOf(context.endpoints)
@@ -60,10 +69,6 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   }
 }
 
-/**
- * Inference endpoints by path. Nearly all requests match one of these paths and then skip Express, which would compare
- * the path with every route.
- */
 function callsOf(routes: readonly Route[]): ReadonlyMap<string, Route> {
   return new Map(
     routes.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),

@@ -1,3 +1,11 @@
+/*
+ * The table of all endpoints: method, path, format of errors, scope of the key, and handler of each.
+ *
+ * `app.ts` serves the table over HTTP, and the API reference and the list of endpoints are generated from it. A row with
+ * `isCall` counts against the limits of its key. An endpoint that creates jobs has no row here: its row follows from its
+ * `JobEndpoint`, with `answerCall` as the handler.
+ */
+
 import type { IncomingMessage } from 'node:http'
 import { ADMIN_PATH, type KeyScope } from '#shared/keys/keys.ts'
 import {

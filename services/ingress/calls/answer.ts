@@ -1,3 +1,17 @@
+/*
+ * Answers a call whose endpoint creates jobs: validates the call, submits the job, then streams or collects the output.
+ *
+ * 1. If the endpoint or the caller requires it, then the job is durable, and `durable.ts` answers. Otherwise the job is
+ *    attached to the call (docs/internals/design.md, Owners).
+ * 2. The endpoint prepares the body in the internal form of its kind. Code runs of the end user are counted (gate 4).
+ * 3. Tokens, budget and a slot of the project are reserved (gates 5 and 6). The job is submitted to `AttachedJobs`.
+ * 4. Output is sent as a stream, as bytes, or as a whole. If the caller disconnects, then the job is cancelled.
+ * 5. At the end, the usage replaces the reservation. Tokens are added to limits, metrics and access log as soon as they
+ *    are known. The ledger entry is written when the call ends (docs/operate/usage.md).
+ *
+ * The invariant: a job never outlives its call, and each reservation is settled or released once.
+ */
+
 import type { PoolName } from '#schemas/job.ts'
 import { retryMsMaxOf } from '#services/ingress/body/body.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
@@ -24,13 +38,7 @@ const CHAR_BYTES = 2
  */
 const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
-/**
- * Answers a call whose endpoint creates jobs: validates it, submits the job, then streams or collects the output. If
- * the endpoint or the caller requires it, then the job is durable (docs/internals/design.md, Owners). Otherwise it is
- * attached to the call.
- *
- * @throws ServiceError if the call is refused or fails, before or after output
- */
+/** @throws ServiceError if the call is refused or fails, before or after output */
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const { key, facts, headers, advice } = call
   const preferences = readPreferences(headers, body)
@@ -162,10 +170,6 @@ function recordJob(context: IngressContext, { facts }: Call, job: AttachedJob): 
   }
 }
 
-/**
- * Counts the usage of one attached call. Tokens are added to limits, metrics and access log as soon as they are known.
- * The ledger entry is written when the call ends (docs/operate/usage.md).
- */
 class CallUsage {
   readonly #context: IngressContext
   readonly #call: Call

@@ -1,3 +1,15 @@
+/*
+ * One API call: the interfaces between its transport (HTTP or a WebSocket), its endpoint and its answer.
+ *
+ * 1. `http/` or `ws/` makes a `Call` of the request: key, headers, `Reply`, and the reservations that end with the call.
+ * 2. The `JobEndpoint` validates the body, and returns a `PreparedCall` in the internal form of its kind.
+ * 3. `answer.ts` makes a job of it, whose output is sent by `sendStream` or `sendBytes`. Further events are read only
+ *    after the previous ones were sent. If the caller reads slowly, then the buffer of the job fills, which pauses the
+ *    worker.
+ * 4. Handlers throw failures, before or after output. The code that called the handler passes a failure to `Reply.end`,
+ *    which informs the caller, the access log and the metrics.
+ */
+
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import type { z } from 'zod'
@@ -54,7 +66,7 @@ export interface IngressContext {
   readonly submitQueue: SubmitQueue
 }
 
-/** One API call, over HTTP or a WebSocket. Handlers fill {@link facts} for the access log. */
+/** Handlers fill {@link facts} for the access log. */
 export interface Call {
   readonly method: string
   readonly path: string
@@ -235,11 +247,6 @@ export type Outcome =
       readonly keptAs?: WireFormat
     }
 
-/**
- * Destination of the answer to one call, over HTTP or a WebSocket. Handlers throw failures, before or after output. The
- * code that called the handler passes a failure to {@link Reply.end}, which informs the caller, the access log and the
- * metrics.
- */
 export interface Reply {
   /**
    * Aborts when the answer is no longer needed: the caller disconnected or cancelled, or its key was revoked. {@link
@@ -308,10 +315,6 @@ export interface Output {
   next(): Promise<unknown[] | undefined>
 }
 
-/**
- * Sends the output of a job until the job has ended. Further events are read only after the previous ones were sent. If
- * the caller reads slowly, then the buffer of the job fills, which pauses the worker.
- */
 export async function sendStream(
   reply: Reply,
   output: Output,

@@ -1,3 +1,17 @@
+/*
+ * Answers a call with a durable job: 202 with the job, or the result once the job has ended.
+ *
+ * 1. The job is created (gates a, b, 5 and c). While other projects make calls, `SubmitQueue` delays the creation.
+ * 2. If a call repeats the idempotency key of an earlier call, then it gets the job of that call. If that job expired, or
+ *    failed with 429 or 5xx, and the caller waits, then a new job replaces it.
+ * 3. With `Prefer: respond-async` or `background`, the answer is 202, after a requested wait at the most. Otherwise the
+ *    ingress follows the job and sends the recorded output or the result.
+ * 4. If a waiting caller disconnects, then the job continues, and can be found by its id or idempotency key. If only the
+ *    endpoint required a durable job, then the job is cancelled.
+ *
+ * The invariant: the id of a job is sent only after the store has committed the job.
+ */
+
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { formatOf } from '#services/ingress/body/body.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
@@ -32,12 +46,7 @@ import {
 /** Retry-After in answers about an unfinished job, in seconds. Clients should poll at this interval. */
 export const RETRY_AFTER_SECONDS = 2
 
-/**
- * Answers a call with a durable job. The answer is 202 with the job, or the result once the job has ended. If a call
- * repeats the idempotency key of an earlier call, then it gets the job of that call.
- *
- * @throws ServiceError the failure of the job; `idempotency_key_in_use` after the id of the job was sent
- */
+/** @throws ServiceError the failure of the job; `idempotency_key_in_use` after the id of the job was sent */
 export function answerDurable(
   context: IngressContext,
   call: Call,
@@ -147,10 +156,6 @@ export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: Dura
   await reply.whole(jobObject(job, details), 202)
 }
 
-/**
- * Sends the result once the job has ended. If the caller disconnects, then the job continues. The caller can find it by
- * its id or idempotency key.
- */
 async function sendResult(
   { reply }: Call,
   jobs: DurableJobs,
@@ -257,10 +262,7 @@ export function acceptedOf(created: Created): { job: DurableJob; isReplay: boole
   return { job: created.job, isReplay: created.outcome === 'exists' }
 }
 
-/**
- * Whether an ended job has released its idempotency key: the job expired, or failed with 429 or 5xx. A cancelled job
- * keeps its key, because the cancellation was intended.
- */
+/** A cancelled job keeps its key, because the cancellation was intended. */
 function hasFreedKey({ state, error }: DurableJob): boolean {
   if (state === 'expired') return true
   if (state !== 'failed') return false

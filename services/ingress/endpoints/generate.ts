@@ -1,3 +1,13 @@
+/*
+ * Endpoints of text generation: chat completions, completions, messages, and the token count of a message.
+ *
+ * 1. Fields that control the job, such as `background`, are removed, because upstreams would refuse them.
+ * 2. `chat/decode.ts` or `messages/decode.ts` validates the body and converts it to a `GenerateRequest`, the internal
+ *    form that all engines share. The key must have access to the model.
+ * 3. Headers for the upstream are added, and URLs that the upstream would fetch are checked.
+ * 4. `answer.ts` makes a job of the prepared call. The encoders in `shared/kinds/generate/` convert its events back.
+ */
+
 import { ChatRequest } from '#schemas/chat.ts'
 import { CompletionsRequest } from '#schemas/completions.ts'
 import type { GenerateRequest } from '#schemas/kinds/generate.ts'
@@ -162,10 +172,7 @@ async function prepareGenerate(
   return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 
-/**
- * Removes `background`, and in the Messages API also `store`. Both fields control the job, and upstreams would refuse
- * them.
- */
+/** `store` controls the job in the Messages API only. */
 function withoutJobFields(body: unknown, format: WireFormat): unknown {
   if (typeof body !== 'object' || body === null || !('background' in body || 'store' in body)) return body
   const { background: _background, ...rest } = body as Record<string, unknown>

@@ -1,3 +1,18 @@
+/*
+ * The answer to one HTTP request, as a stream, as JSON, as text or as bytes.
+ *
+ * The problem: a status is sent before the output, so a later failure cannot change it. A silent connection is cut by
+ * clients and proxies, and a slow client would fill the memory.
+ *
+ * 1. The head of a stream is delayed until the first output, by at most 5 s. A failure before the head is an HTTP error.
+ *    A later one is the last frame of a stream. If only the head was sent, then the error becomes the body.
+ * 2. A silent stream receives a keep-alive every 15 s. A JSON answer gets its head after 240 s, then newlines.
+ * 3. Memory is bounded, because output waits while the client reads slowly. If the client reads nothing for
+ *    `slowReaderMs`, then the connection is cut.
+ * 4. If the connection closes early or the key is revoked, then `disconnected` aborts, which cancels an attached job. The
+ *    access-log line is written when the response closes.
+ */
+
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
 import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from '#services/ingress/body/body.ts'
@@ -18,17 +33,10 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const LAST_CHUNK = '0\r\n\r\n'
 
-/**
- * Maximum time for which a stream without output delays the head of its response. A failure in this time becomes an
- * HTTP error (docs/internals/protocol.md, Failures after the head).
- */
+/** See docs/internals/protocol.md, Failures after the head. */
 const HEAD_WAIT_MS = 5_000
-/** If a stream sends nothing for this time, then a keep-alive is sent (docs/internals/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
-/**
- * Time after which the head of a JSON answer is sent before its body, with newlines as keep-alives. Clients disconnect
- * after 300 s without a byte, so the time is shorter (docs/internals/protocol.md, Long answers).
- */
+/** Clients disconnect after 300 s without a byte (docs/internals/protocol.md, Long answers). */
 const EARLY_HEAD_MS = 240_000
 const SMALL_BODY = 16 * 1024
 const SLOW_END_TIMEOUT_MS = 1_000
@@ -56,15 +64,6 @@ export interface RoutedRequest extends IncomingMessage {
   readonly route?: { readonly path: string }
 }
 
-/**
- * The answer to one HTTP request.
- *
- * If the call fails before its first output, then the failure becomes an HTTP error. Later, a stream receives an error
- * frame. If only the head was sent, then the error becomes the body.
- *
- * Memory is bounded, because output waits while the client reads slowly. If the client reads nothing for
- * `slowReaderMs`, then the connection is cut. The access-log line is written when the response closes.
- */
 export class HttpReply implements Reply {
   readonly log: CallLog
   readonly format: WireFormat
@@ -257,10 +256,7 @@ export class HttpReply implements Reply {
     this.#keepAlive(SSE_KEEP_ALIVE.openai)
   }
 
-  /**
-   * Sends the head of a JSON answer before its body, with newlines as keep-alives. JSON permits newlines before a
-   * value. After this, a failure can be reported only in the body (docs/internals/protocol.md, Long answers).
-   */
+  /** After this, a failure can be reported only in the body (docs/internals/protocol.md, Long answers). */
   #openEarly(): void {
     this.#res.writeHead(200, { 'content-type': JSON_TYPE })
     this.#res.write('\n')

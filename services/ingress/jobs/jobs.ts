@@ -1,3 +1,14 @@
+/*
+ * Endpoints of durable jobs below /v1/jobs: submit, read, wait, cancel, redrive, replay and delete.
+ *
+ * A submission wraps the call of another endpoint: `{"endpoint": "/v1/chat/completions", "body": {…}}`.
+ * 1. The wrapper is parsed, and the key must have access to the endpoint.
+ * 2. The endpoint validates the inner body as in a direct call. An error names a field of the inner body, with the prefix
+ *    `body.`.
+ * 3. `calls/durable.ts` creates the job, or finds the one of an equal `Idempotency-Key`.
+ * 4. The answer is 202 with the job. A submission never waits for the result.
+ */
+
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
 import { ListSteps, SubmitJob, Webhook } from '#schemas/jobs.ts'
@@ -73,10 +84,6 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   await sendAccepted(jobs, call, job)
 }
 
-/**
- * Runs the validation of the called endpoint. An error names a field of the inner body, so the prefix `body.` is added
- * to that name.
- */
 async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
   try {
     return await prepare()
