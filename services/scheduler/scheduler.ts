@@ -1,3 +1,16 @@
+/*
+ * The scheduler: periodic work on durable jobs (docs/internals/design.md, Sweeps). Any number of schedulers may run.
+ *
+ * 1. Jobs that are due become queued. Records that the broker lost are published again.
+ * 2. Jobs that waited or ran too long expire. Jobs of workers whose lease expired are requeued.
+ * 3. Ended jobs wake their parents, cancel their children and enter the usage ledger.
+ * 4. Expired data and blobs without an owner are deleted. Webhooks are delivered.
+ *
+ * The invariant: every publication by another process is only a hint. If that process crashes before it publishes, then a
+ * loop here finds the work in the store. Each task is a `Loop` with its own interval, from 200 ms for due jobs to 10
+ * minutes for blobs.
+ */
+
 import { setTimeout } from 'node:timers/promises'
 import { ConfigError } from '#shared/config/config.ts'
 import { Sweeps } from '#shared/jobs/durable/sweeps/sweeps.ts'
@@ -27,14 +40,7 @@ const BLOBS_MS = 600_000
 const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
 
-/**
- * Starts a scheduler: the periodic work on durable jobs (docs/internals/design.md, Sweeps). Any number of schedulers may run.
- *
- * A scheduler starts jobs that are due, and republishes records that the broker lost. Jobs that waited or ran too long expire; jobs of
- * lost workers are requeued. A scheduler also deletes expired data and delivers webhooks.
- *
- * @throws ConfigError without a store
- */
+/** @throws ConfigError without a store */
 export async function startScheduler(ports: Ports): Promise<Service> {
   const { broker, blobs, config, log, metrics, models, store, version } = ports
   if (!store) throw new ConfigError(['DATABASE_URL: must be set for the role scheduler'])

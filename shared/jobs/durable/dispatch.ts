@@ -1,3 +1,20 @@
+/*
+ * Publishes committed state transitions of durable jobs: queued jobs for workers, events for subscribers, and ends for parents and children.
+ *
+ * The problem: one record per waiting job would fill the queue with a backlog, and attached calls would wait behind it.
+ *
+ * How it works:
+ * 1. A record goes to one worker, which must have a free slot for it. So `QueueNotifier` permits at most as many records as free slots.
+ * 2. All further jobs are announced on the control channel, many per record. Workers claim them from the store as slots become free.
+ * 3. Events are published with the end and the result of the job, if these are small, so that waiting callers need not read the store.
+ * 4. Children of an ended or cancelled job are cancelled at all depths. A parent that waits for no other child is woken (`Family`).
+ *
+ * Example: 10 free slots and 1,000 new jobs give 10 records and one announcement.
+ *
+ * The invariant: correctness never depends on a publication. The scheduler republishes lost jobs and completes the effects of an end, because
+ * the store marks ended jobs as unsettled until then. Subscribers read lost events from the store.
+ */
+
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ControlRecord, DurableEnd, EventsRecord } from '#schemas/event.ts'
 import type { JobEnvelope, PoolName, StoredRequest } from '#schemas/job.ts'
@@ -17,12 +34,6 @@ import { TERMINAL } from './follow.ts'
 /** Maximum size of an event record in bytes; Kafka rejects 1 MiB by default. Larger events are only announced. */
 const RECORD_BYTES_MAX = 768 * 1024
 
-/**
- * Publishes committed state transitions: queued jobs for workers, and events for subscribers.
- *
- * Correctness never depends on a publication. The scheduler republishes a lost job, and subscribers read lost events from the
- * store.
- */
 export class Dispatcher {
   readonly #broker: Broker
   readonly #log: Log
@@ -78,12 +89,7 @@ export class Dispatcher {
     this.#notifier?.notify(of)
   }
 
-  /**
-   * Publishes the events of a state transition to subscribers on all replicas. The last event carries the end and the result, so
-   * that waiting callers need not read the store.
-   *
-   * @param result Stored result of a completed job
-   */
+  /** @param result Stored result of a completed job */
   publishMoved({ job, events }: TransitionResult, result: unknown = null): void {
     const last = events.at(-1)
     if (!last) return
@@ -149,19 +155,7 @@ interface PoolNotifications {
   readonly unannounced: Map<string, Waiting>
 }
 
-/**
- * Notifies workers of durable jobs that wait in the store, by records in the queue or by announcements on the control channel.
- *
- * The problem: one record per waiting job would fill the queue with a backlog, and attached calls would wait behind it.
- *
- * How it works: a record goes to one worker, which must have a free slot for it. So there are at most as many records as free
- * slots. All further jobs are announced on the control channel, many per record, and workers claim them from the store as slots
- * become free.
- *
- * Example: 10 free slots and 1,000 new jobs give 10 records and one announcement.
- *
- * Correctness does not depend on it: the scheduler finds jobs whose announcements were lost.
- */
+/** Chooses between a record in the queue and an announcement on the control channel. */
 export class QueueNotifier {
   readonly #presence: () => NotifierPresence
   readonly #pools = new Map<PoolName, PoolNotifications>()
@@ -269,13 +263,7 @@ export interface FamilyOptions {
   readonly notifyOwner: (job: DurableJob) => void
 }
 
-/**
- * Effects of a job's end or cancel on its parent and children (docs/internals/design.md, Composed jobs). Children of an ended or
- * cancelled job are cancelled at all depths. A parent that waits for no other child is woken.
- *
- * The process that committed the transition applies these effects at once. If it crashes in between, then the scheduler completes
- * them: the store marks ended jobs as unsettled until their parents and children are updated.
- */
+/** Effects of a job's end or cancel on its parent and children (docs/internals/design.md, Composed jobs). */
 export class Family {
   readonly #options: FamilyOptions
 

@@ -1,3 +1,19 @@
+/*
+ * Durable jobs, for submitters and subscribers: create, read, cancel, erase, run again and follow.
+ *
+ * The owner of a durable job is the store (docs/internals/design.md, Owners): every returned state or event is already committed.
+ *
+ * Steps of a creation:
+ * 1. The number of jobs is checked (gate b), then budget is reserved (gate 5). A replay reserves nothing, because a replay makes no external
+ *    calls.
+ * 2. Stored bytes are reserved, and a body over 64 KiB is written to a blob (gate c).
+ * 3. The row is committed with its first event, so that the event exists before any subscriber can follow the job.
+ * 4. The queue record is published. If the broker is unreachable, then the scheduler publishes the record later.
+ *
+ * The invariant: a refused job leaves nothing behind. If the outcome is unknown, then its blobs are left to the blob sweep. A creation whose
+ * response was lost is repeated with the same id, so it returns the job of the first one.
+ */
+
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { EncodeContext, PoolName, SharedHistory, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
@@ -53,10 +69,6 @@ interface DurableJobsOptions {
   readonly callsWaiting?: (pool: PoolName) => number
 }
 
-/**
- * Interface of durable jobs for submitters and subscribers. The owner of a durable job is the store (docs/internals/design.md,
- * Owners): every returned state or event is already committed.
- */
 export class DurableJobs {
   readonly positions: Positions
   readonly #store: Store
@@ -83,11 +95,6 @@ export class DurableJobs {
   }
 
   /**
-   * Accepts a job. When the promise resolves, the job is committed. The queue record is published
-   * afterwards. If the broker is unreachable, then the scheduler publishes it later. The first event is stored before any subscriber can follow the job.
-   *
-   * A refused job leaves nothing behind. If the outcome is unknown, then its blobs are left to the blob sweep.
-   *
    * @throws ServiceError `overloaded` if the store is down or too many jobs are in progress; `rate_limit_exceeded` if the tenant
    * has too many
    */
@@ -95,7 +102,6 @@ export class DurableJobs {
     return await this.#quota.enter(spec, () => this.#admit(spec, key))
   }
 
-  /** Creates a job, with a reservation in the budgets. A replay reserves nothing, because a replay makes no external calls. */
   async #admit(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
     const admission = spec.replayOf === undefined ? await this.#options.admit?.(spec) : undefined
     if (!admission) return await this.#create(spec, key)
@@ -326,7 +332,6 @@ export class DurableJobs {
     return await shareHistory({ files, blobs: this.#options.blobs, holding, tenant, keepMs }, body, history)
   }
 
-  /** A lost response leaves the outcome unknown. The repeated call has the same id, so it returns the job of the first one. */
   async #createWithRetry(
     id: string,
     spec: NewDurableJob & { readonly blobBytes: number },

@@ -1,3 +1,19 @@
+/*
+ * Follows a durable job: delivers its events until the last one, or waits for its end.
+ *
+ * The problem: live events arrive fast but may be lost; the store has all events but is expensive to poll.
+ *
+ * The invariant: events are returned in order of `seq`, without gaps or repetitions.
+ *
+ * How it works:
+ * 1. Subscribe to live events, then read the stored events after `after`. This order leaves no gap in between.
+ * 2. Return live events as long as each has the next sequence number.
+ * 3. After a gap, or after a silence of 500 ms that doubles up to 5 s, read the store.
+ *
+ * Example: events 1 to 3 come from the store, and 4 arrives live. If 6 arrives next, then 5 was lost, and one read returns 5 and 6. If the
+ * store is unreachable, then live events continue.
+ */
+
 import type { DurableEvent, DurableJob, DurableState } from '#schemas/durable-job.ts'
 import type { DurableEnd } from '#schemas/event.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
@@ -11,7 +27,6 @@ import { EVENTS_BYTES_MAX, type JobReads, type Scope } from '#shared/store/store
 const PAGE = 200
 /** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */
 const BUFFERED_MAX = 500
-/** Interval without live events after which the store is read. The interval grows while nothing happens. */
 const POLL_MS = { min: 500, max: 5_000 }
 
 export const TERMINAL: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
@@ -140,21 +155,7 @@ interface FollowOptions {
   readonly pollMsMax?: number | undefined
 }
 
-/**
- * Delivers the events of one durable job until its last event, until `signal` aborts, or until the job is gone.
- *
- * The problem: live events arrive fast but may be lost; the store has all events but is expensive to poll.
- *
- * The invariant: events are returned in order of `seq`, without gaps or repetitions.
- *
- * How it works:
- * 1. Subscribe to live events, then read the stored events after `after`. This order leaves no gap in between.
- * 2. Return live events as long as each has the next sequence number.
- * 3. After a gap, or after a silence of 500 ms that doubles up to 5 s, read the store.
- *
- * Example: events 1 to 3 come from the store, and 4 arrives live. If 6 arrives next, then 5 was lost, and one read returns 5 and
- * 6. If the store is unreachable, then live events continue.
- */
+/** Ends after the last event, when `signal` aborts, or when the job is gone. */
 export async function* follow(options: FollowOptions): AsyncGenerator<DurableEvent[]> {
   const { live, store, scope, id, signal, pollMsMax = POLL_MS.max } = options
   const subscription = live.subscribe(id)

@@ -1,3 +1,16 @@
+/*
+ * Output of one attempt of a durable job: encodes events in the format of the endpoint, and commits them to the store, in order.
+ *
+ * 1. With streaming, output is committed every 50 ms, or less often if the store is slow. Writes take at most a quarter of the time of a run.
+ * 2. An end, a retry or a wait for children is committed together with the remaining output. A cancel or a hand-back drops that output.
+ * 3. A failure is retried by the rules of `decide.ts`. While the retry budget is exhausted, many jobs are failing at the same time. Retries
+ *    are then spread over a longer time.
+ * 4. Events are published after their commit (`owner-writes.ts`).
+ *
+ * The invariant: if the store rejects a write, then another worker owns the job, and `onStop` is called. While the store is unreachable, the
+ * engine waits (backpressure) instead of losing output.
+ */
+
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, JobEnvelope } from '#schemas/job.ts'
@@ -21,7 +34,6 @@ import type { AttemptSink } from './reporter.ts'
 
 /** Interval at which output is committed (docs/internals/design.md, Commit before publish). */
 const FLUSH_MS = 50
-/** Maximum fraction of the time that writes of one run may take. A slow store is thus written to less often. */
 const BUSY_SHARE = 1 / 4
 /** Maximum pause between writes, so that one slow write does not silence a run for long. */
 const PAUSE_MS_MAX = 2_000
@@ -44,10 +56,7 @@ export const DURABLE_POLICY: RetryPolicy = {
   delayMsMax: 3_600_000,
 }
 
-/**
- * Retry policy while the retry budget is exhausted. Many jobs are then failing at the same time, so retries are spread over a
- * longer time.
- */
+/** Retry policy while the retry budget is exhausted. */
 const PATIENT_POLICY: RetryPolicy = { ...DURABLE_POLICY, backoff: { baseMs: 60_000, maxMs: 300_000 } }
 
 export interface RunOptions {
@@ -60,12 +69,6 @@ export interface RunOptions {
   readonly signal: AbortSignal
 }
 
-/**
- * Output of one attempt of a durable job: commits events to the store, in order (see {@link OwnerWrites}).
- *
- * While the store is unreachable, the engine waits (backpressure). If the store rejects a write, then another worker owns the
- * job, and `onStop` is called.
- */
 export class DurableRun implements AttemptSink {
   readonly canRestart = true
   /**

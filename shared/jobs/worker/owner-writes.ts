@@ -1,3 +1,14 @@
+/*
+ * Writes of one attempt of a durable job to the store: sequential, and numbered (`chunk`).
+ *
+ * Commit before publish: an event is published only after the store has committed it, so no subscriber sees an event that a crash could undo.
+ *
+ * If the store is unreachable, then the same write is retried with the same number. Thus the store can detect a repeated write whose response
+ * was lost. Example: write 3 commits, but its response is lost. The repeated write 3 adds no second event.
+ *
+ * If the store rejects a write, then another worker owns the job. The attempt stops, and its later writes do nothing.
+ */
+
 import type { Dispatcher, Family } from '#shared/jobs/durable/dispatch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -16,13 +27,6 @@ export interface OwnerWritesOptions {
   readonly signal: AbortSignal
 }
 
-/**
- * Writes of one attempt of a durable job: sequential, and numbered (`chunk`).
- *
- * Commit before publish: an event is published only after the store has committed it, so no subscriber sees an event that a crash
- * could undo. If the store is unreachable, then the same write is retried with the same number. Thus the store can detect a
- * repeated write whose response was lost. If the store rejects a write, then another worker owns the job.
- */
 export class OwnerWrites {
   readonly #run: Omit<HeldAttempt, 'chunk'>
   readonly #options: OwnerWritesOptions
@@ -77,7 +81,7 @@ export class OwnerWrites {
     return await this.#persist(ask)
   }
 
-  /** Call if another worker owns the job: pending retries are abandoned. A second call does nothing. */
+  /** Call if another worker owns the job. A second call does nothing. */
   lose(): void {
     if (this.isLost) return
     this.#lost.abort()

@@ -1,3 +1,15 @@
+/*
+ * One worker of a pool (docs/internals/protocol.md, Records).
+ *
+ * 1. Takes at most as many records as there are free slots (`poller.ts`).
+ * 2. Claims the job: sends `started` to the ingress, or updates the job's row in the store (`claims.ts`).
+ * 3. Acknowledges the record at once. Records are thus in flight for milliseconds, even if the job runs for an hour.
+ * 4. Runs the attempt (`attempt.ts`) and reports its events (`reporter.ts`).
+ *
+ * Jobs of low priority have their own lane (`shared/capacity/slots.ts`). Rejected alternative: acknowledging at the end of the job. The
+ * broker would then redeliver long jobs, and Kafka drops a record after five deliveries.
+ */
+
 import { hostname } from 'node:os'
 import type { Priority } from '#schemas/durable-job.ts'
 import type { ControlRecord } from '#schemas/event.ts'
@@ -69,17 +81,6 @@ interface WorkerOptions {
   readonly onFatal: (error: unknown) => void
 }
 
-/**
- * One worker of a pool (docs/internals/protocol.md, Records).
- *
- * 1. Takes at most as many records as there are free slots (`poller.ts`).
- * 2. Claims the job: sends `started` to the ingress, or updates the job's row in the store (`claims.ts`).
- * 3. Acknowledges the record at once. Records are thus in flight for milliseconds, even if the job runs for an hour.
- * 4. Runs the attempt (`attempt.ts`) and reports its events (`reporter.ts`).
- *
- * Jobs of low priority have their own lane (`shared/capacity/slots.ts`). Rejected alternative: acknowledging at the end of the job. The broker
- * would then redeliver long jobs, and Kafka drops a record after five deliveries.
- */
 export class Worker {
   readonly boot = newId('wrk_', 16)
   presence!: Presence
