@@ -1,9 +1,19 @@
+/*
+ * A durable job as its row in the store, with its events and webhook deliveries.
+ *
+ * States (docs/internals/design.md, States): `scheduled` waits for `run_at_ms`, `queued` for a worker, and `waiting` for child jobs, without
+ * a slot. A job `in_progress` has a worker as its owner. The other states are final. The API reports `scheduled` as `queued`, and `waiting`
+ * as `in_progress`.
+ *
+ * The invariant: `attempt` never decreases, and output of older attempts is rejected. `seq` starts at 1 and continues across attempts,
+ * without gaps.
+ */
+
 import { z } from 'zod'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 import { recordOf } from './lib/record.ts'
 
-/** State of a durable job (docs/internals/design.md, States). The API reports `scheduled` as `queued`, and `waiting` as `in_progress`. */
 export const DurableState = z.enum([
   'queued',
   'scheduled',
@@ -91,7 +101,6 @@ export const DurableEventType = z.enum([
 ])
 export type DurableEventType = z.infer<typeof DurableEventType>
 
-/** One event of a durable job. `seq` starts at 1 and continues across attempts, without gaps. */
 export const DurableEvent = z.strictObject({
   job_id: z.string(),
   seq: z.int().min(1),

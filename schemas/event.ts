@@ -1,14 +1,19 @@
+/*
+ * Records about jobs between processes, in three topics:
+ *
+ * 1. `replies`: one record carries many events of one worker for one ingress (`ReplyRecord`). The key is the boot id of that ingress. Another
+ *    ingress on the same shard compares the key and drops the record without parsing it.
+ * 2. `control`: heartbeats, cancels, pauses and announcements for every process (`ControlRecord`). Every process starts to read this topic at
+ *    its end, so it receives only records that follow its start.
+ * 3. `events`: the events of one committed state transition of a durable job (`EventsRecord`).
+ */
+
 import { z } from 'zod'
 import { DurableEvent, DurableJob, Priority } from './durable-job.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
-/**
- * Event of one attempt of an attached job, sent by the worker to the reply shard of the ingress.
- *
- * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}). The record key is the boot id of that ingress. Another
- * ingress on the same shard compares the key and drops the record without parsing it. `seq` counts from 1 in each attempt, without gaps.
- */
+/** Event of one attempt of an attached job. `seq` counts from 1 in each attempt, without gaps. */
 export const JobEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('started'), job_id: z.string(), attempt: z.int(), seq: z.int() }),
   z.strictObject({
@@ -43,9 +48,6 @@ export const ReplyRecord = z.strictObject({
 })
 export type ReplyRecord = z.infer<typeof ReplyRecord>
 
-/**
- * Value of a record of the topic `control`. Every process starts to read this topic at its end, so it receives only records that follow its start.
- */
 export const ControlRecord = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('heartbeat'),
@@ -154,7 +156,6 @@ export const ControlRecord = z.discriminatedUnion('type', [
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>
 
-/** Value of a record of the topic `events`: the events of one committed state transition of a durable job. */
 export const EventsRecord = z.strictObject({
   last_seq: z.int().min(1),
   events: z.array(DurableEvent).optional().describe('Absent if too large: read them from the store'),

@@ -1,3 +1,14 @@
+/*
+ * Job records: the pools, the record of a job in Kafka, and the stored request of a durable job.
+ *
+ * A `JobEnvelope` is a record of the topic `jobs.<pool>` (docs/internals/protocol.md, Records). `id` and `attempt` together name one
+ * execution. Times are absolute unix milliseconds. An attached job has `reply`, the address of its ingress. A durable job has no `reply`,
+ * because the store owns it.
+ *
+ * A body up to 64 KiB is part of the record or the row, in the internal form of its kind. A larger body is stored in the blob with the key
+ * `blob`.
+ */
+
 import { z } from 'zod'
 import { EncodingFormat } from './kinds/embeddings.ts'
 import { RerankForm } from './kinds/rerank.ts'
@@ -43,7 +54,6 @@ export const POOLS = {
 export const PoolName = z.enum(Object.keys(POOLS) as [keyof typeof POOLS])
 export type PoolName = z.infer<typeof PoolName>
 
-/** A pool whose jobs name a model of the catalogue. */
 export type ModelPool = {
   [Name in PoolName]: (typeof POOLS)[Name]['hasModels'] extends true ? Name : never
 }[PoolName]
@@ -75,11 +85,6 @@ export const SharedHistory = z.strictObject({
 })
 export type SharedHistory = z.infer<typeof SharedHistory>
 
-/**
- * A job record of the topic `jobs.<pool>` (docs/internals/protocol.md, Records).
- *
- * `id` and `attempt` together name one execution. Times are absolute unix milliseconds.
- */
 export const JobEnvelope = z.strictObject({
   id: z.string().startsWith('job_'),
   attempt: z
@@ -112,10 +117,6 @@ export type JobEnvelope = z.infer<typeof JobEnvelope>
 
 export type AttachedEnvelope = JobEnvelope & { readonly reply: NonNullable<JobEnvelope['reply']> }
 
-/**
- * Stored request of a durable job. A small body is stored in `body`, in the internal form of its kind. A large body is stored in the blob with the
- * key `blob`.
- */
 export const StoredRequest = z.strictObject({
   body: z.unknown().optional(),
   blob: z.string().optional(),

@@ -1,12 +1,15 @@
+/*
+ * The broker inside one process. Gives every guarantee of the port except durability: records are lost when the process ends.
+ *
+ * A queue holds at most 256 MiB of records that are not acknowledged. A released record returns to the head of the queue. Records within the
+ * process are passed as objects, which are serialized only if their bytes are read.
+ */
+
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Broker, ChannelRecord, Closable, Delivery, HistoryRecord, QueueConsumer, Topic } from './broker.ts'
 
-/**
- * The broker inside one process. Gives every guarantee of the port except durability: records are lost when the process ends.
- *
- * @param options.topics All topics. Any other name is a programming error and throws.
- */
+/** @param options.topics All topics. Any other name is a programming error and throws. */
 export async function openMemoryBroker(options: { topics: readonly Topic[] }): Promise<Broker> {
   return new MemoryBroker(options.topics)
 }
@@ -147,8 +150,7 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
     try {
       receive(record)
     } catch (error) {
-      // An error of a receiver must not fail the sender. The error is thrown in another event-loop iteration, so that it ends the
-      // process.
+      // An error of a receiver must not fail the sender. The error is thrown in another event-loop iteration, so that it ends the process.
       setImmediate(() => {
         throw error
       })
@@ -160,7 +162,6 @@ const QUEUE_BYTES_MAX = 256 * 1024 * 1024
 /** Maximum wait of `take` without records. Also limits the delay that a lost wakeup would cause. */
 const TAKE_WAIT_MS = 1_000
 
-/** A record that is queued or delivered: its bytes, or an object that is serialized only if its bytes are read. */
 interface QueuedRecord {
   readonly bytes: number
   readonly content: { readonly value: Buffer } | { readonly payload: object }

@@ -1,3 +1,12 @@
+/*
+ * The processes of the fleet as their last records describe them: role, slots, running jobs, models and limits. `presence.ts` updates this
+ * view. Ingresses use the view to estimate waits, to divide slots, and to refuse calls that no live worker can start.
+ *
+ * Every process receives the heartbeats of all others. With a constant interval, the load would grow with the square of the fleet
+ * (docs/operate/scale.md, Processes). So the interval grows from 500 ms to 5 s. Example: 250 processes give an interval of 3 units, which is
+ * 1.5 s.
+ */
+
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Capacity } from '#shared/capacity/bulkheads.ts'
@@ -127,10 +136,7 @@ export class Peers {
 
 /** Heartbeat interval in ms of a busy process in a small fleet, and the unit of longer intervals. */
 export const HEARTBEAT_MS = 500
-/**
- * Interval of an idle process, in units of {@link HEARTBEAT_MS}. Longer than that of a busy process, because each heartbeat wakes
- * every other process.
- */
+/** In units of {@link HEARTBEAT_MS}. Longer than that of a busy process, because each heartbeat wakes every other process. */
 const IDLE_INTERVAL = 2
 export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
 export const IDLE_UNITS = 10
@@ -143,9 +149,6 @@ type HeartbeatIntervals = ReadonlyMap<string, { readonly heartbeatInterval: numb
 
 /**
  * Heartbeat interval of this process, in units of 500 ms, from 1 to 10.
- *
- * Every process receives the heartbeats of all others. With a constant interval, the load would grow with the square of the fleet
- * (docs/operate/scale.md, Processes). Example: 250 processes give an interval of 3 units, which is 1.5 s.
  *
  * @param peers All processes. If one has published no interval, then it may be an older version that expects 500 ms, and the
  * result is 1

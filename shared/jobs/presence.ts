@@ -1,3 +1,24 @@
+/*
+ * Failure detector: publishes the heartbeats of this process and detects missing heartbeats of others.
+ *
+ * The problem: a missing heartbeat may mean a dead peer, a slow peer, or a broken channel. If a channel outage counted as death, then every
+ * job of the fleet would be repeated at once.
+ *
+ * The invariant: silence of a peer counts only while our own heartbeats come back to us through the same channel.
+ *
+ * States of a peer:
+ * 1. Alive: the last heartbeat is recent.
+ * 2. Suspected (`isSuspected`): no heartbeat for `suspectedMs`. A later heartbeat makes the peer alive again. Only work that is cheap to
+ *    repeat is repeated.
+ * 3. Dead: no heartbeat for `lostMs`, or a `leave` record. The peer is removed, and the jobs of a dead worker are retried or fail.
+ *
+ * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer heartbeat interval
+ * (`peers.ts`).
+ *
+ * Example: interval 500 ms, `suspectedMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and declared
+ * dead after 10 s. If the channel fails for 30 s instead, then no peer is suspected.
+ */
+
 import type { ControlRecord } from '#schemas/event.ts'
 import type { Broker, ChannelRecord, Receiver } from '#shared/broker/broker.ts'
 import type { Capacity } from '#shared/capacity/bulkheads.ts'
@@ -59,26 +80,6 @@ export interface PresenceListener {
   onControl?(record: ControlRecord): void
 }
 
-/**
- * Failure detector: publishes the heartbeats of this process and detects missing heartbeats of others.
- *
- * The problem: a missing heartbeat may mean a dead peer, a slow peer, or a broken channel. If a channel outage counted as death,
- * then every job of the fleet would be repeated at once.
- *
- * The invariant: silence of a peer counts only while our own heartbeats come back to us through the same channel.
- *
- * States of a peer:
- * 1. Alive: the last heartbeat is recent.
- * 2. Suspected (`isSuspected`): no heartbeat for `suspectedMs`. A later heartbeat makes the peer alive again. Only work that is cheap
- *   to repeat is repeated.
- * 3. Dead: no heartbeat for `lostMs`, or a `leave` record. The peer is removed, and the jobs of a dead worker are retried or fail.
- *
- * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer
- * heartbeat interval (`peers.ts`).
- *
- * Example: interval 500 ms, `suspectedMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and
- * declared dead after 10 s. If the channel fails for 30 s instead, then no peer is suspected.
- */
 export class Presence extends Peers {
   readonly #broker: Broker
   readonly #self: Self

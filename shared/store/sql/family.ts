@@ -1,3 +1,10 @@
+/*
+ * State transitions of composed jobs in SQL: steps, child jobs, park, wake and settle (docs/internals/design.md, Composed jobs).
+ *
+ * A child is a job with a `depth` above 0 and a `parent_id`. A step and a child are inserted together with a write of the parent's row, so
+ * only the owner of the parent adds them. If such a write is repeated after a lost response, then the existing row is found and returned.
+ */
+
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepInput, StepOutput } from '#shared/store/jobs.ts'
 import type { HeldAttempt, Output, TransitionResult } from '#shared/store/store.ts'
 import { writeAsOwner } from './jobs.ts'
@@ -17,7 +24,6 @@ import {
   WRITTEN,
 } from './transitions.ts'
 
-/** See {@link FamilyTransitions.addStep}. A step with the same attempt and number is a repetition of this write. */
 export async function addStep(
   db: SqlDatabase,
   run: HeldAttempt,
@@ -41,7 +47,6 @@ export async function addStep(
   return await parentOf(db, run, events)
 }
 
-/** See {@link FamilyTransitions.submitChild}. If the child exists, then an earlier attempt of this write created it. */
 export async function submitChild(
   db: SqlDatabase,
   run: HeldAttempt,
@@ -89,8 +94,6 @@ export function keptStepOf(row: Row): DoneStep & { readonly output: StepOutput }
 export function recordedStepOf(row: Row): RecordedStep {
   return { ...keptStepOf(row), input: jsonOf(row.input) as StepInput | null }
 }
-
-/** State transitions of composed jobs (docs/internals/design.md, Composed jobs). A child is a job with a `depth` above 0 and a `parent_id`. */
 
 /** Maximum time by which a child can outlive the deadline of its parent: the grace period of the reaper plus its interval. */
 const GRACE_MS = 60_000

@@ -1,3 +1,14 @@
+/*
+ * The SQL that Postgres and SQLite share, and the port `SqlDatabase` for the operations in which both differ.
+ *
+ * A transition (`transitions.ts`) is a guarded UPDATE of the row of a job, with its events, in one transaction. If the guard fails, then no
+ * row changes and no event is written.
+ *
+ * A claim picks jobs round robin over the tenants with queued jobs (docs/internals/design.md, Fairness). An index leads from one tenant to
+ * the next, so the cost does not depend on the number of jobs per tenant. Example: tenant A has 10,000 jobs and tenant B has 1. A claim of 2
+ * jobs takes one of each.
+ */
+
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { RunningLimits } from '#shared/store/records.ts'
 import type { Insert, Statement } from './statements.ts'
@@ -20,7 +31,7 @@ export interface Write {
 }
 
 /**
- * A database under `SqlStore`: the operations in which Postgres and SQLite differ. Each call is one transaction.
+ * Each call is one transaction.
  *
  * @throws ServiceError `overloaded` if the database is unreachable or full
  */
@@ -125,15 +136,7 @@ export function parameterOf(params: Params, name: string): Params[string] {
   return value
 }
 
-/*
- * Round robin over tenants with queued jobs, in the SQL that Postgres and SQLite share (docs/internals/design.md, Fairness). An index leads from one tenant to the
- * next. So the cost does not depend on the number of jobs per tenant.
- */
-
-/**
- * Number of tenants that are read in addition to those that can be served, so that tenants with the fewest running jobs are
- * served first.
- */
+/** Number of tenants that are read in addition to those that can be served, so that tenants with the fewest running jobs are served first. */
 export const TENANTS_AHEAD = 8
 
 /** Maximum tenants read per statement, including those at their limits; the claim continues after them in another statement. */
