@@ -1,3 +1,11 @@
+/*
+ * Worker of the pool `inference`: text generation, token counts, moderation and speech.
+ *
+ * Each kind of job has one handler here, which returns events in the internal form. `generate` calls the engine of the
+ * model. If the model fails before any output, then its fallbacks are tried (`fallback.ts`). The built-in tools of the
+ * Responses API run in `hosted/`.
+ */
+
 import { z } from 'zod'
 import { type GenerateEvent, GenerateRequest, Part } from '#schemas/kinds/generate.ts'
 import {

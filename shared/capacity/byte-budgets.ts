@@ -1,3 +1,23 @@
+/*
+ * Budgets of bytes: memory of request bodies (gate 3 of `capacity.ts`), and free disk space and stored bytes of a project (gate c).
+ *
+ * 1. `ByteBudget`: a body counts until it is in a blob or its call has ended. Calls never wait for the budget: a request beyond it is
+ *    refused.
+ * 2. `DiskFloor`: new data is refused when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database.
+ * 3. `StoredQuota`: one quota per project, over files, bodies and results of jobs, and conversations.
+ *
+ * How the quota works: the store counts committed rows (`shared/store/records.ts`). Bytes are reserved before they are written. A stream
+ * reserves in steps as its data arrives; all other data reserves its whole size. An ingress reserves 1 MiB more than it needs. Small jobs
+ * therefore cause one request to the store per mebibyte instead of one per job. When a row commits, the row counts instead of its
+ * reservation.
+ *
+ * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once. Two are admitted, and ten are refused at
+ * their first bytes.
+ *
+ * Results and events of jobs count but are never refused, because the caller has paid for them. If a process dies, then its reservations
+ * expire.
+ */
+
 import { statfs } from 'node:fs/promises'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -27,10 +47,6 @@ export interface ByteBudgetOptions {
   readonly keyBytesMax: number
 }
 
-/**
- * Memory budget for the request bodies of one process. A body counts until it is in a blob or its call has ended. Calls never wait
- * for the budget: a request beyond it is refused.
- */
 export class ByteBudget {
   readonly #options: ByteBudgetOptions
   readonly #heldByKey = new Map<string, number>()
@@ -101,11 +117,7 @@ export interface DiskSpace {
 /** Rejects with `overloaded` if a disk has too little free space. Returns undefined if the cached measurement shows enough. */
 export type DiskFloor = () => Promise<void> | undefined
 
-/**
- * Rejects new data when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database.
- *
- * @param freeMin Bytes that stay free; undefined: 5 % of the disk, at most 1 GiB.
- */
+/** @param freeMin Bytes that stay free; undefined: 5 % of the disk, at most 1 GiB. */
 export function openDiskFloor(
   directories: readonly string[],
   freeMin: number | undefined,
@@ -147,21 +159,6 @@ function mebibytes(bytes: number): string {
   return `${Math.floor(bytes / 1024 ** 2)} MiB`
 }
 
-/*
- * One quota of stored bytes per project, over files, bodies and results of jobs, and conversations.
- *
- * The store counts committed rows (`shared/store/records.ts`). Bytes are reserved before they are written. A stream reserves
- * in steps as its data arrives; all other data reserves its whole size. An ingress reserves 1 MiB more than it needs. Small jobs
- * therefore cause one request to the store per mebibyte instead of one per job. When a row commits, the row counts instead of its
- * reservation.
- *
- * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once. Two are admitted, and ten are
- * refused at their first bytes.
- *
- * Results and events of jobs count but are never refused, because the caller has paid for them. If a process dies, then its
- * reservations expire.
- */
-
 const SPARE_BYTES = 1024 ** 2
 /** An unused reservation is returned to the store after this time. */
 const IDLE_TIMEOUT_MS = 2_000
@@ -187,10 +184,7 @@ interface Project {
 
 export interface Holding extends Disposable {
   readonly bytes: number
-  /**
-   * Reserves a known size in advance. Concurrent uploads that do not fit are then refused early. @throws ServiceError as
-   * {@link grow}
-   */
+  /** Reserves a known size in advance. Concurrent uploads that do not fit are then refused early. @throws ServiceError as {@link grow} */
   expect(bytes: number): Promise<void> | undefined
   /**
    * Reserves bytes before they are written.

@@ -1,12 +1,22 @@
+/*
+ * Quota of durable jobs (gate b of `capacity.ts`), checked before anything of a job is stored.
+ *
+ * No tenant can use up the whole quota. A tenant without a configured limit may have as many jobs as the quota has left. Thus one tenant
+ * alone gets half of the quota, two tenants get a third each, and a new tenant can always add jobs.
+ *
+ * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250 and 250 are
+ * left.
+ *
+ * Jobs are counted in the store about once per second, and jobs that this process admitted since then are added. Jobs beyond a tenant's limit
+ * count only against that tenant. Example: scheduled jobs that all became due at once.
+ */
+
 import type { Limits } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { TenantDepth } from '#shared/store/records.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 
-/**
- * Maximum age of the counts by which jobs are admitted. Shorter intervals would cost too much, because each count queries the
- * store.
- */
+/** Maximum age of the counts by which jobs are admitted. */
 const COUNT_AGE_MS = 1_000
 /** If the next count is late by this time, then a new job waits for it. Until then, the old counts are used. */
 const OVERDUE_MS = 4_000
@@ -14,10 +24,7 @@ const OVERDUE_MS = 4_000
 const COUNT_PAUSE_FACTOR = 50
 const RETRY_AFTER_MS = 10_000
 
-/**
- * Limits on the number of durable jobs. Scheduled jobs (`run_at` in the future) are counted separately from queued and running
- * ones.
- */
+/** Limits on the number of durable jobs. Scheduled jobs (`run_at` in the future) are counted separately from queued and running ones. */
 export interface JobBounds {
   readonly jobsMax: number
   readonly scheduledMax: number
@@ -57,17 +64,6 @@ interface Bound {
   readonly what: string
 }
 
-/**
- * Quota of durable jobs, checked before anything of a job is stored.
- *
- * No tenant can use up the whole quota. A tenant without a configured limit may have as many jobs as the quota has left. Thus one
- * tenant alone gets half of the quota, two tenants get a third each, and a new tenant can always add jobs.
- *
- * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250
- * and 250 are left.
- *
- * Jobs beyond a tenant's limit count only against that tenant. Example: scheduled jobs that all became due at once.
- */
 export class JobQuota {
   readonly #store: StoreView
   readonly #bounds: JobBounds

@@ -1,11 +1,15 @@
 /*
  * Endpoints of text generation: chat completions, completions, messages, and the token count of a message.
  *
+ * The problem: clients use several API formats, and models several engines. Without a common form, each format would need
+ * code for each engine.
+ *
  * 1. Fields that control the job, such as `background`, are removed, because upstreams would refuse them.
  * 2. `chat/decode.ts` or `messages/decode.ts` validates the body and converts it to a `GenerateRequest`, the internal
  *    form that all engines share. The key must have access to the model.
  * 3. Headers for the upstream are added, and URLs that the upstream would fetch are checked.
- * 4. `answer.ts` makes a job of the prepared call. The encoders in `shared/kinds/generate/` convert its events back.
+ * 4. `services/ingress/calls/answer.ts` makes a job of the call. The encoders in `shared/kinds/generate/` convert its events
+ *    to the format of the caller.
  */
 
 import { ChatRequest } from '#schemas/chat.ts'

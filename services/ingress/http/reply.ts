@@ -52,9 +52,7 @@ const STREAM_HEAD = {
   'x-accel-buffering': 'no',
 }
 
-/**
- * Abort reason for a closed connection. A constant is used, because every new AbortError would capture a stack trace.
- */
+/** Abort reason for a closed connection. A constant is used, because every new AbortError would capture a stack trace. */
 const CLOSED = Symbol('closed')
 
 export interface RoutedRequest extends IncomingMessage {

@@ -5,7 +5,7 @@
  * 1. The wrapper is parsed, and the key must have access to the endpoint.
  * 2. The endpoint validates the inner body as in a direct call. An error names a field of the inner body, with the prefix
  *    `body.`.
- * 3. `calls/durable.ts` creates the job, or finds the one of an equal `Idempotency-Key`.
+ * 3. `services/ingress/calls/durable.ts` creates the job, or finds the one of an equal `Idempotency-Key`.
  * 4. The answer is 202 with the job. A submission never waits for the result.
  */
 
@@ -171,8 +171,7 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   refuseJobHeaders(call.headers, 'a repeated job runs with the options of the original.')
   const job = await findJob(jobs, call)
   const { id, tenant, endpoint, model, pool } = job
-  // The key may have lost a right since the first run, and the catalogue may have lost the model. Both are checked
-  // again.
+  // The key may have lost a right since the first run, and the catalogue may have lost the model. Both are checked again.
   requireEndpoint(call.key, endpoint)
   if (endpoint === RESPONSES_PATH) {
     const { encode } = await readStoredResponse(context, job)

@@ -1,3 +1,17 @@
+/*
+ * HTTP to the servers of one model. An engine sends the request of an attempt here and reads the answer from the returned `Exchange`.
+ *
+ * 1. The call waits for a permit of a server: below its adaptive concurrency limit (`shared/capacity/adaptive-limit.ts`), with a closed
+ *    circuit breaker.
+ * 2. The request is sent over a keep-alive connection. The call resolves with the first byte of a successful answer.
+ * 3. A call that failed before its first byte is sent to at most one other server, within a retry budget. All other retries belong to the
+ *    owner of the job.
+ * 4. Statuses 429, 503 and 529 lower the limit of the server, and their Retry-After pauses the server.
+ *
+ * Redirects are not followed, because they would send the key to another host. Only HTTP/1.1 is used, so that aborting a call closes a
+ * socket, which every server detects.
+ */
+
 import { Readable } from 'node:stream'
 import { type Dispatcher, Pool } from 'undici'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
@@ -22,7 +36,6 @@ import {
 const FLEET_IN_FLIGHT_MAX = 8_192
 
 const OVERLOAD_STATUSES = new Set([429, 503, 529])
-/** Errors of one server that another server of the model may not have. */
 const SERVER_ERROR_CODES = new Set(['overloaded', 'upstream_error', 'upstream_timeout'])
 
 const ERROR_BODY_MAX = 64 * 1024
@@ -61,15 +74,6 @@ interface HttpServer extends Server {
   connect(signal: AbortSignal): Promise<UpstreamTarget>
 }
 
-/**
- * HTTP to the servers of one model. Each server has keep-alive connections, an adaptive concurrency limit (`shared/capacity/adaptive-limit.ts`) and a
- * circuit breaker.
- *
- * A worker owns the retries of its jobs. Here, a call that failed before its first byte is sent to at most one other server, within a retry budget.
- *
- * Redirects are not followed, because they would send the key to another host. Only HTTP/1.1 is used, so that aborting a call closes a socket, which
- * every server detects.
- */
 export class Upstream {
   readonly #model: string
   readonly #errorContext: ErrorContext

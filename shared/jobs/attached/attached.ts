@@ -77,8 +77,7 @@ export class AttachedJobs implements JobOwner {
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
     const jobs = new AttachedJobs(options)
     jobs.#receiver = await options.broker.receive(REPLIES, [jobs.#reply.shard], (record) => {
-      // Several ingresses may share a shard. The key names the receiving ingress, so that foreign records are dropped without
-      // parsing.
+      // Several ingresses may share a shard. The key names the receiving ingress, so that foreign records are dropped without parsing.
       if (record.key === jobs.boot) jobs.#onReply(record)
     })
     jobs.presence = await Presence.open({
@@ -169,10 +168,7 @@ export class AttachedJobs implements JobOwner {
     return job
   }
 
-  /**
-   * Ends a job and stops its worker, because the caller disconnected or cancelled. @param error Error for the caller, if still
-   * connected
-   */
+  /** Ends a job and stops its worker, because the caller disconnected or cancelled. @param error Error for the caller, if still connected */
   cancel(job: AttachedJob, error?: ErrorBody): void {
     this.onOutcome(job, { type: 'cancelled', error })
   }

@@ -83,9 +83,7 @@ export class Sender {
     return this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
   }
 
-  /**
-   * The error for a job that no live worker can start, or undefined if one still can. @param waitMs Time that the job has waited
-   */
+  /** The error for a job that no live worker can start, or undefined if one still can. @param waitMs Time that the job has waited */
   unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
     const why = unstartedReason(this.#options.presence, job, waitMs)
     if (why === undefined) return undefined

@@ -50,8 +50,7 @@ export class LiveEvents {
     const live = new LiveEvents(log)
     const partitions = Array.from({ length: EVENT_PARTITIONS }, (_, partition) => partition)
     live.#receiver = await broker.receive(EVENTS, partitions, ({ key, value }) => {
-      // Most records belong to jobs without a subscription in this process. The key identifies the job without parsing the
-      // record.
+      // Most records belong to jobs without a subscription in this process. The key identifies the job without parsing the record.
       const subscriptions = live.#subscriptions.get(key)
       if (subscriptions) live.#onRecord(value, subscriptions)
     })

@@ -1,3 +1,11 @@
+/*
+ * Child jobs of one attempt of a composed job: submits them, and reads their ends.
+ *
+ * A child has an id derived from parent id and key, so a submission that a later attempt repeats returns the existing child. A submission is
+ * a write of the parent's row. If another worker owns the parent by now, then the submission fails. Submissions are sequential, so that each
+ * one is counted before the next limit check: 500 children per job, 50 at once by default, and 3 levels.
+ */
+
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext } from '#schemas/job.ts'
@@ -45,10 +53,7 @@ export class Children {
     this.#count = options.job.children
   }
 
-  /**
-   * Submits a child and returns its id. A repeated submission returns the id of the existing child. @throws ServiceError
-   * `invalid_request` beyond the limits
-   */
+  /** @throws ServiceError `invalid_request` beyond the limits */
   submit(child: ChildJob): Promise<string> {
     const id = childJobId(this.#options.job.id, child.key)
     let submitted = this.#asked.get(id)
@@ -110,7 +115,6 @@ export class Children {
     return id
   }
 
-  /** Never rejects: the scheduler publishes a child that was not published here. */
   async #publish(of: QueuedOf & { readonly id: string }, request: unknown): Promise<void> {
     const { dispatcher, log } = this.#options
     const find = async () => {

@@ -1,3 +1,24 @@
+/*
+ * Composed job: one attempt of a durable job that runs steps and child jobs (docs/internals/design.md, Composed jobs).
+ *
+ * The problem: such a job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not occupy a
+ * slot.
+ *
+ * How it works:
+ * 1. The handler runs from its beginning in every attempt. Each external call is a step, whose result is committed before it is returned. A
+ *    later attempt reads the record instead (`steps.ts`).
+ * 2. Work of other pools is submitted as child jobs, with ids derived from parent id and key. Thus a repeated submission finds the existing
+ *    child (`children.ts`).
+ * 3. If the handler waits for unfinished children and nothing else is in progress, then the attempt is parked: its slot is freed. The last
+ *    child that ends requeues the parent.
+ *
+ * Example: a handler runs 3 steps and submits 10 children, then its worker crashes. The next attempt reads the 3 records, finds the 10
+ * children and waits, without a single external call.
+ *
+ * Rejected alternative: storing the handler's state. Code changes would invalidate it, and every local variable would have to be
+ * serializable.
+ */
+
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
@@ -6,10 +27,7 @@ import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
-/**
- * Time before its deadline at which a job should start to write its final, possibly partial, result. The time is a fraction of
- * the job's total time, within bounds.
- */
+/** Fraction of the total time of a job, at its end, in which the job should write its final, possibly partial, result. */
 const WRAP_UP_SHARE = 0.15
 const WRAP_UP_MS = { min: 2_000, max: 60_000 }
 
@@ -27,26 +45,6 @@ export function wrapUpMsOf(totalMs: number): number {
   return Math.min(Math.max(totalMs * WRAP_UP_SHARE, WRAP_UP_MS.min), WRAP_UP_MS.max)
 }
 
-/**
- * Composed job: one attempt of a durable job that runs steps and child jobs (docs/internals/design.md, Composed jobs).
- *
- * The problem: such a job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not
- * occupy a slot.
- *
- * How it works:
- * 1. The handler runs from its beginning in every attempt. Each external call is a step, whose result is committed before it is
- *   returned. A later attempt reads the record instead ({@link Steps}).
- * 2. Work of other pools is submitted as child jobs, with ids derived from parent id and key. Thus a repeated submission finds
- *   the existing child ({@link Children}).
- * 3. If the handler waits for unfinished children and nothing else is in progress, then the attempt is parked: its slot is freed.
- *   The last child that ends requeues the parent.
- *
- * Example: a handler runs 3 steps and submits 10 children, then its worker crashes. The next attempt reads the 3 records, finds
- * the 10 children and waits, without a single external call.
- *
- * Rejected alternative: storing the handler's state. Code changes would invalidate it, and every local variable would have to be
- * serializable.
- */
 export class Composing implements Composition {
   readonly #options: ComposingOptions
   readonly #steps: Steps

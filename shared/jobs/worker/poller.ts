@@ -153,8 +153,7 @@ export class Poller {
   enter(lane: Lane, count = 1, isAttached = false): void {
     lane.running += count
     if (isAttached) this.#attached += count
-    // Both lanes poll at the same time. After one lane has received jobs, the other must not request more than the remaining
-    // slots.
+    // Both lanes poll at the same time. After one lane has received jobs, the other must not request more than the remaining slots.
     for (const one of this.lanes) if (one.requested > 0 && one.requested > this.slotsFor(one)) abortPoll(one)
   }
 

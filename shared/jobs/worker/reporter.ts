@@ -52,10 +52,7 @@ export interface AttemptSink {
    */
   compose?(signal: AbortSignal, onPark: () => void): Composition
   parked?(): Promise<void>
-  /**
-   * Call when the job was cancelled and may write a partial result. Absent if no partial result is possible. A second call does
-   * nothing.
-   */
+  /** Call when the job was cancelled and may write a partial result. Absent if no partial result is possible. A second call does nothing. */
   wrapUp?(): void
   readonly isWrappingUp?: boolean
 }

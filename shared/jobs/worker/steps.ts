@@ -1,3 +1,12 @@
+/*
+ * Steps of one attempt of a composed job. A step that an earlier attempt committed is read, not repeated.
+ *
+ * The identity of a step is a hash of its kind and its input as canonical JSON. A handler that runs again thus finds its steps without
+ * numbering them. The result is committed before the handler receives it. Within one attempt, an equal step runs once.
+ *
+ * The invariant: a crash repeats at most the external calls whose results were not committed yet.
+ */
+
 import { createHash } from 'node:crypto'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
@@ -33,7 +42,6 @@ interface Done {
   readonly cost: Cost
 }
 
-/** Steps of one attempt. A step that an earlier attempt committed is read, not repeated. */
 export class Steps {
   readonly #options: StepsOptions
   readonly #requested = new Map<string, Promise<Done>>()
@@ -45,8 +53,6 @@ export class Steps {
   }
 
   /**
-   * Runs a step, or returns its recorded result. Within one attempt, an equal step runs once.
-   *
    * @param onCost Called once with the cost of the step
    * @param output Events committed with the step; dropped if an earlier attempt committed them
    * @throws ServiceError `invalid_request` beyond the limits of a job
@@ -108,10 +114,7 @@ export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<u
 
 type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
 
-/**
- * The error that ends a composed job in this worker: the reason of the abort, or the loss of ownership. Nothing is published
- * afterwards.
- */
+/** The error that ends a composed job in this worker: the reason of the abort, or the loss of ownership. Nothing is published afterwards. */
 export function lost(signal: AbortSignal): unknown {
   return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker owns the job now.')
 }
@@ -139,9 +142,7 @@ async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
   return { output: { blob }, blobBytes: bytes }
 }
 
-/**
- * Identity of a step: a hash of its kind and its input as canonical JSON. @returns Hash, and input text for the record
- */
+/** @returns Hash, and input text for the record */
 export function* keyOf(kind: string, input: unknown): Generator<undefined, { key: string; text: string }> {
   const hash = createHash('sha256').update(`${kind}\n`)
   let [text, length] = ['', 0]

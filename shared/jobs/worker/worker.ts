@@ -190,10 +190,7 @@ export class Worker {
     await this.#attempts.untilOver()
   }
 
-  /**
-   * Takes no new jobs and waits for running ones. When `signal` aborts, the remaining ones are handed back. A second call waits
-   * as well.
-   */
+  /** Takes no new jobs and waits for running ones. When `signal` aborts, the remaining ones are handed back. A second call waits as well. */
   async drain(signal: AbortSignal): Promise<void> {
     this.#claims?.stop()
     await this.#poller.stop()
