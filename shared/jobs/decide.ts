@@ -1,13 +1,15 @@
 /*
  * The decision after an attempt: complete, retry, fail or cancel. `decide` is a pure function, and the owner of the job applies its result.
  *
- * 1. Any failure after output was sent ends the job, because a retry would send the caller its output twice.
+ * 1. Any failure after output was sent ends an attached job, because a retry would send the caller its output twice. A durable job is retried
+ *    nevertheless, because its events report the restart (`job.retrying`).
  * 2. Failed: the job is retried if the table in `schemas/error.ts` permits that, tries are left, and the retry budget is not exhausted. The
  *    delay grows with each try, and is at least the Retry-After of the error. If the delay exceeds its maximum or the remaining time, then
  *    the job fails.
  * 3. Lost: the job is retried at once, until `crashesMax` workers have died while they ran it.
  * 4. Handed back: no try is used. The first two retries are immediate, because another worker may have the model, and a draining worker soon
- *    stops taking jobs. Later retries are delayed, starting at 100 ms and up to 2 s.
+ *    stops taking jobs. Later retries are delayed, starting at 100 ms and up to 2 s. After `handBacksMax` hand-backs, an attached job fails
+ *    with `model_loading`.
  * 5. Deadline passed: the job fails with `timeout`. Cancelled: the job ends as cancelled.
  */
 

@@ -3,7 +3,8 @@
  *
  * 1. The job is created (gates a, b, 5 and c). While other projects make calls, `SubmitQueue` delays the creation.
  * 2. If a call repeats the idempotency key of an earlier call, then it gets the job of that call. If that job expired, or
- *    failed with 429 or 5xx, and the caller waits, then a new job replaces it.
+ *    failed with 429 or 5xx, and the caller waits, then a new job replaces it. A waiting caller gets 409
+ *    `idempotency_key_in_use` until the earlier job has ended.
  * 3. With `Prefer: respond-async` or `background`, the answer is 202, after a requested wait at the most. Otherwise the
  *    ingress follows the job and sends the recorded output or the result.
  * 4. If a waiting caller disconnects, then the job continues, and can be found by its id or idempotency key. If only the
