@@ -137,19 +137,44 @@ export function fitOf(text: string, question: string, types: readonly AnswerType
   return best
 }
 
-const ASKS_PATH =
-  /\bwhere\b.*\b(?:disk|files?|director(?:y|ies)|folders?|stores?|stored|saved?|installed|configur\w+|logs?|database|cache)\b|\b(?:which|what) (?:\w+ )?(?:directory|folder|path|file|location)\b/i
-const PATH = /(?:^|[\s(“"'‘`])(?:~|\.{0,2}\/)[\w.$-]+/
-const ASKS_IDENTIFIER =
-  /\b(?:which|what)\b.*\b(?:command|option|flag|switch|setting|directive|parameter|variable|function|method|header|key|keyword|argument|macro|module|class|field|attribute|property|signal|event|utility|program|tool)\b|\bhow (?:do|can|to|should|would|could)\b/i
-const IDENTIFIER =
-  /(?:^|[\s(“"'‘`])--?[a-zA-Z][\w-]*|\b\w+_\w+\b|\b\w+\(\)|\b[a-z]+[A-Z]\w+|[“"‘'`][^”"’'`\s]{2,40}[”"’'`]/
+/** Form of an answer: the path of a file or directory, or an identifier such as an option. */
+export type AnswerForm = 'path' | 'identifier'
 
-/** Reduces a fit if the question asks for a path or for an identifier, such as an option, and the text contains none. */
-export function formFitOf(text: string, question: string, fit: number): number {
-  if (ASKS_PATH.test(question)) return PATH.test(text) ? 1 : 0.3 * fit
-  if (ASKS_IDENTIFIER.test(question)) return IDENTIFIER.test(text) ? 1 : 0.5 * fit
-  return fit
+const ASKED_FORMS: readonly (readonly [AnswerForm, word: RegExp, noun: RegExp])[] = [
+  [
+    'path',
+    /\bwhere\b/i,
+    /\b(?:disk|files?|director(?:y|ies)|folders?|stores?|stored|saved?|installed|configur\w+|logs?|database|cache)\b/i,
+  ],
+  ['path', /\b(?:which|what) (?:\w+ )?(?:directory|folder|path|file|location)\b/i, /(?:)/],
+  [
+    'identifier',
+    /\b(?:which|what)\b/i,
+    /\b(?:command|option|flag|switch|setting|directive|parameter|variable|function|method|header|key|keyword|argument|macro|module|class|field|attribute|property|signal|event|utility|program|tool)\b/i,
+  ],
+  ['identifier', /\bhow (?:do|can|to|should|would|could)\b/i, /(?:)/],
+]
+const FORMS: Readonly<Record<AnswerForm, { readonly pattern: RegExp; readonly otherwise: number }>> = {
+  path: { pattern: /(?:^|[\s(“"'‘`])(?:~|\.{0,2}\/)[\w.$-]+/, otherwise: 0.3 },
+  identifier: {
+    pattern: /(?:^|[\s(“"'‘`])--?[a-zA-Z][\w-]*|\b\w+_\w+\b|\b\w+\(\)|\b[a-z]+[A-Z]\w+|[“"‘'`][^”"’'`\s]{2,40}[”"’'`]/,
+    otherwise: 0.5,
+  },
+}
+
+/** Returns the form for which a question asks. A noun counts after the first question word, so the search takes linear time. */
+export function answerFormOf(question: string): AnswerForm | undefined {
+  return ASKED_FORMS.find(([, word, noun]) => {
+    const at = question.search(word)
+    return at >= 0 && noun.test(question.slice(at))
+  })?.[0]
+}
+
+/** Reduces a fit if the question asks for a form that the text does not contain. */
+export function formFitOf(text: string, form: AnswerForm | undefined, fit: number): number {
+  if (form === undefined) return fit
+  const { pattern, otherwise } = FORMS[form]
+  return pattern.test(text) ? 1 : otherwise * fit
 }
 
 function fitOfType(text: string, question: string, type: AnswerType): number {

@@ -13,7 +13,7 @@ import { isForReaders } from '#shared/search/text/quotable.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
-import { answerTypesOf, requiredOf } from './answer-type.ts'
+import { answerFormOf, answerTypesOf, requiredOf } from './answer-type.ts'
 import { coverageIn, isAnswered, isCarried, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type Quotable, quotablesIn } from './quotes.ts'
 import { type AnswerCriteria, passageTermsOf, placesOf, type Signals, scoreOf, signalsOf } from './signals.ts'
@@ -154,6 +154,7 @@ function wantedOf(text: string, question: Question): AnswerCriteria {
     question: text,
     terms: [...vocabularyOf(question).keys()],
     types: answerTypesOf(text, isEnglish),
+    form: answerFormOf(text),
     asked: queryTermsIn(question),
     anchors: anchorsOf(text),
     isEnglish,

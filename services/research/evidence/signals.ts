@@ -19,13 +19,14 @@ import { STATED_VALUE } from '#shared/search/text/contexts.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { subjectOf } from '#shared/search/text/terms.ts'
-import { type AnswerType, fitOf, formFitOf } from './answer-type.ts'
+import { type AnswerForm, type AnswerType, fitOf, formFitOf } from './answer-type.ts'
 import type { Quotable } from './quotes.ts'
 
 export interface AnswerCriteria {
   readonly question: string
   readonly terms: readonly string[]
   readonly types: readonly AnswerType[]
+  readonly form: AnswerForm | undefined
   readonly asked: QueryTerms
   readonly anchors: readonly Anchor[]
   readonly isEnglish: boolean
@@ -165,7 +166,7 @@ export function signalsOf(
   const label = isLabelAsked ? labelFit(wanted, weights, passage, terms, at) : 0
   const isDefined = wanted.types.includes('definition') && label >= DEFINED_LABEL_MIN
   const typeFit = wanted.types.length === 0 ? 0.5 : isDefined ? 1 : fitOf(text, wanted.question, wanted.types)
-  const fit = formFitOf(text, wanted.question, typeFit)
+  const fit = formFitOf(text, wanted.form, typeFit)
   const asksValue = isValueAsked(wanted)
   const around = terms.own.slice(Math.max(0, at - WINDOW), at + WINDOW + 1)
   const numbers = wanted.terms.filter((term) => NUMBER.test(term))

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { answerTypesOf, fitOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
+import { answerFormOf, answerTypesOf, fitOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
 import { anchorsOf, namesOf } from '#services/research/question/question.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
@@ -145,3 +145,18 @@ test.each([
     expect(run.end.quality.gaps).toContain('zorilla')
   },
 )
+
+test.each([
+  ['Where does the server store its logs?', 'path'],
+  ['Which directory holds the plugins?', 'path'],
+  ['Which long option prints the version?', 'identifier'],
+  ['How do I print the version?', 'identifier'],
+  ['An option exists. Which country has it?', undefined],
+  ['Who planned the harbour?', undefined],
+])('the form that a question asks for: %s: %s', (question, form) => {
+  expect(answerFormOf(question)).toBe(form)
+})
+
+test('the form of a question with 200,000 question words is derived in linear time', () => {
+  expect(answerFormOf('which '.repeat(200_000))).toBeUndefined()
+})
