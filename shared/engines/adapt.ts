@@ -14,7 +14,7 @@ import { isOpenAiServer } from './upstream/servers.ts'
  * caller could also make the upstream fetch an internal address or run code in the engine.
  */
 const ENGINE_FIELDS: ReadonlySet<string> = new Set([
-  // Fields of vLLM and SGLang that control scheduling, cache isolation and cache transfer, or run code.
+  // Fields of vLLM and SGLang that control scheduling, isolate or transfer the prompt cache, or run code.
   ...['priority', 'cache_salt', 'kv_transfer_params', 'logits_processors', 'custom_logit_processor', 'custom_params'],
   ...['vllm_xargs', 'chat_template', 'lora_path', 'data_parallel_rank', 'request_id', 'rid', 'session_params'],
   ...['bootstrap_host', 'bootstrap_port', 'bootstrap_room', 'extra_key', 'return_hidden_states'],
@@ -60,7 +60,7 @@ const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
  */
 export interface AdaptedRequest {
   readonly request: GenerateRequest
-  /** Converts the engine's events for the caller. Undefined if no conversion is needed. */
+  /** Converts one engine event into the caller's events. Undefined if no conversion is needed. */
   readonly restore: ((event: GenerateEvent) => readonly GenerateEvent[]) | undefined
 }
 
@@ -78,7 +78,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   const { extra } = request
   let adapted = extra && isSame ? { ...request, extra: passedFields(extra, dialect, model) } : request
   if (!isSame && dialect !== undefined) adapted = withSharedFields(adapted, dialect)
-  // OpenAI's own servers are the only ones with this API that support custom tools in chat completions.
+  // In chat completions, only OpenAI's own servers support custom tools.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
   const isRestoring = adapted.tools.some(isRestored)
@@ -124,7 +124,10 @@ function withSharedFields(request: GenerateRequest, dialect: Dialect): GenerateR
   return { ...request, turns, tools, extra: extra && isOpenAi ? sharedFields(extra, dialect) : undefined }
 }
 
-/** Converts the shared fields into the upstream's form. For example, `verbosity` is a field of `text` in the Responses API. */
+/**
+ * Moves fields that several APIs support under different names to the place that the upstream's API requires. For example, `verbosity` is a field of
+ * `text` in the Responses API.
+ */
 function sharedFields(extra: Readonly<Record<string, unknown>>, dialect: Dialect): Record<string, unknown> {
   const shared = Object.fromEntries(SHARED_FIELDS.flatMap((name) => (name in extra ? [[name, extra[name]]] : [])))
   const { verbosity } = dialect === 'responses' ? extra : ((extra.text ?? {}) as Record<string, unknown>)
@@ -150,7 +153,7 @@ function isRestored({ native, custom, namespace, called }: Tool): boolean {
   return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
 }
 
-/** @param isSame Whether request and upstream have the same dialect. Native parts are then kept, and only custom tools are replaced. */
+/** @param isSame Whether caller and upstream use the same dialect. If true, then native parts are kept, and only custom tools are replaced. */
 function withoutNative(request: GenerateRequest, isSame: boolean): GenerateRequest {
   const hasNative = ({ native, native_only, custom }: Tool) =>
     custom || (!isSame && (native !== undefined || native_only))
@@ -167,7 +170,7 @@ function withoutNative(request: GenerateRequest, isSame: boolean): GenerateReque
   const { tool_choice: choice } = request
   const isLeftOut = choice?.type === 'tool' && !tools.some(({ name }) => name === choice.name)
   if (tools.length > 0) return { ...request, tools, turns, ...(isLeftOut && { tool_choice: undefined }) }
-  // If all tools were native, then none is left, and a tool choice would be invalid.
+  // If all tools were removed, then a tool choice would be invalid, so the choice is removed too.
   const { tool_choice: _choice, allowed_tools: _allowed, parallel_tool_calls: _parallel, ...rest } = request
   return { ...rest, tools, turns }
 }
@@ -197,7 +200,7 @@ class ToolNames {
   constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
-      // A native tool is sent under its own name, so its calls in the history must keep that name too.
+      // A native tool keeps its own name, so its calls in the history must keep that name too.
       if (tool.native !== undefined && !tool.native_only) this.#sent.set(tool.name, tool.name)
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)
@@ -251,7 +254,10 @@ class ToolNames {
 
 class CallRestorer {
   readonly #names: ToolNames
-  /** Buffered arguments of custom calls. The key consists of choice and call. The free text can be extracted only from the complete JSON. */
+  /**
+   * Arguments of custom-tool calls, buffered until the JSON is complete, because the free text can be extracted only from complete JSON. The key
+   * consists of choice and call.
+   */
   readonly #held = new Map<string, Extract<GenerateEvent, { type: 'tool_arguments' }>>()
 
   constructor(names: ToolNames) {

@@ -89,7 +89,7 @@ function promptOf({ completes }: ChatEngine, request: GenerateRequest, prompt: n
   return { ...rest, turns, completion: { ...more, ...(tokens && { tokens: tokens.slice(prompt, prompt + 1) }) } }
 }
 
-/** Emits the prompt at the start of its choices, for engines that receive the prompt as a conversation and therefore cannot echo it. */
+/** Emits the prompt before the text of each choice (`echo` of the completions API). Needed for engines that receive the prompt as a conversation. */
 function* echoed({ completion, turns, n }: GenerateRequest, prompt: number): Generator<GenerateEvent> {
   const [part] = turns[prompt]?.parts ?? []
   if (!completion?.echo || part?.type !== 'text') return

@@ -13,7 +13,7 @@ export function cutText(text: string, groups: readonly (readonly Word[])[]): str
   for (const group of groups) {
     let start: number | undefined
     for (const { word } of group) {
-      // The search is bounded. Otherwise each missing word would cause a search of the whole remaining text.
+      // Without this bound, each missing word would cause a search of the whole remaining text.
       const found = text.slice(cursor, cursor + LOOKAHEAD + word.length).indexOf(word)
       if (found < 0) continue
       start ??= cursor + found

@@ -3,7 +3,10 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Errors of an upstream that another model may not have, although a retry with the same model would fail again. */
+/**
+ * Upstream errors after which the call is tried with a fallback model, although a retry with the same model would fail
+ * again.
+ */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
 
 interface Models {
@@ -41,7 +44,10 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     return this.#opened.get(id)?.engine
   }
 
-  /** Closes the engines of models that were removed or changed. @param untilOver Resolves when all work that uses these engines has ended */
+  /**
+   * Closes the engines of models that were removed from the catalogue or changed. @param untilOver Resolves when all calls of these engines have
+   * ended
+   */
   async retire(untilOver: Promise<void>): Promise<void> {
     for (const [id, { model, engine }] of this.#opened) {
       if (this.#models.find(id) === model) continue
@@ -68,7 +74,7 @@ export function chainOf(models: Models, name: string): ModelConfig[] {
 
 export interface Attempted<Said, Event> {
   readonly events: AsyncIterable<Said>
-  /** Converts one event of the engine into events for the caller. While a filter holds back output, the result is empty. */
+  /** Converts one event of the engine into events for the caller. The result is empty while a content filter buffers the output. */
   give(said: Said): Iterable<Event>
 }
 
@@ -78,7 +84,7 @@ export interface Attempted<Said, Event> {
  * A call is never retried with the same model here, because only the owner of the job decides about retries.
  *
  * @param ask Begins one attempt with one model.
- * @throws The error of the first model, whose Retry-After is the relevant one for the caller. The signal's reason, if the signal aborts
+ * @throws The error of the first model, because its Retry-After refers to the requested model. The signal's reason, if the signal aborts
  */
 export async function* withFallbacks<Said, Event>(
   chain: readonly ModelConfig[],

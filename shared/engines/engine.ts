@@ -47,15 +47,15 @@ export interface GenerateOptions {
   readonly traceparent?: string | undefined
 }
 
-/** Default of `concurrency` for models whose catalogue entry sets none. Four calls keep a server busy, and few enough calls run that batches fill. */
+/**
+ * Default of `concurrency` for models whose catalogue entry sets none. Four concurrent calls keep a server busy, and still leave enough waiting
+ * inputs to fill batches.
+ */
 export const CALLS_MAX = 4
 
 export interface Embedded {
-  /** One vector per text, in the order of the texts. All vectors have the same length. */
   readonly vectors: readonly Float32Array[]
-  /** Tokens of all texts together. Undefined if the engine does not count. */
   readonly tokens: number | undefined
-  /** Tokens of each text. Undefined if the engine does not report them. */
   readonly tokensEach: readonly number[] | undefined
 }
 
@@ -84,7 +84,6 @@ export interface RankedDocument {
 
 export interface Ranked {
   readonly results: readonly RankedDocument[]
-  /** Tokens of the query and all documents. Undefined if the engine does not count. */
   readonly tokens: number | undefined
 }
 
@@ -172,14 +171,13 @@ export interface AudioFile {
 
 export interface TranscribeOptions {
   readonly signal: AbortSignal
-  /** The text `job_id:attempt`, which is sent upstream as Idempotency-Key. */
   readonly idempotencyKey: string
   readonly traceparent?: string | undefined
   /** Whether to translate into English, which only some models can. Default: transcribe in the spoken language. */
   readonly translates?: boolean
   /** Duration of the decoded audio, in seconds. Undefined if the audio was not decoded. */
   readonly duration?: number | undefined
-  /** Called with the seconds of audio that are transcribed, if the engine reports progress. */
+  /** Called with the number of seconds that are transcribed so far, if the engine reports progress. */
   readonly onSeconds?: ((seconds: number) => void) | undefined
 }
 

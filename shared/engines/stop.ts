@@ -3,24 +3,21 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** The end of answers that this process generates itself. An answer ends at a stop string or at the token limit. */
-
 export interface Released {
-  /** Text that can no longer be part of a stop string. The text never ends within a surrogate pair, and is often empty. */
+  /** Text that cannot be part of a stop string any more. The text never ends within a surrogate pair, and is often empty. */
   readonly text: string
-  /** Log probabilities of the tokens that end within this text or before it. */
   readonly logprobs: Logprob[]
   /** The stop string that was found. The answer ends with `text`, which does not contain the stop string. */
   readonly hit?: string
 }
 
 /**
- * Holds back text that may become a stop string, so that neither a stop string nor its prefix is ever output.
+ * Buffers text that may become a stop string, so that neither a stop string nor a part of one is ever output.
  *
- * The stop string that is completed first ends the answer. How the text is split into pushes has no influence. If two stop strings end at the same
- * character, then the longer one counts.
+ * The stop string that is completed first ends the answer. If two stop strings end at the same character, then the longer one counts. How the text is
+ * split into calls of `push` does not matter.
  *
- * At most the length of the longest stop string is held back. The cost per character does not depend on the length of the stop strings.
+ * At most the length of the longest stop string is buffered. The cost per character does not depend on the length of the stop strings.
  */
 export class StopFilter {
   readonly #matchers: readonly StopMatcher[]
@@ -45,7 +42,7 @@ export class StopFilter {
     return this.#release(this.#held.length - this.#claimableLength())
   }
 
-  /** Ends the answer with `text` as its last piece. Returns the text that was held back, followed by `text`. */
+  /** Ends the answer. Returns the buffered text, followed by `text`. */
   flush(text = ''): Released {
     this.#held += text
     return this.#release(this.#held.length)
@@ -64,7 +61,7 @@ export class StopFilter {
     return undefined
   }
 
-  /** Number of characters at the end of the held text that must stay held: the longest beginning of a stop string, or a high surrogate. */
+  /** Number of buffered characters that cannot be output yet: the longest beginning of a stop string, or a high surrogate. */
   #claimableLength(): number {
     let longest = isHighSurrogate(this.#held.charCodeAt(this.#held.length - 1)) ? 1 : 0
     for (const matcher of this.#matchers) longest = Math.max(longest, matcher.length)
@@ -85,7 +82,7 @@ export class StopFilter {
 /** Searches for one stop string in a text, unit by unit, with the algorithm of Knuth, Morris and Pratt (1977). */
 class StopMatcher {
   readonly stop: string
-  /** Failure function of the algorithm. For each match length, the array has the length of the longest shorter match that is its suffix. */
+  /** Failure function of the algorithm. For each match length: the length of the longest shorter match that ends at the same character. */
   readonly #shorter: Uint32Array
   #length = 0
 
@@ -103,7 +100,7 @@ class StopMatcher {
     return this.#length
   }
 
-  /** Adds the next UTF-16 unit. Returns true when the stop string is complete. Must not be called after that. */
+  /** Adds the next UTF-16 unit. Returns true when the stop string is complete. Must not be called afterwards. */
   take(unit: number): boolean {
     while (this.#length > 0 && this.stop.charCodeAt(this.#length) !== unit) {
       this.#length = this.#shorter[this.#length] ?? 0
@@ -115,7 +112,7 @@ class StopMatcher {
 
 export interface Budget {
   readonly tokens: number
-  /** Whether the context window sets the limit, instead of a requested or configured maximum. */
+  /** Whether the limit comes from the context window, instead of a requested or configured maximum. */
   readonly isContextBound: boolean
 }
 

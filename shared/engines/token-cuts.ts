@@ -1,7 +1,7 @@
 import { isLowSurrogate } from '#shared/lib/buffers.ts'
 
 /**
- * Returns the end of the piece that begins at `start`, at a token boundary if possible.
+ * Returns the end of a piece of text that begins at `start`, at a token boundary if possible.
  *
  * @param chars Maximum characters of the piece.
  * @param charsMost Maximum characters if no boundary is found within `chars`. Default: `chars`.
@@ -16,8 +16,8 @@ export function cutAfter(text: string, start: number, chars: number, charsMost =
 }
 
 /**
- * Whether no token can contain characters from both sides of this place. Such places are before the space after a word, and before a
- * Chinese or Japanese punctuation mark after a letter. The rule holds for byte-level encodings (GPT, Llama 3, Qwen) and for SentencePiece.
+ * Whether no token can span this position. Safe positions are before the space after a word, and before a Chinese or Japanese punctuation mark after
+ * a letter. The rule holds for byte-level encodings (GPT, Llama 3, Qwen) and for SentencePiece.
  */
 function isSafeCut(text: string, at: number): boolean {
   const next = text[at] as string

@@ -10,11 +10,10 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { AnthropicDecoder } from './decode.ts'
 import { encodeAnthropic, encodeCount } from './encode.ts'
 
-/** API version for a caller that sent no version. Chat completions never have one. Upstreams support old versions for years. */
+/** Value of `anthropic-version` if the caller sent none. Callers of chat completions never send one. Upstreams support old versions for years. */
 const VERSION = '2023-06-01'
 
 const COUNT_MAX = 64 * 1024
-/** Timeout of a count_tokens call. After the timeout, the caller estimates the tokens. */
 const COUNT_MS = 10_000
 
 /**
@@ -72,7 +71,10 @@ class AnthropicEngine implements ChatEngine {
     return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
   }
 
-  /** Returns undefined if the upstream fails, so that the caller estimates the tokens. Only errors about the request are thrown. */
+  /**
+   * Counts the prompt's tokens. Returns undefined if the upstream fails, and the caller then estimates the tokens. Only errors about the request are
+   * thrown.
+   */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)
     const within = { ...options, signal: AbortSignal.any([options.signal, AbortSignal.timeout(COUNT_MS)]) }

@@ -42,7 +42,6 @@ export class ContentBlocks {
     if (this.#blocks.length > OPEN_BLOCKS_MAX) this.#closeFirst(out)
   }
 
-  /** Reads a delta. Some servers omit the start of a block, so a delta of text or thinking without a block begins one. */
   read(index: number | undefined, delta: BlockFields, out: GenerateEvent[]): void {
     const last = this.#blocks.findLast(({ isClosed }) => !isClosed)
     const slot = index === undefined ? last : this.#find(index)
@@ -66,7 +65,7 @@ export class ContentBlocks {
     return this.#blocks.find((slot) => slot.index === index && !slot.isClosed)
   }
 
-  /** Runs a step of a block. If an earlier block is open, then the events of the step wait. Otherwise they are emitted at once. */
+  /** Collects the events of a content block. While an earlier block is open, the events are buffered. Otherwise they are emitted at once. */
   #into(slot: Slot, out: GenerateEvent[], step: (events: GenerateEvent[]) => void): void {
     const isFirst = slot === this.#blocks[0]
     const events = isFirst ? out : slot.events
@@ -119,7 +118,10 @@ export class ContentBlocks {
     }
   }
 
-  /** Checks and repairs a call. The API would reject equal ids and missing names in the next request. For an empty id, the encoder generates one. */
+  /**
+   * Makes the id of a tool call unique and rejects a call without a name, because the API would reject both in the next request. For an empty id, the
+   * encoder generates one.
+   */
   #call(fields: BlockFields): CallFields {
     const { id, name } = fields
     if (typeof name !== 'string' || name === '') {
@@ -168,7 +170,7 @@ function isVisible(event: GenerateEvent): boolean {
 class TextBlock implements OpenBlock {
   readonly #text = new SurrogateBuffer()
   readonly #keepsFields: boolean
-  /** Fields of the block's start, which are buffered until the block has content. */
+  /** Fields of the block's `content_block_start` event, buffered until the block has content. */
   #opening: Record<string, unknown> | undefined
   #isBegun = false
 
@@ -257,7 +259,10 @@ class ToolBlock implements OpenBlock {
     out.push({ type: 'tool_arguments', choice: 0, call: this.#call, text })
   }
 
-  /** Emits the input if no delta contained it. A whole message, and a call without arguments, has the input in the block itself. */
+  /**
+   * Emits the arguments of a tool call whose deltas contained none. A whole message, and a call without arguments, has the arguments in the block
+   * itself.
+   */
   close(out: GenerateEvent[]): void {
     if (this.#hasArguments) return
     const input = this.#input ?? {}

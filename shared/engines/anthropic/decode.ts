@@ -16,12 +16,13 @@ interface Frame {
   usage?: unknown
 }
 
-/** Message fields that the internal form represents, and fields that the encoder sets itself. */
 const KNOWN = new Set(['id', 'type', 'role', 'model', 'content', 'usage', 'stop_reason', 'stop_sequence'])
 /** Message fields that an event `message_delta` has next to its `delta` instead of inside it. */
 const BESIDE_DELTA = new Set(['context_management', 'input_transformations'])
 
-/** Stop reasons of the API and of compatible servers. A caller of the same API receives any other reason unchanged. */
+/**
+ * Stop reasons of the API and of compatible servers. A caller of the Messages API receives any other reason unchanged.
+ */
 const REASONS: Readonly<Record<string, FinishReason>> = {
   end_turn: 'stop',
   stop: 'stop',
@@ -182,7 +183,6 @@ export class AnthropicDecoder implements AnswerDecoder {
     this.#pass(message, 'answer', out)
   }
 
-  /** @param end The delta of the message, or the whole message */
   #readEnd(end: Fields, out: GenerateEvent[]): void {
     const { stop_reason, stop_sequence, type } = end
     if (typeof stop_sequence === 'string') this.#stopSequence = stop_sequence
@@ -192,7 +192,7 @@ export class AnthropicDecoder implements AnswerDecoder {
         out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
       }
     }
-    // When a whole message began, its fields were already passed on.
+    // The fields of a whole message were already sent to the caller at its start.
     if (type !== 'message') this.#pass(end, 'answer', out)
   }
 
@@ -240,7 +240,7 @@ class ReportedUsage {
     return this.#fields && { dialect: 'anthropic', value: this.#fields }
   }
 
-  /** Returns the counts that the server reported. @param hasOutput If true, then a report of zero output tokens is ignored */
+  /** Returns the token counts that the server reported. @param hasOutput If true, then a reported output count of zero is ignored */
   counts(hasOutput: boolean): Partial<Usage> | undefined {
     if (!this.#fields) return undefined
     const { cache_read_input_tokens: read, cache_creation_input_tokens: written, output_tokens } = this.#fields

@@ -150,7 +150,10 @@ function outputConfig(request: GenerateRequest, reasons: boolean, extra: unknown
   return Object.keys(set).length > 0 ? set : undefined
 }
 
-/** Converts the effort into a value of this API, which has no `minimal`. For `none`, thinking is disabled instead. */
+/**
+ * Converts a reasoning effort into a value of this API, which has no `minimal`. For `none`, thinking is disabled
+ * instead.
+ */
 function wordOfEffort(effort: string | undefined): string | undefined {
   if (effort === 'none') return undefined
   return effort === 'minimal' ? 'low' : effort
@@ -205,7 +208,6 @@ function encodeConversation(request: GenerateRequest): { system: unknown; messag
 
 function append(messages: Message[], turn: Turn, content: Block[], sameDialect: boolean): void {
   const extra = sameDialect && turn.role !== 'tool' ? turn.extra : undefined
-  // A system turn may have no content but further fields, such as output_config.
   if (content.length === 0 && !(turn.role === 'system' && extra)) return
   const role = turn.role === 'tool' ? 'user' : turn.role
   const last = messages.at(-1)
@@ -268,12 +270,15 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'audio':
       throw new ServiceError('unsupported_value', 'This model does not support audio input.', { param })
     case 'native':
-      // A native part without fields only marks the border between two texts, so it has no block.
+      // A native part without fields only separates two texts, so it is not encoded.
       return Object.keys(part.value).length === 0 ? undefined : part.value
   }
 }
 
-/** Drops thinking without a signature. Another kind of model produced it, and the API would reject it. */
+/**
+ * Encodes a thinking block. Returns undefined for thinking without a signature, which comes from a model of another
+ * provider and would be rejected.
+ */
 function encodeThinking({ text, signature, redacted }: Extract<Part, { type: 'reasoning' }>): object | undefined {
   if (redacted !== undefined) return { type: 'redacted_thinking', data: redacted }
   return signature ? { type: 'thinking', thinking: text, signature } : undefined
@@ -309,12 +314,17 @@ function toolInput(part: ToolCallPart): object {
   return objectIn(part.arguments) ?? { invalid_json: part.arguments }
 }
 
-/** Replaces characters of ids that this API rejects but other APIs permit. The id of a call and that of its result are changed in the same way. */
+/**
+ * Replaces characters of a tool-call id that this API rejects but other APIs permit. The ids of a call and its result are changed in the same way.
+ */
 function wordOfId(id: string): string {
   return id.replace(/[^a-zA-Z0-9_-]/g, '_')
 }
 
-/** Removes trailing whitespace of a prefill. This API rejects such whitespace, but chat completions permit it. */
+/**
+ * Removes trailing whitespace from an assistant message at the end (prefill). This API rejects such whitespace, but
+ * chat completions permit it.
+ */
 function trimPrefill(messages: Message[]): void {
   const last = messages.at(-1)
   const block = last?.content.at(-1)?.value as { text?: string } | undefined

@@ -7,13 +7,13 @@ export interface BatcherOptions extends BatchBounds {
   readonly callsMax: number
 }
 
-/** A batch takes inputs of at most half of the waiting jobs. Up to this many jobs may always share a batch. */
+/**
+ * Minimum number of waiting jobs that may share a batch. If more jobs wait, then a batch takes inputs of at most half
+ * of them.
+ */
 const BATCH_TEXTS_MIN = 8
 
-/**
- * HTTP statuses with which an upstream may reject a call because of one faulty text. If a batch fails with such a status, then its other
- * jobs are not at fault.
- */
+/** HTTP statuses with which an upstream may reject a whole batch because of one faulty text. */
 const REFUSED = new Set([400, 413])
 /** Matches the `param` of an error that one text may cause. For example, models in half precision compute NaN for some texts. */
 const ABOUT_TEXT = /^input(\[|$)/
@@ -214,7 +214,6 @@ class EmbedJob {
   isOver = false
   readonly #onVector: OnVector
   readonly #onEnd: (error?: unknown) => void
-  /** Indices of inputs that were sent in a rejected call and must be sent again. */
   #again: number[] = []
   #next = 0
   #left: number
@@ -330,8 +329,8 @@ class Batch {
   /**
    * Ends all jobs of the batch with an error.
    *
-   * @param errorFor Creates the error of one job. For each position of the call, `indices` has the index of the job's input, or undefined if the job
-   * has no input there
+   * @param errorFor Creates the error of one job. `indices` has one entry per text of the call: the index of that text in the job's inputs, or
+   * undefined
    */
   fail(errorFor: (indices: readonly (number | undefined)[]) => ServiceError): void {
     for (const job of this.#jobs) {

@@ -11,14 +11,14 @@ export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
  */
 const SLICE_CHARS = 1_024
 
-/** Matches words, numbers and symbols. Within such a match, a token has {@link WORD_BYTES} bytes on average. */
+/** Matches words, numbers and symbols. A token within such a match has {@link WORD_BYTES} bytes on average. */
 const WORDS = /\p{L}+|\p{N}{1,3}|[^\s\p{L}\p{N}]+/gu
 const WORD_BYTES = 6
 const SAMPLE_CHARS = 4_096
 
 /**
- * Estimates the tokens of a text without a vocabulary. The result is at least 1. Callers divide inputs among calls, and costs among inputs, by this
- * estimate.
+ * Estimates the tokens of a text without a vocabulary. Inputs are divided among calls, and costs among inputs, in proportion to this estimate. The
+ * result is at least 1.
  */
 export function estimateTokens(text: string): number {
   const sample = text.slice(0, SAMPLE_CHARS)
@@ -30,7 +30,7 @@ export function estimateTokens(text: string): number {
 export interface Tokens {
   /**
    * Counts the tokens of a text. Text that looks like a special token counts as plain text. Counting yields to the event loop and stops soon after
-   * `most`.
+   * `most` tokens.
    *
    * A run of more than 1,024 characters without a space may count one or two tokens too many. All other counts are exact.
    */
@@ -47,7 +47,7 @@ export interface Tokens {
 const LOADERS = { cl100k_base: loadCl100k, o200k_base: loadO200k }
 const loaded = new Map<TokenEncoding, Promise<Tokens>>()
 
-/** Returns the tokenizer of an encoding, which is loaded at the first call. A vocabulary takes 60 to 120 MB and a fifth of a second. */
+/** Returns the tokenizer of an encoding. The first call loads the vocabulary, which takes 60 to 120 MB and 0.2 s. */
 export function loadTokens(encoding: TokenEncoding): Promise<Tokens> {
   let tokens = loaded.get(encoding)
   if (!tokens) {
@@ -105,7 +105,6 @@ class Vocabulary implements Tokens {
   }
 
   decode(ids: readonly number[], pathOf: (place: number) => string): string {
-    // The bytes of all tokens are joined before decoding, because several tokens may share a character.
     const bytes = ids.map((id, place) => this.#bytesOf(id) ?? refuseToken(id, pathOf(place)))
     return Buffer.concat(bytes).toString('utf8')
   }

@@ -400,7 +400,7 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
     }
   }
   if (stops) yield* released(stops.flush(), choice)
-  // If the script schedules the failure for later than the last token, then the failure happens at the end.
+  // A failure that is scheduled after the last token happens at the end of the answer.
   pace.failAfter(Number.MAX_SAFE_INTEGER)
   yield { type: 'finish', choice, reason: script.finish, ...(script.filter ? { filter: script.filter } : {}) }
 }

@@ -9,13 +9,13 @@ import {
 } from '#shared/json-schema/json-schema.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Nesting depth from which on optional properties and items are left out. Beyond twice this depth, a reference becomes null. */
+/** Nesting depth from which optional properties and items are left out. At twice this depth, a reference becomes null. */
 const DEPTH_MAX = 4
-/** Nesting depth beyond which every value is null. Without this bound, a schema that contains itself would never end. */
+/** Nesting depth beyond which every value is null. The bound is needed for schemas that contain themselves. */
 const DEPTH_END = 200
 
 export class FillBudget {
-  /** Maximum number of values in one answer. Without this bound, a schema that contains itself could grow without limit. */
+  /** Maximum number of values in one answer. The bound is needed for schemas that contain themselves. */
   values = 10_000
   characters = 1_000_000
 }
@@ -78,7 +78,8 @@ class Filler {
 
   #alternative(schema: Schema, alternatives: readonly unknown[], name: string, depth: number): unknown {
     const { anyOf: _anyOf, oneOf: _oneOf, ...base } = schema
-    // At greater depth, the last alternative is chosen, because `null` and types without children usually come last.
+    // Beyond this depth, the last alternative is chosen, because schemas usually list `null` and types without children
+    // last.
     const chosen = alternatives.at(depth < DEPTH_MAX ? 0 : -1)
     return this.fill(this.#reader.merge(base, [this.#reader.resolve(chosen)]), name, depth + 1)
   }

@@ -30,10 +30,10 @@ const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool:
 }
 
 /**
- * Answers one request.
+ * Generates the answer to one request.
  *
- * `input_tokens` is the size of the prompt that the answer continues. If tools are described in the prompt text, then the description of the called
- * tool is included. The short question by which the model selects the tool is not included.
+ * `input_tokens` counts the prompt that the answer continues, including the description of a called tool. The short extra prompt with which the model
+ * selects the tool is not counted.
  */
 export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
   const plan = await makePlan(call)
@@ -83,7 +83,10 @@ async function* writeText(call: SequenceCall, plan: Plan, choice: number): Async
 interface SampledText {
   readonly generated: readonly Token[]
   readonly hit?: string | undefined
-  /** True if the text became a tool call. `generated` then ends before the remaining pieces of the {@link Trigger}. */
+  /**
+   * True if the generated text became a tool call in the form of the model's template. `generated` then ends with the
+   * trigger if it is a control token, and before the trigger if it is a text.
+   */
   readonly isCall?: boolean
 }
 
@@ -96,7 +99,7 @@ async function* sampleText(
 ): AsyncGenerator<GenerateEvent, SampledText> {
   const decoder = new TokenText(call.runtime.model)
   const generated: Token[] = []
-  /** Length of the text after each token. Needed to cut `generated` at a position of the text. */
+  /** Length of the answer's text after each token. Used to find the token at which the text must be cut. */
   const ends: number[] = []
   let shown = 0
   for await (const sampled of sampleChoice(call, plan, choice)) {
@@ -134,8 +137,8 @@ function stopsOf({ runtime, request }: SequenceCall, plan: Plan, trigger: Trigge
 }
 
 /**
- * Whether the answer begins with a text. The answer is sampled here and later again. Both samples have equal tokens, because they use one
- * seed.
+ * Whether the answer begins with a given text. The beginning is sampled here and again when the answer is generated. Both runs use the same seed, so
+ * they produce the same tokens.
  */
 async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: string): Promise<boolean> {
   const decoder = new TokenText(call.runtime.model)
@@ -149,7 +152,8 @@ async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: 
 }
 
 /**
- * Yields the rest of a choice whose text became a call in the template's form. The model first selects the name, and then generates the arguments.
+ * Generates the rest of a choice that became a tool call in the template's form. The model first selects the tool's name, then generates the
+ * arguments.
  *
  * @param spoken Tokens of the text before the call
  */
@@ -228,7 +232,6 @@ interface Plan {
   readonly budget: Budget
 }
 
-/** @throws ServiceError for an unsupported request, before any output; the signal's reason */
 async function makePlan(call: LlamaCall): Promise<Plan> {
   const { runtime, request, signal } = call
   if (request.completion) {
@@ -244,7 +247,7 @@ async function makePlan(call: LlamaCall): Promise<Plan> {
     return { tool, callable: [], prompt, budget: budgetOf(call, prompt), grammar }
   }
   const callable = runtime.format.tools && !request.response_format ? offeredTools(request) : []
-  // A schema that no grammar can enforce must be rejected before any output.
+  // Schemas that no grammar can enforce are rejected here, before any output.
   for (const one of callable) if (one.strict) await makeGrammar(call, one)
   const prompt = await fittingTokensOf(runtime, describeAnswer(runtime, request), signal)
   const grammar = await makeGrammar(call, undefined)
@@ -256,8 +259,8 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
 }
 
 /**
- * Makes the grammar of an answer or of a tool's arguments. In the schema of a tool that is not strict, unsupported keywords are ignored, because
- * agents send many of them. In any other schema they are an error.
+ * Makes the grammar of an answer or of a tool's arguments. Unsupported keywords are an error, except in tools that are not strict, because agents
+ * send many such keywords.
  */
 async function makeGrammar(
   { runtime, request, signal }: LlamaCall,
@@ -284,7 +287,7 @@ async function makeGrammar(
 
 /**
  * Returns the tokens of the request's only raw prompt, with a BOS token if the model wants one. Text such as `<|im_start|>` becomes a control token,
- * as in other servers of open models.
+ * as in vLLM and llama.cpp.
  *
  * @throws ServiceError `invalid_value` for an unknown token id, or `context_length_exceeded`. The signal's reason, if the signal aborts
  */

@@ -13,16 +13,17 @@ export type Prompt = readonly (string | Token)[]
  * used.
  */
 export interface ChatFormat {
-  /** Form of the model's tool calls. If undefined, then tools are described in the prompt text, and calls are not separate turns. */
+  /**
+   * Form in which the model was trained to write tool calls. If undefined, then tools are described in the prompt text, and calls are not separate
+   * turns.
+   */
   readonly tools: ToolForms | undefined
   /** Ordinary texts that end a turn, for models that generate no control token at the end of a turn. */
   readonly endMarks: readonly string[]
-  /** @throws ServiceError `invalid_value` if the format cannot express the conversation. The signal's reason, if the signal aborts */
   write(conversation: Conversation, signal: AbortSignal): Promise<Prompt>
   close(): Promise<void>
 }
 
-/** @throws ServiceError `model_loading` if the template of the file is unusable */
 export async function openFormat(
   model: LlamaModel,
   resolve: (model: LlamaModel) => ChatWrapper,

@@ -73,8 +73,8 @@ class LlamaEngine implements ChatEngine {
   }
 
   /**
-   * Counts the tokens of the prompt. If the model has no form for tool calls, then tools are described in the prompt text. The counted
-   * prompt is then the one that is used for a call of the first tool.
+   * Counts the tokens of the prompt. If the model has no form for tool calls, then tools are described in the prompt text. The counted prompt is then
+   * that of a call of the first tool.
    */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])

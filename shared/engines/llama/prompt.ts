@@ -8,7 +8,7 @@ import { type LlamaRuntime, leastTokens, tokenizePrompt } from './runtime.ts'
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
 
 const SHOWN_SCHEMA_MAX = 2_000
-/** Maximum bytes per token that is assumed if the vocabulary gives no bound. */
+/** Maximum bytes per token if the vocabulary does not state it. */
 const TOKEN_BYTES_MAX = 256
 
 export function refuseMedia(request: GenerateRequest): void {
@@ -41,7 +41,7 @@ export function describeNativeCall(runtime: LlamaRuntime, request: GenerateReque
 }
 
 /**
- * Makes the prompt that asks which tool the last user turn needs. The prompt has two examples. Without them, a small model answers `none`, or a tool,
+ * Makes the prompt that asks which tool the last user turn needs. The prompt has two examples. Without examples, a small model gives the same answer
  * to nearly every question.
  */
 export function describeRouting(request: GenerateRequest, tools: readonly Tool[]): Conversation {
@@ -65,7 +65,7 @@ export function describeRouting(request: GenerateRequest, tools: readonly Tool[]
 export const NO_TOOL = 'none'
 
 /**
- * Writes the prompt of a conversation. If the conversation certainly leaves no tokens for an answer, then it is rejected before rendering.
+ * Writes the prompt of a conversation. A conversation that certainly leaves no tokens for an answer is rejected before rendering.
  *
  * @throws ServiceError `context_length_exceeded` or `invalid_value`. The signal's reason, if the signal aborts
  */
@@ -169,10 +169,7 @@ function textOf(parts: readonly Part[]): string {
   return parts.map((part) => (part.type === 'text' ? part.text : '')).join('')
 }
 
-/**
- * Returns the text of a turn, without reasoning. A call becomes a sentence. If the call were JSON, then SmolLM2 would answer with the same call
- * again.
- */
+/** Returns the text of a turn, without reasoning. A tool call becomes a sentence, because SmolLM2 would answer JSON with the same call again. */
 function wordsOf(parts: readonly Part[]): string {
   return parts
     .map((part) => {

@@ -12,7 +12,7 @@ import { GrammarConverter } from './grammar/converter.ts'
 /** Number of prompt tokens that one native call evaluates. An abort waits for at most one such call, which takes about 0.3 s on a slow core. */
 export const PROMPT_CHUNK_TOKENS = 64
 
-/** The module node-llama-cpp. The package is an optional dependency and is loaded on first use, which takes half a second and 50 MB. */
+/** The module node-llama-cpp, an optional dependency. Loading it takes 0.5 s and 50 MB, so it is loaded on first use. */
 type LlamaModule = typeof import('node-llama-cpp')
 
 export interface LlamaRuntime {
@@ -22,11 +22,11 @@ export interface LlamaRuntime {
   readonly format: ChatFormat
   readonly grammars: GrammarConverter
   readonly system: string | undefined
-  /** One slot per sequence of {@link sequences}. A call takes a slot before its first sequence, and holds only one sequence at a time. */
+  /** One slot per sequence. A call acquires a slot before its first sequence, and holds only one sequence at a time. */
   readonly slots: Semaphore
   readonly sequences: SequencePool
   readonly contextTokens: number
-  /** Bytes of text of the longest token. Infinity if unknown. */
+  /** Maximum bytes of text that one token represents. Infinity if unknown. */
   readonly tokenBytesMax: number
 }
 
@@ -41,7 +41,7 @@ export interface LlamaCall {
   readonly config: ModelConfig
   readonly runtime: LlamaRuntime
   readonly request: GenerateRequest
-  /** Project whose cached prompts may be reused. Undefined if none may be. */
+  /** Project whose cached prompts the call may reuse. Undefined if the call reuses none. */
   readonly project: string | undefined
   readonly signal: AbortSignal
 }
@@ -91,7 +91,7 @@ export async function openRuntime(
       system,
       slots: new Semaphore({ permits: parallel }),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
-      // One position must stay free. At the last position, the library would begin to drop tokens of the prompt.
+      // One position stays free, because the library drops tokens of the prompt once the context is full.
       contextTokens: Math.min(contextTokens, context.contextSize) - 1,
       tokenBytesMax: longestTokenBytes(model),
     }
@@ -109,8 +109,8 @@ export async function closeRuntime({ format, grammars, llama }: LlamaRuntime): P
 }
 
 /**
- * Number of threads: one fewer than the available cores, because the service itself needs a core. The threads of llama.cpp spin while they wait, so
- * more threads than cores are slow. With 4 threads on 2 cores, 0.3 tokens per second were generated, and with 1 thread 46.
+ * Number of threads: one fewer than the available cores, which leaves a core to the service. Waiting threads of llama.cpp spin, so more threads than
+ * cores are slow. On 2 cores, 4 threads generated 0.3 tokens per second, and 1 thread generated 46.
  */
 function threadCount(): number {
   return Math.max(1, availableParallelism() - 1)
@@ -191,7 +191,8 @@ export class SequencePool {
 }
 
 /**
- * A sequence and the project that owns its tokens. If an evaluation fails, then the caller removes the owner, because the tokens are then unknown.
+ * A sequence and the project that owns its tokens. If an evaluation fails, then the caller removes the owner, because the content of the sequence is
+ * unknown.
  */
 interface OwnedSequence {
   readonly sequence: LlamaContextSequence
@@ -203,7 +204,9 @@ export function sharedTokens(sequence: LlamaContextSequence, prompt: readonly To
   return Math.min(sequence.compareContextTokens(prompt as Token[]).firstDifferentIndex, prompt.length - 1)
 }
 
-/** Whether reusing a sequence is worthwhile. A short common prefix, such as a system turn, does not justify overwriting a long chat. */
+/**
+ * Whether a prompt should overwrite a sequence with a common prefix. A short prefix, such as a system turn, does not justify overwriting a long chat.
+ */
 function isWorthSharing(shared: number, { nextTokenIndex }: LlamaContextSequence, prompt: readonly Token[]): boolean {
   return 2 * shared >= Math.min(prompt.length, nextTokenIndex)
 }
@@ -237,7 +240,7 @@ export function* tokenizeRaw(model: LlamaModel, text: string): Generator<undefin
   return tokens
 }
 
-/** Adds the tokens of a text. Some vocabularies insert a space before a text. The space is inserted only before the first piece. */
+/** Adds the tokens of a text. Some vocabularies insert a space before a text, which must happen only before the first piece. */
 function* addPlain(model: LlamaModel, text: string, tokens: Token[], readsMarks = false): Generator<undefined, void> {
   for (let at = 0; at < text.length; ) {
     const end = cutAfter(text, at, PIECE_CHARS, PIECE_CHARS_MAX)
@@ -265,7 +268,7 @@ export function leastTokens(prompt: Prompt, tokenBytesMax: number): number {
 function longestTokenBytes(model: LlamaModel): number {
   const { model: kind, tokens } = model.fileInfo.metadata.tokenizer?.ggml ?? {}
   if (!tokens || (kind !== 'gpt2' && kind !== 'llama')) return Number.POSITIVE_INFINITY
-  // The stored token is at least as long as its text. A gpt2 vocabulary writes a byte as a character of one or two bytes. A llama vocabulary writes a
-  // space as a character of three.
+  // A stored token is at least as long as its text. A gpt2 vocabulary stores each byte as one or two bytes, and a llama vocabulary stores a space as
+  // three.
   return tokens.reduce((most, token) => Math.max(most, Buffer.byteLength(token)), 1)
 }

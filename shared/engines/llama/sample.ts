@@ -4,7 +4,7 @@ import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type LlamaRuntime, PROMPT_CHUNK_TOKENS, sharedTokens } from './runtime.ts'
 
-// The makers of SmolLM2 recommend these values. With OpenAI's default temperature of 1, a small model rambles.
+// Values recommended by the makers of SmolLM2. At OpenAI's default temperature of 1, a small model rambles.
 const TEMPERATURE = 0.2
 const TOP_P = 0.9
 const PENALTY_WINDOW = 256
@@ -32,12 +32,15 @@ export interface Sampling {
 
 export interface Sampled {
   readonly token: Token
-  /** Probabilities of the whole vocabulary, highest first. Present if requested. */
+  /**
+   * Probability of every token of the vocabulary, highest first. Undefined unless the caller requests log
+   * probabilities.
+   */
   readonly probabilities?: ReadonlyMap<Token, number> | undefined
 }
 
 /**
- * Converts the sampling fields of a request. The field `min_p` is also supported, as in other servers of open models.
+ * Converts the sampling fields of a request. The field `min_p` is also supported, as in vLLM and llama.cpp.
  *
  * @param choice Index of the choice. Each choice has a different seed
  * @throws ServiceError `invalid_value` for a logit_bias with an unknown token
@@ -71,8 +74,8 @@ export function openSampling(
 }
 
 /**
- * Evaluates a prompt except its last token. The prompt is evaluated in pieces, so that an abort waits for at most one of them. Tokens that the
- * sequence already has are reused.
+ * Evaluates a prompt except its last token. The prompt is evaluated in chunks, so that an abort waits for at most one chunk. Tokens that the sequence
+ * already contains are reused.
  *
  * @returns Number of reused tokens
  */
@@ -93,7 +96,8 @@ export async function readPrompt(
 async function rewind(sequence: LlamaContextSequence, length: number): Promise<number> {
   const { nextTokenIndex } = sequence
   if (length === nextTokenIndex) return length
-  // Recurrent models and models with sliding windows cannot return to an earlier state. The library would evaluate the whole prefix in one call.
+  // Recurrent models and models with sliding windows cannot return to an earlier state. For them, the library would evaluate the whole prefix in one
+  // uninterruptible call.
   if (length === 0 || sequence.needsCheckpoints) {
     await sequence.clearHistory()
     return 0

@@ -59,7 +59,7 @@ export async function nativeCallTokens({ runtime, request, signal }: LlamaCall, 
   const prompt = await writeFitting(runtime, describeNativeCall(runtime, request), signal)
   const pieces = tools ? callPieces(tools, tools.before, name) : []
   const tokens = await tokensOf(runtime, joinPieces([...prompt, ...pieces]), signal)
-  // The prompt must leave room for the longest name, because the name is sampled before the token limit of the answer is known.
+  // The prompt must leave space for the longest name, because the name is sampled before the token limit of the answer is known.
   if (tokens.length + NAME_TOKENS_MAX > runtime.contextTokens) {
     throw contextExceeded(runtime.contextTokens, tokens.length + NAME_TOKENS_MAX)
   }
@@ -71,8 +71,8 @@ export function callPieces({ between }: ToolForms, before: readonly Piece[], nam
 }
 
 /**
- * The trigger that turns an answer into a call. A trigger is a control token, a text such as `<tool_call>`, or a text that counts only at the
- * beginning of an answer. `rest` has the further pieces of the call. If the trigger is a text, then `rest` begins with that text.
+ * The text or control token at which an answer becomes a tool call. Some texts, such as `<tool_call>`, count anywhere, and others only at the
+ * beginning of an answer. `rest` has the further pieces of the call, and starts with the trigger if it is a text.
  */
 export type Trigger = { readonly rest: readonly Piece[] } & (
   | { readonly type: 'token'; readonly token: number }
@@ -139,7 +139,7 @@ async function ask(call: LlamaCall, tools: readonly Tool[], isForced: boolean): 
   const most = runtime.contextTokens - NAME_TOKENS_MAX
   const isLong = leastTokensOf(runtime, question) > most
   const prompt = isLong ? [] : await tokensOf(runtime, await runtime.format.write(question, signal), signal)
-  // A conversation that is too long is not rejected here. The error occurs later, when the answer's prompt is measured.
+  // A conversation that is too long is rejected later, when the prompt of the answer is measured.
   if (isLong || prompt.length > most) return isForced ? (tools[0]?.name ?? NO_TOOL) : NO_TOOL
   const names = tools.map((tool) => tool.name)
   return await onSequence(call, prompt, async (own) => {
@@ -166,7 +166,7 @@ function toolNamed(tools: readonly Tool[], name: string): Tool | undefined {
   return tools.find((tool) => tool.name === name)
 }
 
-/** Maximum tokens that together form one character. A longer incomplete sequence is invalid output and becomes U+FFFD. */
+/** Maximum tokens that together form one character. A longer incomplete sequence is replaced with U+FFFD. */
 const CHARACTER_TOKENS_MAX = 8
 const NEVER = -9999
 const BROKEN = '\ufffd'
@@ -211,7 +211,7 @@ export function describeToken(
 
 function nameToken(model: LlamaModel, token: Token, probability: number) {
   const text = model.detokenize([token], true)
-  // If a token is part of a character, then its text is U+FFFD, and the bytes of the token are unknown.
+  // A token that is only a part of a character has the text U+FFFD, so its bytes are unknown.
   const bytes = text.includes(BROKEN) ? null : [...Buffer.from(text)]
   return { token: text, logprob: probability > 0 ? Math.max(NEVER, Math.log(probability)) : NEVER, bytes }
 }

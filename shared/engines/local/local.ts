@@ -15,10 +15,13 @@ import { callTranscription, encodeFields, openForm } from '#shared/engines/opena
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { Upstream, type UpstreamCall, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 
-/** Timeout beyond the deadline of any job, so that the deadline always ends a call first. */
+/**
+ * Timeout of calls to the local server. The value exceeds the deadline of any job, so that the deadline ends a call
+ * first.
+ */
 const CALL_MS_MAX = 24 * 3_600_000
 
-/** Finds the local model server. If `model` is not loaded by default, then the server loads it. @throws ServiceError `model_loading` */
+/** Finds the address of the local model server, which loads `model` if necessary. @throws ServiceError `model_loading` */
 type Connect = (signal: AbortSignal, model?: string) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
 export function openLocalEmbeddings(model: ModelConfig, connect: Connect): EmbeddingEngine {
@@ -61,7 +64,7 @@ function localConfig(path: string, concurrency: number): UpstreamConfig {
   }
 }
 
-/** Encodes the form fields of a request. The local server streams all details, and accepts voice activity settings as one JSON object. */
+/** Encodes the form fields of a request. The local server returns all details as a stream, and accepts voice activity settings as one JSON object. */
 function localFields({ vad, ...request }: TranscribeRequest, model: ModelConfig): [string, string][] {
   const fields = encodeFields(request, model, 'verbose_json')
   if (request.logprobs) fields.push(['include[]', 'logprobs'])
@@ -79,10 +82,6 @@ const Diarized = z.object({ turns: z.array(Turn) })
 export class LocalAudioTools implements AudioTools {
   readonly #upstream: Upstream
 
-  /**
-   * @param connect Finds the server. Throws ServiceError `model_loading`
-   * @param concurrency Maximum concurrent calls.
-   */
   constructor(connect: NonNullable<UpstreamOptions['connect']>, concurrency: number) {
     this.#upstream = new Upstream({ id: NAME }, localConfig('', concurrency), {}, { connect })
   }

@@ -13,7 +13,7 @@ import { SurrogateBuffer } from '#shared/lib/buffers.ts'
  * and then `g {"b":2}`, both with index 0 and without an id, are two calls.
  */
 
-/** Maximum calls of one choice. Each delta is compared with all calls, so the number is bounded. No model makes more. */
+/** Maximum tool calls of one choice. Each delta is compared with all calls, so the number is bounded. No model makes as many. */
 const CALLS_MAX = 1_024
 /** Maximum characters of the arguments of one call. Arguments that arrive before the name are buffered up to this length. */
 const ARGUMENTS_CHARS_MAX = 8 * 1024 * 1024
@@ -76,7 +76,7 @@ export class Calls {
   }
 
   /**
-   * Emits arguments that were held back.
+   * Ends the calls and emits their buffered arguments.
    *
    * @returns False if the arguments of a call are not a JSON object, which means that they were truncated
    * @throws ServiceError if a call has no name
@@ -149,7 +149,7 @@ class CallState {
   readonly #call: number
   readonly #text = new SurrogateBuffer()
   readonly #scan = new ObjectScan()
-  /** The id that the server sent. Another call may have the same id. */
+  /** The id that the server sent. Several calls may have the same id. */
   wireId = ''
   /** Id that is unique within the choice. If the id is empty, then the encoder generates one. */
   id = ''
@@ -220,7 +220,7 @@ class CallState {
   }
 }
 
-/** Converts arguments that do not begin like an object: empty, null, or an object inside a string, which some servers send. */
+/** Normalises arguments that do not begin with `{`: empty, null, or an object inside a string, which some servers send. */
 function heldArguments(held: string): string {
   const text = held.trim()
   if (text === '' || text === 'null' || text === '""') return '{}'

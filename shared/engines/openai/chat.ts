@@ -145,7 +145,7 @@ function encodeCompletion(request: GenerateRequest, model: ModelConfig, config: 
   })
 }
 
-/** Makes a request whose prompts can be counted if the upstream reports no usage. Each token id is replaced with a short word of one token. */
+/** Makes a request whose prompt text can be counted if the upstream reports no usage. Each token id is replaced with a short word of one token. */
 function countable(request: GenerateRequest): GenerateRequest {
   const { tokens } = request.completion ?? {}
   if (!tokens) return request

@@ -4,7 +4,6 @@ import { nativeEvent } from '#shared/kinds/encode.ts'
 import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 import { Calls } from './calls.ts'
 
-/** Finish reasons of other servers, in lower case without punctuation. A reason that is not in this list counts as `stop`. */
 const SYNONYMS: Readonly<Record<Exclude<WireFinish, 'stop'>, readonly string[]>> = {
   length: [
     ...['length', 'maxtokens', 'maxtokensreached', 'maxoutputtokens', 'maxnewtokens', 'maxlength', 'modellength'],
@@ -39,7 +38,6 @@ const NO_REASON = new Set(['', 'null', 'none', 'unspecified', 'finishreasonunspe
 
 const DEPTH_MAX = 4
 
-/** The fields of a choice that are read. A chunk has `delta`, and a whole answer has `message` instead. */
 export interface WireChoice {
   index?: unknown
   delta?: Delta | null
@@ -63,7 +61,6 @@ interface Delta {
   function_call?: unknown
 }
 
-/** Message fields that the internal form represents, and fields that an encoder sets itself. */
 const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['role', 'content', 'refusal', 'reasoning_content', 'reasoning', 'thinking', 'tool_calls', 'function_call'],
   'usage',
@@ -86,7 +83,10 @@ export class ChoiceState {
   readonly #calls: Calls
   #stopReason: unknown
   #filter: Record<string, unknown> | undefined
-  /** Whether the answer contains a call of a deprecated function, which is passed on unchanged. */
+  /**
+   * Whether the answer contains a `function_call`, the deprecated form of a tool call, which is sent to the caller
+   * unchanged.
+   */
   #hasFunctionCall = false
   hasOutput = false
   finish: WireFinish | undefined
@@ -138,7 +138,7 @@ export class ChoiceState {
   }
 
   /**
-   * Returns the internal finish reason. Agents continue only after `tool_calls`, so this reason is returned whenever there are calls
+   * Returns the internal finish reason. Agents run tools only after `tool_calls`, so this reason is returned whenever there are calls
    * (docs/reference/compatibility.md, Chat answers).
    *
    * Arguments that are no JSON were truncated, even if the server reports another reason. The reason is then `length`, so that no client runs a
@@ -188,7 +188,8 @@ export class ChoiceState {
   }
 
   /**
-   * Reads a call of a deprecated function. A caller that offered deprecated functions receives such calls, and any other caller receives tool calls.
+   * Reads a `function_call`, the deprecated form of a tool call. The call is sent unchanged to a caller that offered `functions`, and as a tool call
+   * to any other caller.
    */
   #functionCall(wire: object, isWhole: boolean, out: GenerateEvent[]): void {
     if (!this.#isSame || !Array.isArray(this.#request.extra?.functions)) {
@@ -234,7 +235,7 @@ function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** Reads only the fields of `Logprob`, because servers add others, such as token ids. */
+/** Reads only the fields of `Logprob`. Servers add other fields, such as token ids, which are dropped. */
 export function readLogprob(wire: WireLogprob): Logprob {
   return { ...readToken(wire), top_logprobs: (wire.top_logprobs ?? []).map(readToken) }
 }

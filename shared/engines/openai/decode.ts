@@ -9,14 +9,14 @@ import { ChoiceState, type WireChoice } from './choice.ts'
 type Chunk = Readonly<Record<string, unknown>>
 
 /**
- * Answer fields that the internal form represents, and fields that an encoder sets itself. `obfuscation` is padding for the frames of one connection,
- * so it is dropped.
+ * Answer fields that need no pass-through, because the internal form represents them or an encoder sets them. `obfuscation` is padding for the frames
+ * of one connection, so it is dropped.
  */
 const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
 ])
 const ANSWER_FIELDS_MAX = 64
-/** A valid answer without text may report up to this many tokens per choice, because some servers count the end marker as a token. */
+/** Maximum reported tokens per choice of an answer without text that is still valid. Some servers count the end marker as a token. */
 const SILENT_TOKENS_MAX = 1
 
 /**
@@ -35,7 +35,10 @@ export class OpenAiDecoder implements AnswerDecoder {
   readonly #choices: ChoiceState[] = []
   readonly #others = new Map<unknown, ChoiceState>()
   readonly #usage = new UsageReader()
-  /** Unknown answer fields that were already passed on, as JSON. Many servers repeat these fields in each chunk. */
+  /**
+   * Unknown answer fields that were already sent to the caller, as JSON. Many servers repeat these fields in each
+   * chunk.
+   */
   readonly #answered = new Map<string, string>()
   #hasStarted = false
   #sawDone = false
@@ -82,7 +85,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     const choices = this.#known()
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
-      // A server that returns too few choices does not support `n`, so a retry would return too few again.
+      // A server that returns too few choices does not support `n`, so a retry cannot help.
       const message = `The upstream of model '${this.#request.model}' returned ${choices.length} of ${this.#request.n} choices.`
       throw new ServiceError('upstream_refused', message, { param: 'n' })
     }
@@ -102,7 +105,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     return this.#choices.filter((choice) => choice !== undefined)
   }
 
-  /** Whether the server counted or reported output. Hidden reasoning and the tokens of a stop string produce no text. */
+  /** Whether the server reported output that should have arrived as text. Hidden reasoning and the tokens of a stop string produce no text. */
   #reportsOutput({ finish }: ChoiceState): boolean {
     if (finish === 'tool_calls') return true
     const { output_tokens, reasoning_tokens = 0 } = this.usage ?? {}
@@ -149,8 +152,8 @@ export class OpenAiDecoder implements AnswerDecoder {
   }
 
   /**
-   * Returns the choice of an index. Some servers count from one, or never restart at zero. An unexpected index gets the first choice without output,
-   * if there is one.
+   * Returns the choice with an index. Some servers count from one, or never restart at zero. An unexpected index therefore means the first choice
+   * without output, if there is one.
    */
   #choice(index: unknown): ChoiceState | undefined {
     const known = this.#others.get(index)
@@ -203,7 +206,7 @@ function isObject(value: unknown): value is Record<string, unknown> {
 type Json = Readonly<Record<string, unknown>>
 type Counts = { [Name in 'input' | 'output' | 'total' | 'cached' | 'written' | 'reasoning']?: number }
 
-/** Names of each count, the most common first. A dot separates the names of nested fields. */
+/** Field names of each token count, the most common first. A dot separates the names of nested fields. */
 const NAMES: Readonly<Record<keyof Counts, readonly string[]>> = {
   input: [
     ...['prompt_tokens', 'input_tokens', 'promptTokens', 'inputTokens', 'prompt_eval_count', 'promptTokenCount'],
@@ -244,7 +247,10 @@ class UsageReader {
     if (chunk.eval_count !== undefined || chunk.prompt_eval_count !== undefined) this.#fill(countsIn(chunk))
   }
 
-  /** Returns the counts that were reported. @param hasOutput If true, then a report of zero output tokens is ignored */
+  /**
+   * Returns the token counts that the server reported. @param hasOutput If true, then a reported output count of zero
+   * is ignored
+   */
   known(hasOutput: boolean): Partial<Usage> | undefined {
     const { input, output, total = 0, cached, written, reasoning } = this.#counts
     const input_tokens = input || (output ? total - output : 0)

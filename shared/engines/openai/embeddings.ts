@@ -41,7 +41,7 @@ export function openOpenAiEmbeddings(
 }
 
 const NUMBERS_MAX = 8 * 1024
-/** Maximum bytes of a number in JSON: all digits of a double, and a comma. */
+/** Maximum bytes of a vector's number in JSON: all digits of a double, and a comma. */
 const NUMBER_BYTES_MAX = 24
 /** Maximum bytes of an answer. 2,048 vectors of 4,096 numbers fit, either in base64 or in JSON with eight characters per number. */
 const WHOLE_BYTES_MAX = 64 * 1024 * 1024
@@ -50,7 +50,7 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
   readonly #id: string
   readonly #name: string
   readonly #upstream: Upstream
-  /** Whether vectors are requested in base64. Base64 is exact and a third as long as JSON numbers. False after the server has rejected base64. */
+  /** Whether vectors are requested in base64, which is exact and a third as long as JSON numbers. False after the server has rejected base64. */
   #asksBase64 = true
 
   constructor(id: string, config: UpstreamConfig, headers: Record<string, string>, options?: UpstreamOptions) {
@@ -123,7 +123,6 @@ class EmbeddingsDecoder implements Decoder<Embedded> {
   end(): undefined {}
 }
 
-/** Whether a server rejected base64. Some servers support only numbers. */
 function isAboutFormat(error: unknown): boolean {
   if (!(error instanceof ServiceError) || error.status !== 400) return false
   return error.param === 'encoding_format' || error.message.includes('encoding_format')
@@ -183,12 +182,14 @@ function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
 function vectorOf(model: string, embedding: unknown, param: string): Float32Array {
   const vector = typeof embedding === 'string' ? vectorFromBase64(embedding) : vectorFromNumbers(embedding)
   if (!vector || vector.length === 0) throw unusable(model, 'returned an invalid vector', param)
-  // Infinity and NaN have no JSON form, and no distance to other vectors. Models in half precision produce them by overflow.
+  // Infinity and NaN have no JSON form, and no distance to other vectors. Models in half precision produce these values by overflow.
   if (!vector.every(Number.isFinite)) throw unusable(model, 'returned a vector with numbers that are not finite', param)
   return vector
 }
 
-/** Converts JSON numbers. A schema is not used, because it would take longer than all other work on an answer. */
+/**
+ * Converts JSON numbers to a vector. Validation by a schema library would take longer than all other work on an answer.
+ */
 function vectorFromNumbers(embedding: unknown): Float32Array | undefined {
   if (!Array.isArray(embedding) || !embedding.every((number) => typeof number === 'number')) return undefined
   return Float32Array.from(embedding)

@@ -6,7 +6,7 @@ import { customInput } from '#shared/engines/adapt.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Efforts for a budget of reasoning tokens. The first row applies whose maximum is not exceeded. */
+/** Reasoning effort for a budget of reasoning tokens. The first row whose maximum is not exceeded applies. */
 const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
   [2_048, 'low'],
   [8_192, 'medium'],
@@ -26,11 +26,11 @@ export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, confi
   const isSame = request.dialect === 'openai'
   const limit = maxTokens(request, model)
   return defined({
-    // Unknown fields of the Responses API are sent too, because adapt.ts has left only those that chat completions also have.
+    // Unknown fields of a Responses API request are sent too. adapt.ts has already removed those that chat completions lack.
     ...(request.dialect === 'anthropic' ? {} : request.extra),
     model: config.model ?? model.id,
     messages: encodeTurns(request, isOpenAi),
-    // vLLM and SGLang continue a last assistant turn only with these flags. llama.cpp and Ollama continue such a turn by default.
+    // vLLM and SGLang continue a last assistant turn only with these flags. llama.cpp and Ollama do so by default.
     ...(isPrefill(request) && !isOpenAi ? { continue_final_message: true, add_generation_prompt: false } : {}),
     [isOpenAi ? 'max_completion_tokens' : 'max_tokens']: limit,
     ...sampling(request, isOpenAi),
@@ -115,7 +115,10 @@ function allowedTools(request: GenerateRequest, allowed: readonly string[]): unk
   return { type: 'allowed_tools', allowed_tools: { mode: choice?.type ?? 'auto', tools } }
 }
 
-/** Usage is always requested, unless the configuration disables this. Other stream options are passed on to a server of the same API. */
+/**
+ * Requests usage in the stream, unless the configuration disables this. Other stream options of the caller are passed on if the upstream has the same
+ * API.
+ */
 function streamOptions(request: GenerateRequest, config: UpstreamConfig): object | undefined {
   if (!request.stream) return undefined
   const options = request.dialect === 'openai' ? request.extra?.stream_options : undefined
@@ -161,7 +164,9 @@ type ToolCallPart = Extract<Part, { type: 'tool_call' }>
 
 interface Form {
   readonly isSame: boolean
-  /** Whether the upstream is OpenAI's own, which supports the role developer, but not reasoning_content. */
+  /**
+   * Whether the upstream is OpenAI's own server, which supports the role `developer` but rejects `reasoning_content`.
+   */
   readonly isOpenAi: boolean
 }
 
@@ -171,7 +176,7 @@ interface Form {
  * A tool message contains only text, so media of tool results follow in a user message. A tool error gets the prefix `Error:`. Earlier reasoning
  * becomes `reasoning_content`, which DeepSeek and other servers require in messages with tool calls.
  *
- * A native part with a type is a part of the content. A native part without a type contains fields of the message.
+ * A native part with a type becomes a content part. A native part without a type contains extra fields of the message.
  */
 function encodeTurns(request: GenerateRequest, isOpenAi: boolean): object[] {
   const form = { isSame: request.dialect === 'openai', isOpenAi }

@@ -64,11 +64,10 @@ interface Frame {
 
 type TextType = 'text' | 'refusal' | 'reasoning'
 
-/** Item types that the internal form represents as calls. Apart from messages and reasoning, all other items are native. */
+/** Item types that become tool calls. All other items except messages and reasoning are native. */
 const CALLS: Readonly<Record<string, 'function' | 'custom'>> = { function_call: 'function', custom_tool_call: 'custom' }
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'role', 'content'])
 const CALL_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'call_id', 'name', 'arguments', 'input'])
-/** Response fields that the internal form represents, and fields that repeat the request. */
 const RESPONSE_CONSUMED: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created_at', 'completed_at', 'status', 'error', 'output', 'output_text', 'usage', 'model'],
   ...['background', 'conversation', 'frequency_penalty', 'incomplete_details', 'instructions', 'max_output_tokens'],
@@ -81,14 +80,14 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
   content_filter: 'content_filter',
 }
 
-/** Maximum items of one answer. Each new item is searched among the others, so the number is bounded. */
+/** Maximum items of one answer. The number is bounded because each new item is compared with all others. */
 const ITEMS_MAX = 1_024
-/** Maximum annotations of one answer. Each becomes an event of the caller's stream. */
+/** Maximum annotations of one answer. Each annotation becomes an event of the caller's stream. */
 const ANNOTATIONS_MAX = 4_096
-/** Maximum parts of all items of one answer. Each causes four events of the caller's stream. */
+/** Maximum parts of all items of one answer. Each part causes four events of the caller's stream. */
 const PARTS_MAX = 1_024
 
-/** Separates parts of reasoning that are read as one text. The encoder of this API removes the separator between summary parts. */
+/** Separator of reasoning parts that are joined into one text. The encoder of the Responses API splits the text at this separator again. */
 const THOUGHT_SEPARATOR = '\n\n'
 
 interface OpenItem {
@@ -96,8 +95,8 @@ interface OpenItem {
   call: number | undefined
   isClosed: boolean
   /**
-   * Number of characters of each part that were already passed on. The end events of parts and items repeat the whole text, so only the rest of it is
-   * passed on.
+   * Number of characters of each part that were already sent to the caller. The end events of parts and items repeat the whole text, so only the rest
+   * is sent.
    */
   readonly passed: Map<string, number>
   readonly texts: Map<string, SurrogateBuffer>
@@ -107,8 +106,8 @@ interface OpenItem {
 /**
  * Reads a response, streamed or whole.
  *
- * Servers send the text in different events: only in deltas, only at the ends of parts or items, or only in `response.completed`. Every event with a
- * text therefore counts. A delta extends the text. An end event passes on the part of its text that was not passed on before.
+ * Servers send the text in different events: only in deltas, only at the ends of parts or items, or only in `response.completed`. The decoder
+ * therefore reads the text of every event. A delta extends the text. From an end event, only the part that was not received before is added.
  *
  * An event belongs to the item with the same `output_index`. Without `output_index`, `item_id` decides. Without both, the event belongs to the item
  * that was opened last.
@@ -298,7 +297,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   }
 
   #argue(item: OpenItem, piece: string, out: GenerateEvent[]): void {
-    // If the name is unknown, then nothing is passed on yet. The end of the item repeats all arguments.
+    // If the tool's name is still unknown, then nothing is emitted yet. The end of the item repeats all arguments.
     if (item.call === undefined) return
     item.passed.set(ARGUMENTS, (item.passed.get(ARGUMENTS) ?? 0) + piece.length)
     const text = textOf(item, ARGUMENTS).push(piece)
@@ -388,7 +387,8 @@ export class ResponsesDecoder implements AnswerDecoder {
     for (const [index, item] of (Array.isArray(response.output) ? response.output : []).entries()) {
       this.#close(item, index, out)
     }
-    // Some servers never send the end event of a call. At this point, the call has its name and all of its arguments.
+    // Some servers never send the end event of a call, so open items are closed here. At the end of the response, each
+    // call is complete.
     for (const item of this.#items) if (!item.isClosed) this.#closeItem(item, item.wire, out)
     const why = details?.reason ?? ''
     if (status === 'completed') this.#reason = 'stop'

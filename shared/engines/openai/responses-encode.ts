@@ -8,8 +8,8 @@ import { defined, effort, maxTokens } from './encode.ts'
 /**
  * Encodes the body of POST /responses.
  *
- * The upstream stores nothing (`store: false`), because our own store has the earlier responses. A reasoning model returns its reasoning encrypted,
- * so that a later request can send the reasoning back.
+ * The upstream stores nothing (`store: false`), because Sluice itself stores earlier responses. A reasoning model returns its reasoning encrypted, so
+ * that a later request can send the reasoning back.
  *
  * Chat completions and the Messages API have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which
  * guarantees nothing, and penalties of 0 are dropped.
@@ -18,7 +18,7 @@ import { defined, effort, maxTokens } from './encode.ts'
  */
 export function encodeResponses(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   requireSayable(request)
-  // Unknown fields of chat completions are sent too, because adapt.ts has left only those that the Responses API also has.
+  // Unknown fields of a chat completion are sent too. adapt.ts has already removed those that the Responses API lacks.
   const extra = request.dialect === 'anthropic' ? {} : (request.extra ?? {})
   const isOpenAi = isOpenAiServer(config)
   return defined({
@@ -67,7 +67,8 @@ function tools(request: GenerateRequest, nativeChoice: unknown): object {
 }
 
 /**
- * Encodes the tools. A native tool is sent unchanged. One native tool may stand for several tools, of which all but the first have `native: null`.
+ * Encodes the tools. A native tool is sent unchanged. One native tool may be represented by several tools, and all but the first of them then have
+ * `native: null`.
  */
 function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
   return tools.flatMap((tool) => {
@@ -130,10 +131,10 @@ type CallPart = Extract<Part, { type: 'tool_call' }>
 type SaidPart = Extract<Part, { type: 'text' | 'native' }>
 
 /**
- * Converts turns into the input items of a response: messages, reasoning, calls and their outputs, in order. If the request uses this API, then items
- * and fields that the internal form does not represent are passed on.
+ * Converts turns into the input items of a response, in order: messages, reasoning, calls and their outputs. If the caller used the Responses API,
+ * then its native items and fields are sent unchanged.
  *
- * @param isOpenAi Whether the upstream is OpenAI's own, which accepts only reasoning that it encrypted itself.
+ * @param isOpenAi Whether the upstream is OpenAI's own server, which accepts only reasoning that it encrypted itself.
  */
 function encodeItems(request: GenerateRequest, isOpenAi: boolean): object[] {
   const isSame = request.dialect === 'responses'
@@ -253,10 +254,10 @@ export function signatureOf(id: string, sealed: string): string {
 }
 
 /**
- * Converts a reasoning part into an input item. A part without a signature of this API, for example from another model, can only be sent as text.
+ * Converts a reasoning part into an input item. Reasoning without a signature of this API, for example from another model, can only be sent as text.
  *
  * @param readsText Whether the upstream accepts reasoning as text.
- * @param isSame Whether the request uses this API, so that its extra fields are passed on.
+ * @param isSame Whether the caller used this API, so that its extra fields are sent.
  * @returns Undefined if the part is left out
  */
 function thoughtOf(part: ReasoningPart, readsText: boolean, isSame: boolean): object | undefined {

@@ -7,7 +7,7 @@ import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
-/** Bytes of one piece, which are 64 KiB in base64. The number is a multiple of three, so that only the last piece has padding. */
+/** Bytes per audio event, which are 64 KiB in base64. The number is a multiple of three, so that only the last piece has padding. */
 const PIECE_BYTES = 48 * 1024
 
 /** Opens a speech engine for a server with POST /audio/speech: OpenAI, LocalAI, Speaches, Kokoro-FastAPI. */

@@ -16,8 +16,8 @@ import { openReader } from '#shared/engines/upstream/readers.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
 /**
- * Maximum bytes of an answer, not counting texts of the request that the answer repeats. Parsing a larger answer would block the event loop too long.
- * In JSON, a repeated text may be {@link REPEATED_LONGER} times as long.
+ * Maximum bytes of an answer, because parsing blocks the event loop. Texts of the request that the answer repeats are not counted, and may be
+ * {@link REPEATED_LONGER} times as long in JSON.
  */
 const RESULTS_BYTES_MAX = 2 * 1024 * 1024
 const REPEATED_LONGER = 6
@@ -118,7 +118,7 @@ export function openOpenAiModeration(
   const calls = new WholeCalls(model, env, share)
   return {
     async moderate(inputs, { signal }) {
-      // If an input has several parts, then it is the only input of its request, as in the API.
+      // An input with several parts is always the only input of its request.
       const [first] = inputs
       const asked = { model: calls.name, input: typeof first === 'object' ? first : inputs }
       return await calls.call('/moderations', asked, signal, (body) => resultsOf(model.id, body, inputs.length))
@@ -150,7 +150,6 @@ function resultOf({
 
 const Count = z.int().min(0).optional().catch(undefined)
 
-/** The fields of an answer that are read. vLLM and Jina report tokens in `usage`, and Cohere reports them in `meta`. */
 const RerankAnswer = z.object({
   results: z.array(z.object({ index: z.int().min(0), relevance_score: z.number() })),
   usage: z.object({ prompt_tokens: Count, total_tokens: Count }).nullish().catch(undefined),

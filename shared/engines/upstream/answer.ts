@@ -9,43 +9,42 @@ import { openReader } from './readers.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
 import { completeUsage } from './usage.ts'
 
-/** Maximum turns for which checking and encoding may happen without an event-loop yield in between. */
+/** Maximum conversation turns that are checked and encoded without an event-loop yield in between. */
 const TURNS_PER_TICK_MAX = 1_000
 /**
- * Total size of events between two event-loop yields, which is about 512 tokens or a thousand log probabilities. Each event counts as {@link
- * EVENT_SIZE} in addition to its own size.
+ * Maximum total size of events between two event-loop yields: about 512 tokens or a thousand log probabilities. Each event counts as its own size
+ * plus {@link EVENT_SIZE}.
  */
 const SIZE_PER_YIELD = 256 * 1024
 const EVENT_SIZE = 512
-/** Reads that are decoded and forwarded per event-loop tick, which takes one to two milliseconds. */
+/**
+ * Maximum reads that are decoded and forwarded per event-loop tick. Processing that many takes one to two milliseconds.
+ */
 const READS_PER_TICK = 32
 
-/**
- * Spreads the ends of this process's answers over event-loop ticks. Processing an end takes as long as a few tokens. If many answers ended
- * in one tick, then the tick would block the event loop.
- */
+/** Spreads the ends of answers over event-loop ticks. An end takes as long as a few tokens, so many ends in one tick would block the event loop. */
 const throttleEnd = openTickThrottle()
 
 /**
  * Spreads reads of streams that have already sent output over event-loop ticks. First tokens and new calls do not wait.
  *
- * Without this throttle, a burst of tokens from 256 streams delays a new call three times. The call waits when it is accepted, when it
- * is sent, and at its first token.
+ * Without this throttle, a burst of tokens from 256 streams delays a new call at three points: acceptance, sending and the first token.
  */
 const throttleRead = openTickThrottle(READS_PER_TICK)
 
 export interface AnswerDecoder extends Decoder<GenerateEvent> {
-  /** Usage as the upstream counted it. Missing counts are estimated. */
+  /** Usage as the upstream counted it. Counts that the upstream did not report are estimated. */
   readonly usage: Partial<Usage> | undefined
   readonly nativeUsage?: NativeUsage | undefined
 }
 
 /**
- * Makes a call and yields the events of its answer, which is either a stream or one JSON object.
+ * Makes a call and yields the events of its answer, which is either a stream or one JSON object. Some servers answer in JSON although a stream was
+ * requested.
  *
- * Some servers answer in JSON although a stream was requested. If the connection breaks or stays open after the whole answer, then this is no error.
+ * If the connection breaks or stays open after the whole answer, then this is no error.
  *
- * All of this happens in one generator, because each nested generator would cost three microtasks per token.
+ * This function is one generator, because each nested generator would cost three microtasks per token.
  *
  * @param open Encodes the call. Called when the first event is requested.
  * @throws ServiceError, or the signal's reason
@@ -56,8 +55,7 @@ export async function* answerEvents(
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
-  // The check of the request has just blocked the event loop. Encoding blocks for about as long, so the event loop gets a chance to run
-  // other work first.
+  // Checking and encoding a long request both block the event loop, so the event loop runs other work in between.
   if (request.turns.length > TURNS_PER_TICK_MAX) await yieldToEventLoop()
   const call = await open()
   const exchange = await upstream.call(call)
@@ -72,8 +70,8 @@ export async function* answerEvents(
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
       }
-      // Text is yielded before the end of the answer is decoded. If there is no text yet, then the end is decoded first. If the end fails before any
-      // output, then another model can still answer.
+      // Text is yielded before the end of the answer is decoded. Without any text, the end is decoded first, so that another model can still answer
+      // if it is an error.
       isOver = isRead && (written === '' || out.length === 0)
       if (isOver) await endThrottled(decoder, out)
       let size = 0
@@ -97,7 +95,10 @@ export async function* answerEvents(
   }
 }
 
-/** Waits like {@link Exchange.waitForChange}. After output, then also waits until the read may start; the answer may fail in that time. */
+/**
+ * Waits for bytes like {@link Exchange.waitForChange}. After the first output, the read also waits for its event-loop tick, in which time the answer
+ * may fail.
+ */
 function changeInTurn(exchange: Exchange, hasOutput: boolean): Promise<unknown> {
   const change = exchange.waitForChange()
   if (!hasOutput) return change
@@ -114,7 +115,7 @@ function inPieces(events: readonly GenerateEvent[]): readonly GenerateEvent[] {
 }
 
 /**
- * Rejects an event that is too large for a record. Ids, names and signatures cannot be split.
+ * Rejects an event that is too large for a broker record. Ids, names and signatures cannot be split.
  *
  * @returns Size of the event
  * @throws ServiceError `upstream_error`
@@ -132,7 +133,6 @@ function noteEnd(exchange: Exchange, isRead: boolean, isComplete: boolean): void
   else if (isComplete) exchange.expectEnd()
 }
 
-/** @throws The error of the connection, unless the whole answer arrived before the error */
 async function readRest(
   reader: AnswerReader<GenerateEvent>,
   failure: unknown,

@@ -1,6 +1,5 @@
 /*
- * Sanitises an upstream's error messages for callers. A message may quote what only operators may see: our key, the server's address, its internals.
- * A caller needs only one line about its request.
+ * Removes secrets from an upstream's error messages before callers receive them. A message may quote our key, the server's address or its internals.
  */
 import type { UpstreamConfig } from '#schemas/models.ts'
 import { addressesOf } from './servers.ts'
@@ -9,7 +8,7 @@ export type ErrorSanitizer = (text: string) => string
 
 const MESSAGE_CHARS_MAX = 500
 const READ_CHARS_MAX = 8_000
-/** Minimum length of a header value that is removed from messages. A shorter value may be an ordinary word. */
+/** Minimum length of a secret that is removed from messages. A shorter header value may be an ordinary word. */
 const SECRET_CHARS_MIN = 6
 
 const PUBLIC_HEADERS = new Set([
@@ -31,9 +30,9 @@ const BLANK = /[\s\u0000-\u001f\u007f-\u009f]+/g
 /**
  * Creates the sanitiser of one upstream.
  *
- * The sanitiser removes the key, all other secret headers of the catalogue, and the server's address in any notation. Other URLs and IP addresses may
- * name internal servers, so they are removed too. Credentials of a known form and stack traces are also removed. The upstream's name of the model is
- * replaced with the name that callers know.
+ * The sanitiser removes the API key, all other secret headers of the model catalogue, and the server's address in any notation. Other URLs and IP
+ * addresses may name internal servers, so they are removed too. Credentials of a known form and stack traces are also removed. The upstream's name of
+ * the model is replaced with the name that callers know.
  *
  * @param headers Headers sent with every call, in lower case.
  */
@@ -61,12 +60,12 @@ export function errorSanitizerOf(
 function secretsOf(config: UpstreamConfig, headers: Readonly<Record<string, string>>): string[] {
   const users = addressesOf(config).flatMap(({ url }) => secretsIn(new URL(url)))
   const values = Object.entries(headers).flatMap(([name, value]) => (PUBLIC_HEADERS.has(name) ? [] : [value]))
-  // The value may be `Bearer key`, so each word of it is a secret, too.
+  // The value may be `Bearer KEY`, so each of its words is a secret too.
   const parts = [...values, ...values.flatMap((value) => value.split(/\s+/)), ...users]
   return parts.filter((part) => part.length >= SECRET_CHARS_MIN).flatMap((part) => [part, encodeURIComponent(part)])
 }
 
-/** Returns the secrets in a URL. Some servers accept a key in the query. */
+/** Returns the secrets in a URL: user, password and query values, because some servers accept a key in the query. */
 function secretsIn({ username, password, searchParams }: URL): string[] {
   const values = [...searchParams].flatMap(([name, value]) => (/version$/i.test(name) ? [] : [value]))
   return [username, password, ...values]
@@ -77,12 +76,12 @@ function hostsOf(config: UpstreamConfig): string[] {
 }
 
 function namesOf({ host, hostname, port }: URL): string[] {
-  // A name without dots, such as `vllm`, may also be an ordinary word in a message. Together with a port it is an address.
+  // A host name without dots, such as `vllm`, may also be an ordinary word, so it is removed only together with a port.
   const isWord = !/[.:]/.test(hostname)
   return [...(port === '' && isWord ? [] : [host]), ...(isWord ? [] : [hostname])]
 }
 
-/** Characters that must not be next to a name, because the match would then be a part of another name. */
+/** Characters that must not be adjacent to a match, because the match would then be part of a longer name. */
 const WORD = '[\\w-]'
 
 function anyOf(texts: readonly string[], boundary: string): RegExp {

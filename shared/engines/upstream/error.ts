@@ -1,19 +1,19 @@
 /**
  * Translates an upstream's error for the caller.
  *
- * Three questions are decided only here. Is the caller's request, our configuration or the upstream at fault? Can a retry help? How long should the
- * caller wait before a retry?
+ * Three questions are decided only here. Is the caller's request, the operator's configuration or the upstream at fault? Can a retry help? How long
+ * should the caller wait before a retry?
  *
  * The upstream's own message is sanitised (`error-sanitizer.ts`) and returned in two cases. Either the message is about the caller's request (400,
- * 413, 422). Or the message states why the model is unavailable (503, 529), such as "Loading model". Messages quote prompts and keys, so they are not
- * logged. The log has the status, the code and the length of the body.
+ * 413, 422). Or the message states why the model is unavailable (503, 529), such as "Loading model". Messages may quote prompts and keys, so only the
+ * status, the code and the length of the body are logged.
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ErrorSanitizer } from './error-sanitizer.ts'
 
-/** Maximum Retry-After of an upstream that is passed on. SDKs ignore or mishandle longer values (docs/internals/protocol.md, Retries). */
+/** Maximum Retry-After that is passed from an upstream to callers. SDKs ignore or mishandle longer values (docs/internals/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
 
 const TEMPORARY_STATUSES = new Set([408, 409, 425, 429])
@@ -23,20 +23,20 @@ const UNAVAILABLE_STATUSES = new Set([503, 529])
 
 const NOT_IMPLEMENTED = 501
 
-/** Matches the error code of an upstream. Some servers send a message in this field, which does not match. */
+/** Matches an error code. Some servers send a sentence in the field `code`, which must not match. */
 const CODE = /^[A-Za-z][\w.-]{0,63}$/
 const FIELD = /^[A-Za-z_][\w.[\]-]{0,199}$/
 
-/** Errors about our key or our account that some servers report as a bad request of the caller. */
+/** Matches errors about the operator's key or account. Some servers report them as a bad request of the caller. */
 const KEY_FAULT = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
 const KEY_FAULT_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
 
-/** Codes of an account without quota or credit. A retry is pointless, although some servers report this error as a rate limit. */
+/** Matches codes of an account without quota or credit. A retry is pointless, although some servers report this error as a rate limit. */
 const QUOTA_CODES =
   /^(insufficient_(quota|balance|credits?|funds)|billing_(error|not_active|hard_limit_reached)|account_deactivated|out_of_credits|payment_required|credit_limit_exceeded)$/i
 const QUOTA =
   /\binsufficient[ _](quota|balance|credits?|funds)\b|\bexceeded your (current|monthly) quota\b|\bcredit balance\b|\b(out of|no) credits\b|\baccount is not active\b/i
-/** Texts of a limit that is temporary. Gemini reports a limit per minute as an exhausted quota. */
+/** Matches texts about a temporary limit. Gemini reports a limit per minute as an exhausted quota. */
 const TEMPORARY_LIMIT = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|second|hour|day)/i
 
 const CONTEXT_FULL =
@@ -45,11 +45,11 @@ const CONTEXT_FULL =
 export interface ErrorContext {
   readonly model: string
   readonly sanitize: ErrorSanitizer
-  /** Whether we started the server ourselves. Error codes of such a server are internal, so callers receive only codes of our own table. */
+  /** Whether Sluice itself started the server. Error codes of such a server are internal, so callers receive only codes of Sluice's own table. */
   readonly isOwnServer: boolean
 }
 
-/** Cause for the operator's log. The upstream's message is left out, because it may quote the request. */
+/** Cause of an error, for the operator's log. The upstream's message is left out, because it may quote the request. */
 class UpstreamAnswer extends Error {
   readonly facts: { readonly status: number; readonly upstream_code?: string; readonly bytes: number }
 
@@ -61,7 +61,7 @@ class UpstreamAnswer extends Error {
   }
 }
 
-/** A failed connection, for the operator's log. Only the error code is recorded, because the message would contain the address. */
+/** Cause of a failed connection, for the operator's log. Only the error code is recorded, because the message would contain the address. */
 class UpstreamConnection extends Error {
   readonly facts: { readonly reason: string }
 
@@ -268,8 +268,7 @@ function bounded(millis: number): number | undefined {
  * 8. RFC 9457: `{title,detail}`.
  * 9. An event stream with one event, and plain text.
  *
- * Servers that pass on errors of other servers nest them, as objects or as JSON text. The innermost message is the one about the request, so it is
- * used.
+ * Gateways nest the errors of other servers, as objects or as JSON text. The innermost message is used, because it is about the request.
  */
 
 interface ReportedError {
@@ -283,9 +282,8 @@ interface ReportedError {
 const NO_ERROR: ReportedError = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
 
 const DEPTH_MAX = 6
-/** Maximum characters of a plain-text message. Longer texts are web pages. */
+/** Maximum characters of a plain-text error message. A longer text is probably a web page. */
 const PLAIN_CHARS_MAX = 500
-/** Maximum characters of a JSON text inside a message. A longer text is not parsed. */
 const NESTED_CHARS_MAX = 64 * 1024
 
 type Fields = Record<string, unknown>

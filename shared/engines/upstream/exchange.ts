@@ -6,27 +6,31 @@ import type { Timeouts } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { answerError, connectionError, type ErrorContext } from './error.ts'
 
-/** Maximum unread bytes of an answer. Above this maximum, the socket is paused. */
+/** Maximum unread bytes of an answer. Beyond this maximum, the socket is paused. */
 const UNREAD_BYTES_MAX = 256 * 1024
 
 const NO_BYTES = Buffer.alloc(0)
 
-/** After a complete answer, its usage, filter results and end must arrive within this time, in milliseconds. */
+/**
+ * After a complete answer, the usage, the filter results and the end of the stream must arrive within this time, in
+ * milliseconds.
+ */
 const COMPLETION_TIMEOUT_MS = 3_000
 
 /** The socket of a finished stream can be reused only if the stream ends within this time, in milliseconds. */
 const REUSE_TIMEOUT_MS = 1_000
 
 /**
- * One request and its answer: a handler that undici calls with bytes, and a reader that pulls them.
+ * One HTTP request and its answer. undici pushes the bytes, and a reader pulls them.
  *
- * The exchange owns the timers and the socket of the call. Each exchange ends once: by the answer's own end, or by an error. An error destroys the
+ * The exchange owns the timers and the socket of the call. Each exchange ends once: by the end of the answer, or by an error. An error destroys the
  * socket, even if the request is still waiting for its connection.
  *
  * 1. First byte: a streamed answer must begin within `first_token_ms`.
  * 2. Between bytes: maximum silence inside a stream, except while the reader is slow. Comments and pings count as bytes.
- * 3. End: maximum time from the moment at which the reader has the whole answer to its last byte. Further bytes do not extend this time.
- * 4. Total: maximum time of the whole call. A whole answer has only this timer, because its first byte arrives with its last.
+ * 3. End: after the reader has the complete answer, the connection must end within {@link COMPLETION_TIMEOUT_MS}. Further bytes do not extend this
+ *    time.
+ * 4. Total: maximum time of the whole call. An answer that is not streamed has only this timer, because its first byte arrives with its last.
  */
 export class Exchange implements Dispatcher.DispatchHandler {
   readonly errorContext: ErrorContext
@@ -49,9 +53,9 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #undecided: Buffer | undefined = NO_BYTES
   #inflater: Inflater | undefined
   #coding: string | undefined
-  /** Whether all bytes have arrived. Some of them may still be inside the decompressor. */
+  /** Whether all bytes have arrived, although some may still be inside the decompressor. */
   #isReceived = false
-  /** Error of a connection that broke while the decompressor still had bytes. */
+  /** Error of a connection that broke while the decompressor still contained bytes. */
   #broken: ServiceError | undefined
   #wake: (() => void) | undefined
 
@@ -114,7 +118,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return chunks
   }
 
-  /** Returns the rest of the answer as text. Bytes beyond `bytesMax` are dropped, and the socket is then destroyed. */
+  /**
+   * Returns the rest of the answer as text. If the rest is longer than `bytesMax`, then it is truncated and the socket
+   * is destroyed.
+   */
   async text(bytesMax: number): Promise<string> {
     const parts: Buffer[] = []
     let bytes = 0
@@ -129,7 +136,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return Buffer.concat(parts).subarray(0, bytesMax).toString('utf8')
   }
 
-  /** Must be called when the reader has the whole answer. The end must then arrive within {@link COMPLETION_TIMEOUT_MS}. */
+  /** Called when the reader has the complete answer. The connection must then end within {@link COMPLETION_TIMEOUT_MS}. */
   expectEnd(): void {
     if (this.#state !== 'open' || this.#isReleased || this.#isComplete) return
     this.#isComplete = true
@@ -137,7 +144,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.#onSilence('after its answer', COMPLETION_TIMEOUT_MS), COMPLETION_TIMEOUT_MS)
   }
 
-  /** Ends reading. If the answer is complete, then the rest of its bytes is dropped. Otherwise the socket is destroyed. */
+  /** Ends reading. After a complete answer, the remaining bytes are dropped and the connection is reused. Otherwise the socket is destroyed. */
   release(isComplete: boolean): void {
     if (this.#state !== 'open') return
     if (!isComplete) return this.fail(new Error('the reader stopped before the end'))
@@ -185,7 +192,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#finish(undefined)
   }
 
-  /** Ends the answer with an error. Bytes that arrived before the error can still be read, because they may be the whole answer. */
+  /** Ends the answer with an error. Bytes that arrived before the error stay readable, because they may be a complete answer. */
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
     if (this.#state === 'open') this.#finish(connectionError(this.errorContext.model, error))
   }
@@ -261,7 +268,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.#onSilence('inside its answer', between_tokens_ms), between_tokens_ms)
   }
 
-  /** Called after a silence. If bytes are unread, then the reader is slow, and the upstream is not at fault. */
+  /** Called after a silence. If received bytes are still unread, then the reader is slow, and no error is raised. */
   #onSilence(where: string, ms: number): void {
     if (this.#chunks.length > 0) this.#idle?.refresh()
     else this.#timeOut(`was silent for ${ms} ms ${where}`)
@@ -288,17 +295,20 @@ export class Exchange implements Dispatcher.DispatchHandler {
 }
 
 /**
- * Content codings of answers. Calls request `identity`. Some proxies compress nevertheless, name a coding that they did not apply, or apply a coding
+ * Detects the content coding of answers. Calls request `identity`, but some proxies compress, name a coding that they did not apply, or apply one
  * without naming it.
  *
  * The first bytes therefore decide. The header decides only for codings without a signature (br, raw deflate).
  */
 
 const SAMPLE_BYTES = 16
-/** Maximum decompressed bytes of one answer. Readers accept far less. The maximum ends a stream of endless comments. */
+/** Maximum decompressed bytes of one answer, which ends a stream of endless comments. Readers accept far less. */
 const INFLATED_BYTES_MAX = 256 * 1024 * 1024
 const PIECE_BYTES = 64 * 1024
-/** The largest window of the zstd content coding is 8 MiB (RFC 9659). Without this option, the library allocates up to 128 MiB. */
+/**
+ * Base-2 logarithm of the maximum window size, which is 8 MiB for the zstd content coding (RFC 9659). By default, the library allocates up to 128
+ * MiB.
+ */
 const ZSTD_WINDOW_LOG_MAX = 23
 
 /** Undefined in Node.js before 22.15, which has no zstd. */
@@ -306,7 +316,7 @@ const { createZstdDecompress } = zlib as Partial<typeof zlib>
 
 const GZIP = Buffer.of(0x1f, 0x8b)
 const ZSTD = Buffer.of(0x28, 0xb5, 0x2f, 0xfd)
-/** Matches the start of an answer or error in plain text. Sixteen compressed bytes are practically never all printable. */
+/** Matches the start of an uncompressed answer. Sixteen compressed bytes are practically never all printable. */
 const TEXT = /^(?:\xef\xbb\xbf)?[\t\n\r\x20-\x7e]+$/
 
 type Coding = (() => Transform) | undefined

@@ -9,18 +9,18 @@ export function bodyOf(value: object): string | Promise<Buffer> {
   return isSmall(value) ? JSON.stringify(value) : runYielding(jsonBytesIn(value))
 }
 
-/** Maximum bytes of a body that is parsed at once, without checks of depth and size. */
+/** Maximum bytes of a body that is parsed at once, without checks of depth and number of values. */
 const SMALL_BYTES = 4 * 1024
 
 /**
- * Default maximum of JSON values in an answer. 3,000 tokens with the log probabilities of twenty alternatives each have so many values. A decoder
- * processes all values of an answer without yielding.
+ * Default maximum of JSON values in an answer: 3,000 tokens with the log probabilities of twenty alternatives each. A decoder processes the values of
+ * an answer without yielding.
  */
 const VALUES_MAX = 600_000
 
 /**
- * Parses the JSON object of an answer, or of one frame. Upstreams are not trusted. A large object is therefore parsed with event-loop yields, and an
- * object that is too deep or too large is rejected. Must be run by `runYielding`.
+ * Parses the JSON object of an answer, or of one frame of a stream. Upstreams are not trusted, so large objects are parsed with event-loop yields,
+ * and objects that are too deep or too large are rejected. Must be run by `runYielding`.
  *
  * @throws ServiceError if the text is no JSON object, or if the object contains an error
  */
@@ -87,21 +87,23 @@ function unreadable({ model }: ErrorContext, cause?: unknown): ServiceError {
 
 export interface Decoder<Event> {
   frame(data: Record<string, unknown>, out: Event[]): void
-  /** Reads a whole answer and pushes its events to `out`. If the rest of the work must yield to the event loop, then a generator is returned. */
+  /**
+   * Reads an answer that was not streamed and pushes its events to `out`. Returns a generator if the rest of the work must yield to the event loop.
+   */
   whole(body: Record<string, unknown>, out: Event[]): Generator<undefined, void> | undefined
-  /** Called with a frame that is not JSON. Returns true if the frame ends the stream normally. */
+  /** Called with a frame of a stream that is not JSON. Returns true if the frame ends the stream normally. */
   isEnd(data: string): boolean
-  /** Whether the answer is finished. Later frames are then ignored. */
+  /** Whether the answer has ended. Later frames are ignored. */
   readonly isDone: boolean
   /**
-   * Whether the whole answer was received, even if its end marker is missing. Each choice then has its finish reason, or the message has its stop
-   * reason. If the connection then breaks or falls silent, the answer ends normally.
+   * Whether the answer is complete, even if its end marker is missing: each choice has its finish reason, or the message has its stop reason. If the
+   * connection then breaks or falls silent, the answer ends normally.
    *
-   * If absent, then only the end marker ends the answer.
+   * If undefined, then only the end marker ends the answer.
    */
   readonly isComplete?: boolean
   /**
-   * Pushes text that was held back, and `finish` for each choice. If the work must yield to the event loop, then a generator is returned.
+   * Pushes buffered text, and `finish` for each choice. Returns a generator if the work must yield to the event loop.
    *
    * @throws ServiceError if the answer is not complete
    */
@@ -110,13 +112,13 @@ export interface Decoder<Event> {
 
 export interface AnswerReader<Event> {
   /**
-   * Pushes the events that are complete. Empty `chunks` mean that the bytes have ended. Returns whether the answer has ended. The result is a promise
-   * only if the work had to yield to the event loop.
+   * Pushes all complete events to `out`. Empty `chunks` mean that the connection has ended. Returns whether the answer has ended, as a promise if the
+   * work had to yield to the event loop.
    */
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean>
   readonly isComplete: boolean
   /**
-   * Called if the connection broke or fell silent. Pushes the events of the remaining bytes, and returns whether the whole answer was received.
+   * Called if the connection broke or fell silent. Pushes the events of the remaining bytes, and returns whether the answer is complete.
    *
    * @throws ServiceError if the received answer is an error
    */

@@ -16,7 +16,7 @@ export interface FleetView {
 export interface PublishedLimit {
   readonly model: string
   readonly server: number
-  /** Number of times that the limit was decreased. If two limits differ, then the one with fewer decreases is outdated. */
+  /** Number of decreases of the limit so far. If two limits differ, then the one with fewer decreases is outdated. */
   readonly generation: number
   readonly limit: number
 }
@@ -38,7 +38,7 @@ export class UpstreamFleet {
     return () => this.#views.delete(pool)
   }
 
-  /** Returns this process's part of a model's limits. If several upstreams open the same model, then only the last one uses its part. */
+  /** Returns this process's part of a model's limits. If a model is opened several times, then only the last upstream uses the part. */
   open({ id, pool }: { readonly id: string; readonly pool: PoolName }): ModelPartition {
     const share = new ModelPartition(id, () => this.#views.get(pool))
     this.#partitions.set(id, share)
@@ -75,7 +75,7 @@ export class ModelPartition {
   }
 
   /**
-   * @param onChange Called when there may be more permits
+   * @param onChange Called when the number of permits may have increased
    * @param isFailing Whether every server keeps failing
    */
   use(limits: readonly AdaptiveLimit[], onChange: () => void, isFailing = () => false): void {
@@ -124,15 +124,16 @@ export class ModelPartition {
 }
 
 /**
- * Divides a limit among workers, in equal parts, but at most the slots of each worker. The remainder goes to the lowest boot ids, so that all workers
- * compute the same parts. The parts add up to the limit, unless there are fewer slots.
+ * Divides a concurrency limit among workers in equal parts, each at most the worker's slots. The remainder goes to the lowest boot ids, so that all
+ * workers compute the same parts. The parts add up to the limit, unless there are fewer slots.
  */
 export function partsOf(limit: number, members: readonly Member[]): ReadonlyMap<string, number> {
   const parts = new Map<string, number>()
   let left = limit
   const bySlots = members.toSorted((a, b) => a.slots - b.slots || (a.boot < b.boot ? 1 : -1))
   for (const [index, { boot, slots }] of bySlots.entries()) {
-    // Workers are sorted by slots. If slots are equal, then workers without a part of the remainder come first.
+    // Workers are processed from few slots to many. With equal slots, workers that get nothing of the remainder come
+    // first.
     const part = Math.min(slots, Math.floor(left / (bySlots.length - index)))
     parts.set(boot, part)
     left -= part

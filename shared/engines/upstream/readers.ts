@@ -18,13 +18,13 @@ import {
 } from './json.ts'
 
 /**
- * Readers of an answer's bytes. The bytes are a stream of events (SSE), one JSON object, or one JSON object per line.
+ * Readers of answers in three formats: a stream of events (SSE), one JSON object, or one JSON object per line.
  *
  * The first bytes decide, because servers and proxies send wrong content types: SSE as `application/json`, or a JSON error as `text/event-stream`.
  * The content type decides only if the first bytes match neither format.
  */
 
-/** Default maximum bytes of a whole answer. A worker can pass on a third of this size (`shared/jobs/worker/attempt.ts`). */
+/** Default maximum bytes of an answer that is one JSON object. A worker accepts a third of this size per call (`shared/jobs/worker/attempt.ts`). */
 const WHOLE_BYTES_MAX = 24 * 1024 * 1024
 
 const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
@@ -36,9 +36,9 @@ const FIELD = /^(?:data|event|id|retry)?:/
 const LINES = /[/+-](?:x-)?(?:nd-?json|jsonl|jsonlines|json-?lines|stream\+json)$/
 
 /**
- * Opens the reader of an answer, which is selected by the first bytes.
+ * Opens the reader of an answer. The first bytes select the format.
  *
- * @param bounds Bounds of an answer that is one JSON object, if it is no text answer.
+ * @param bounds Maximum sizes of an answer that is one JSON object. Text answers have fixed bounds.
  */
 export function openReader<Event>(
   exchange: Exchange,
@@ -100,7 +100,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     if (isStream || FIELD.test(text)) return this.#frames()
     if (first.length < FIELD_BYTES && !isAll) return undefined
     if (isJson) return this.#whole()
-    // The header may contain any text, so an error message repeats it only if it is a usual type.
+    // The header may contain any text, so the error message repeats only usual content types.
     const named = /^(text|application)\/[a-z0-9.+-]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
     throw answerError(errorContext.model, `responded with ${named}`)
   }
@@ -131,7 +131,7 @@ class WholeReader<Event> implements AnswerReader<Event> {
   #size = 0
   #isClosed = false
 
-  /** @param isMeasured Whether the answer has a known length, so that its end is certain. */
+  /** @param isMeasured Whether the answer declares its length, so that a truncated answer is detected. */
   constructor(errorContext: ErrorContext, decoder: Decoder<Event>, bounds: WholeBounds, isMeasured: boolean) {
     this.#errorContext = errorContext
     this.#decoder = decoder
@@ -196,7 +196,7 @@ function firstLineOf(json: Buffer): string {
 class JsonEnd {
   #depth = 0
   #isInString = false
-  /** Number of bytes to skip at the start of the next piece, because a backslash at the end of the previous piece escapes them. */
+  /** Number of bytes to skip at the start of the next piece. A backslash at the end of the previous piece escapes them. */
   #skipped = 0
 
   push(bytes: Buffer): boolean {
@@ -221,7 +221,7 @@ class JsonEnd {
 
 const FRAME_CHARS_MAX = 8 * 1024 * 1024
 const SMALL_READ_BYTES = 4 * 1024
-/** Maximum characters of a line of JSON that is not inside an event of a stream. */
+/** Maximum characters of a JSON line outside of SSE events. */
 const BARE_LINE_CHARS_MAX = 64 * 1024
 /** Empty frames, which some servers send to keep the connection open. */
 const KEEPALIVE_FRAMES = new Set(['', 'null', '""', '[]', '{}'])
@@ -229,7 +229,7 @@ const KEEPALIVE_FRAMES = new Set(['', 'null', '""', '[]', '{}'])
 interface Frame {
   readonly event: string | undefined
   readonly data: string
-  /** Whether the stream ended within the frame. The text may then be truncated. */
+  /** Whether the connection ended within the frame, so that the text may be truncated. */
   readonly isLast: boolean
 }
 
@@ -239,9 +239,9 @@ class FrameReader<Event> implements AnswerReader<Event> {
   readonly #bytes = new StringDecoder('utf8')
   readonly #parser: EventSourceParser
   readonly #frames: Frame[] = []
-  /** Received text of a JSON object without `data:`. Such an object is an error that ends a stream, or one of the JSON lines. */
+  /** Text of a JSON object that arrived without `data:`. The object is an error that ends a stream, or one of the JSON lines. */
   #bare = ''
-  /** Start of a line of JSON without `data:`, buffered until the line is complete. */
+  /** Incomplete JSON line without `data:`. */
   #tail = ''
   #isInLine = false
   #isEnding = false
@@ -257,7 +257,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
       },
       onError: (error) => {
         if (error.type === 'max-buffer-size-exceeded') throw this.#tooLong(error)
-        // llama.cpp sends an error as the field `error: {…}` of the stream.
+        // llama.cpp sends an error as a field `error: {…}` instead of `data: {…}`.
         if (error.field === 'error' && error.value)
           this.#frames.push({ event: 'error', data: error.value, isLast: false })
         else this.#bareLine(error.line ?? '')
@@ -273,7 +273,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
     const [chunk] = chunks
     if (!chunk) return runNowOrYielding(this.endYielding(out))
     if (chunks.length > 1 || chunk.length > SMALL_READ_BYTES) return runNowOrYielding(this.readYielding(chunks, out))
-    // Most reads are one small frame, which is decoded here without a generator.
+    // Most reads contain one small frame. Such a frame is decoded here without a generator.
     this.#feed(this.#bytes.write(chunk))
     const [frame] = this.#frames
     if (!frame || this.#decoder.isDone) return this.#decoder.isDone
@@ -297,7 +297,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
     return this.#decoder.isDone
   }
 
-  /** Ends the stream. A last frame counts even if the blank line after it is missing. */
+  /** Ends the stream. The last frame is read even if the blank line after it is missing. */
   *endYielding(out: Event[]): Generator<undefined, true> {
     this.#isEnding = true
     this.#parser.feed(`${this.#tail}${this.#bytes.end()}\n\n`)
@@ -306,8 +306,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
   }
 
   /**
-   * Feeds text to the parser. The parser drops a line that is no SSE field when it receives the start of the line. Lines of JSON are therefore
-   * buffered until they are complete.
+   * Feeds text to the SSE parser. The parser would drop a line of JSON at its first characters, so such lines are buffered until they are complete.
    */
   #feed(text: string): void {
     const all = this.#tail + text
@@ -322,12 +321,12 @@ class FrameReader<Event> implements AnswerReader<Event> {
     if (this.#isInLine) this.#parser.feed(rest)
   }
 
-  /** Collects the lines of one JSON object. Other unknown fields are ignored. */
+  /** Collects the lines of a JSON object without `data:`. Other unknown fields are ignored. */
   #bareLine(line: string): void {
     if (this.#bare === '' && !/^[{[]/.test(line)) return
     this.#bare += `${line}\n`
     if (this.#bare.length > BARE_LINE_CHARS_MAX) throw this.#tooLong()
-    // Each object is parsed once, at its probable end. Otherwise a stream of closing brackets would be parsed once per line.
+    // Each object is parsed only at its probable end. Otherwise a stream of closing brackets would be parsed once per line.
     const isOne = this.#bare.length === line.length + 1 && /[}\]]\s*$/.test(line)
     if (!isOne && !/^[}\]]/.test(line)) return
     if (isJson(this.#bare)) this.#frames.push({ event: undefined, data: this.#bare, isLast: false })
@@ -375,7 +374,8 @@ class FrameReader<Event> implements AnswerReader<Event> {
   #onUndecoded(error: unknown, { event, data, isLast }: Frame): void {
     if (!isUnreadable(error)) throw error
     if (event === 'error') throw errorInAnswer(this.#errorContext, { message: data.trim() }, data.length)
-    // The frame is truncated, or follows the whole answer. The earlier frames determine whether the answer is complete.
+    // The unreadable frame was truncated, or it follows a complete answer. The earlier frames decide whether the answer
+    // is complete.
     if (!isLast && !this.#decoder.isComplete) throw error
   }
 
@@ -389,7 +389,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
   }
 }
 
-/** Runs a decoder. A decoder does not validate shapes, so any exception is treated as the upstream's fault. */
+/** Runs a decoder. Decoders do not validate types, so any exception becomes an `upstream_error`. */
 function decodeOrFail<T>(model: string, decode: () => T): T {
   try {
     return decode()

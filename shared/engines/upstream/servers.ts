@@ -34,8 +34,8 @@ interface QueuedCall {
 }
 
 /**
- * The servers of one model. Each call goes to the working server with the lowest load relative to its weight. Calls without a permit wait in a queue.
- * Each waiting call belongs to a job, so the worker's slots bound the queue.
+ * The upstream servers of one model. Each call goes to the working server with the lowest load relative to its weight. Calls without a permit wait in
+ * a queue. Each waiting call belongs to a job, so the worker's slots bound the queue.
  */
 export class Servers<Own extends Server> {
   readonly all: readonly Own[]
@@ -51,7 +51,7 @@ export class Servers<Own extends Server> {
   }
 
   /**
-   * Takes a permit. If none is free, then the call waits.
+   * Acquires a permit for a call, or waits until one is free.
    *
    * @param tried Servers to exclude. Must not contain all servers.
    * @throws The signal's reason
@@ -74,7 +74,7 @@ export class Servers<Own extends Server> {
     }
     signal.addEventListener('abort', release, { once: true })
     this.#waiting.add(waiting)
-    // Earlier calls in the queue may wait for another server, so a permit may be free for this call.
+    // Calls before this one in the queue may wait for another server, so a permit may be free already.
     this.admitWaiting()
     return await promise.finally(() => signal.removeEventListener('abort', release))
   }
@@ -88,7 +88,7 @@ export class Servers<Own extends Server> {
     for (const waiting of this.#waiting) if (waiting.tryEnter()) this.#waiting.delete(waiting)
   }
 
-  /** Selects a server for a call. If no server works, then any server is selected, so that the caller gets the error of that server. */
+  /** Selects a server for a call. If all servers fail, then any one is selected, so that the caller receives its error. */
   #choose(tried: ReadonlySet<Own>): Own | undefined {
     const untried = this.all.filter((server) => !tried.has(server))
     const working = untried.filter(({ breaker, limit }) => !breaker.isOpen && limit.pausedMs === 0)
@@ -113,15 +113,15 @@ export function isOpenAiServer(config: UpstreamConfig): boolean {
   return isOwn
 }
 
-/** Cached results of {@link isOpenAiServer}. Without the cache, parsing the URL would take 1 % of the time of each call. */
+/** Cached results of {@link isOpenAiServer}, because parsing the URL would take 1 % of the time of each call. */
 const ownServers = new WeakMap<UpstreamConfig, boolean>()
 
 /**
  * A circuit breaker. After `failures` consecutive failed calls, calls are rejected for `resetMs`. Then one trial call decides whether the circuit
  * closes again.
  *
- * Each model of each upstream server has its own breaker, so that a broken model does not affect healthy ones. A call counts as failed only if the
- * upstream is at fault, and only by its result up to the first byte.
+ * Each model of each upstream server has its own breaker, so that a broken model does not affect healthy ones. Only faults of the upstream before the
+ * first byte count as failures.
  */
 export class Breaker {
   readonly #model: string
@@ -152,8 +152,7 @@ export class Breaker {
    * @throws ServiceError `overloaded` with the time until the next trial, or the error of the call.
    */
   run<T>(call: () => Promise<T>): Promise<T> {
-    // During the trial call, the library cockatiel would make other calls wait for its result without a bound. Such calls are rejected here
-    // instead.
+    // During a trial call, cockatiel would make other calls wait for its result without a time limit. Such calls are rejected here instead.
     if (this.#policy.state === CircuitState.HalfOpen) throw this.#open(this.#resetMs)
     if (this.#policy.state === CircuitState.Open && Date.now() < this.#opensAgainMs) {
       throw this.#open(this.#opensAgainMs - Date.now())
@@ -167,7 +166,7 @@ export class Breaker {
     })
   }
 
-  /** Whether a call failed. Only an answer to the trial call closes the circuit, because a trial that was cancelled or timed out proves nothing. */
+  /** Whether a call counts as failed. A trial call that was cancelled or timed out also fails, because only an answer may close the circuit. */
   #isFailure(error: unknown): boolean {
     const code = error instanceof ServiceError ? error.code : undefined
     if (this.#policy.state === CircuitState.HalfOpen) return code === undefined || !ANSWER_CODES.has(code)

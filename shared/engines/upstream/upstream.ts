@@ -1,15 +1,15 @@
 /*
  * HTTP to the servers of one model. An engine sends the request of an attempt here and reads the answer from the returned `Exchange`.
  *
- * 1. The call waits for a permit of a server: below its adaptive concurrency limit (`shared/capacity/adaptive-limit.ts`), with a closed
- *    circuit breaker.
+ * 1. The call waits for a permit of a server with a closed circuit breaker. The adaptive concurrency limit (`shared/capacity/adaptive-limit.ts`)
+ *    bounds the permits of each server.
  * 2. The request is sent over a keep-alive connection. The call resolves with the first byte of a successful answer.
- * 3. A call that failed before its first byte is sent to at most one other server, within a retry budget. All other retries belong to the
- *    owner of the job.
+ * 3. A call that failed before its first byte is sent to at most one other server, within a retry budget. All other retries belong to the owner of
+ *    the job.
  * 4. Statuses 429, 503 and 529 lower the limit of the server, and their Retry-After pauses the server.
  *
- * Redirects are not followed, because they would send the key to another host. Only HTTP/1.1 is used, so that aborting a call closes a
- * socket, which every server detects.
+ * Redirects are not followed, because they would send the key to another host. Only HTTP/1.1 is used, so that aborting a call closes a socket, which
+ * every server detects.
  */
 
 import { Readable } from 'node:stream'
@@ -32,7 +32,7 @@ import {
   Servers,
 } from './servers.ts'
 
-/** Default maximum of concurrent calls to one server, from all workers that share it. Applies if the catalogue sets no `concurrency`. */
+/** Default maximum of concurrent calls to one server, from all workers together. Applies if the model catalogue sets no `concurrency`. */
 const FLEET_IN_FLIGHT_MAX = 8_192
 
 const OVERLOAD_STATUSES = new Set([429, 503, 529])
@@ -43,32 +43,35 @@ const ERROR_BODY_MAX = 64 * 1024
 export interface UpstreamCall {
   readonly path: string
   readonly headers: Record<string, string>
-  /** Headers of the caller. Headers of the service and of the catalogue override them. */
+  /** Headers of the caller. Headers of Sluice and of the model catalogue override them. */
   readonly forwarded?: Readonly<Record<string, string>> | undefined
-  /** JSON text, or a stream of another type. For a stream, `headers` has the content type and the length. */
+  /**
+   * Body of the request: JSON text, or a stream of another type. For a stream, `headers` must contain the content type
+   * and the length.
+   */
   readonly body: string | Buffer | Readable
   /** Whether a streamed answer is requested. The first byte must then arrive within `first_token_ms`. */
   readonly isStream: boolean
   readonly signal: AbortSignal
 }
 
-/** The destination of calls to a server that is started on first use. Other calls go to the base URL. */
+/** Destination of calls to a server that is started on demand. Calls to any other server go to the base URL. */
 export interface UpstreamTarget {
   readonly origin: string
   readonly dispatcher: Dispatcher
 }
 
 export interface UpstreamOptions {
-  /** Finds the server, once per call. The base URL then provides only the path. @throws ServiceError */
+  /** Finds or starts the server, once per call. The base URL then provides only the path. @throws ServiceError */
   readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
-  /** Name of the environment variable that should contain the key but is not set. Every call fails with an error that names the variable. */
+  /** Name of an environment variable that should contain the API key but is not set. Every call then fails with an error that names the variable. */
   readonly missingKey?: string | undefined
   /** Divides the limits among this and other workers that call the same servers. Default: no sharing. */
   readonly share?: ModelPartition | undefined
 }
 
 interface HttpServer extends Server {
-  /** Returns the full path of a call. The path of the base URL comes before the given path, and the query of the base URL after it. */
+  /** Returns the full path of a call: the base URL's path, the given path, then the base URL's query. */
   readonly pathOf: (path: string) => string
   readonly pool: Pool
   connect(signal: AbortSignal): Promise<UpstreamTarget>
@@ -141,7 +144,7 @@ export class Upstream {
     await Promise.all(this.#servers.all.map(({ pool }) => pool.destroy()))
   }
 
-  /** Error of a worker whose part of the limit is zero. Without the error, the call would wait until other workers end or the limit rises. */
+  /** Error if this worker's part of the limit is zero. Without the error, the call would wait until other workers end or the limit rises. */
   #noPartition(): ServiceError {
     const message = `All permits of model '${this.#model}' belong to other workers; retry.`
     return new ServiceError('overloaded', message, { retryAfterMs: 100 })
@@ -156,7 +159,8 @@ export class Upstream {
       pipelining: 1,
       allowH2: false,
       connect: { timeout: timeouts.connect_ms },
-      // The exchange has its own timers. The timers of undici are coarse and cannot distinguish the first token from later ones.
+      // Timers of undici are disabled, because they are coarse and cannot distinguish the first token from later ones. The exchange has its own
+      // timers.
       headersTimeout: 0,
       bodyTimeout: 0,
     })
@@ -171,7 +175,7 @@ export class Upstream {
     }
   }
 
-  /** Whether the call may be sent to another server. A body that is a stream can be sent only once. */
+  /** Whether the call may be retried on another server. A streamed body can be sent only once. */
   #canTryOtherServer(error: unknown, { body, signal }: UpstreamCall): boolean {
     const isServers = error instanceof ServiceError && SERVER_ERROR_CODES.has(error.code)
     return (
@@ -238,7 +242,7 @@ export class Upstream {
     }
     const body = await exchange.text(ERROR_BODY_MAX)
     const failure = statusError(this.#errorContext, exchange.status, exchange.headers, body)
-    // A 429 may also mean an exhausted quota, which is no sign of load.
+    // A 429 that means an exhausted quota is no sign of load, so the limit stays.
     const isTooMuch = OVERLOAD_STATUSES.has(exchange.status) && failure.code !== 'upstream_refused'
     if (isTooMuch) limit.overloaded(acquired.permit)
     if (isTooMuch && failure.retryAfterMs !== undefined) limit.pause(failure.retryAfterMs)
@@ -246,7 +250,7 @@ export class Upstream {
   }
 }
 
-/** Returns the function that makes full paths. Azure requires the query `?api-version=2024-10-21` on every call. */
+/** Returns the function that makes full paths. Azure requires the query `?api-version=2024-10-21` in every call. */
 function pathsAt({ pathname, search }: URL): (path: string) => string {
   const base = pathname.replace(/\/+$/, '')
   const query = search.slice(1)

@@ -4,14 +4,14 @@ import type { GenerateRequest, Part, Usage } from '#schemas/kinds/generate.ts'
 const SAMPLE_CHARS = 32 * 1024
 
 /**
- * Maximum characters per tokenizer call. The cost of the tokenizer grows with the square of a run without spaces. A run of 60,000 Japanese characters
- * blocks the process for 8 s. Splitting the text adds about 1 % to the count.
+ * Maximum characters per tokenizer call. The time of the tokenizer grows with the square of a text without spaces. A run of 60,000 Japanese
+ * characters blocks the process for 8 s. Splitting the text adds about 1 % to the count.
  */
 const SLICE_CHARS = 256
 
 const CHARS_PER_TOKEN = 4
 
-/** Estimates the tokens of the prompt, for the event `start`, which is sent before the upstream has counted. */
+/** Estimates the tokens of the prompt for the event `start`, which is sent before the upstream reports its count. */
 export function estimateInputTokens(request: GenerateRequest): number {
   let chars = 0
   for (const text of promptTexts(request)) chars += text.length
@@ -45,7 +45,7 @@ export async function countText(text: string): Promise<number> {
   const length = Math.min(text.length, SAMPLE_CHARS)
   let tokens = 0
   for (let at = 0; at < length; at += SLICE_CHARS) {
-    // Text that looks like a special token (<|endoftext|>) counts as plain text. By default, the tokenizer throws an error for such text.
+    // By default, the tokenizer throws an error for text that looks like a special token (<|endoftext|>). With this option, such text is counted.
     tokens += countTokens(text.slice(at, Math.min(at + SLICE_CHARS, length)), { disallowedSpecial: new Set() })
   }
   return Math.round(tokens * Math.max(1, text.length / SAMPLE_CHARS))

@@ -6,13 +6,16 @@ import type { GrammarReply, GrammarTask } from './thread.ts'
 
 const CONVERT_MS = 10_000
 const HEAP_MB = 256
-/** Maximum values and characters of a schema that is copied to the thread. A schema whose grammar is within the limits never has more. */
+/**
+ * Maximum JSON values and characters of a schema that is copied to the converter's thread. Larger schemas would exceed the limits of grammar.ts
+ * anyway.
+ */
 const VALUES_MAX = 100_000
 const CHARS_MAX = 1024 * 1024
 
 /**
- * Converts schemas into grammars (`grammar.ts`) in a thread, one after the other. A conversion takes up to 0.5 s if its code is not compiled yet, so
- * it would block the event loop. The thread starts with the first schema. Must be closed.
+ * Converts JSON schemas into grammars (`grammar.ts`) in a thread, one after the other. A first conversion takes up to 0.5 s, which would block the
+ * event loop. The thread starts with the first schema. Must be closed.
  */
 export class GrammarConverter {
   readonly #thread = new SerialThread(async () => startThread(new URL('./thread.ts', import.meta.url), HEAP_MB))

@@ -69,7 +69,7 @@ export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = t
     return new GrammarWriter(schema, isStrict).write()
   } catch (cause) {
     if (!isStrict && cause instanceof Impossible) return JSON_OBJECT_GRAMMAR
-    // The cause may be a stack overflow. In that case the schema is nested or recursive too deeply.
+    // The cause may be a stack overflow, if the schema is nested too deeply or recursive.
     const isProblem = cause instanceof SchemaProblem
     const problem = isProblem ? cause.message : 'is too large, or has endless recursion'
     const path = isProblem ? cause.path : ''
@@ -241,8 +241,8 @@ class GrammarWriter {
   }
 
   /**
-   * Writes a part of the schema. If this fails, then the path of the part is added to the problem. If the grammar is not strict, then the part is
-   * instead written again without the unsupported keywords.
+   * Writes a part of the schema. If an error is thrown, then the path of the part is added. In a grammar that is not strict, the part is written
+   * again without the unsupported keywords.
    */
   #located<T>(path: string, schema: Schema, keywords: readonly string[], write: (schema: Schema) => T): T {
     try {
@@ -272,7 +272,7 @@ class GrammarWriter {
   #membersMatch(members: readonly Member[]): Match {
     const values = members.map((member) => member.value)
     const firsts = members.findIndex((member) => member.isRequired)
-    // llama.cpp needs as much time for an optional member as for two alternatives.
+    // For llama.cpp, an optional member costs as much time as two alternatives.
     const ways = 2 * (firsts < 0 ? members.length : firsts) + 1
     return { ...matchOf(`"{" ${this.#members(members)} "}"`, openingOf(members), values, ways) }
   }

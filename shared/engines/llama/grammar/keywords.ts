@@ -63,7 +63,6 @@ interface Property {
 export function namedProperties(languages: Languages, schema: Schema): Property[] {
   const required = requiredOf(schema)
   const dependents = isSchema(schema.dependentRequired) ? schema.dependentRequired : {}
-  // The loop also visits names that its body adds to the set.
   for (const name of required) {
     if (Object.hasOwn(dependents, name)) for (const other of listOf(dependents, name)) required.add(String(other))
   }
@@ -87,7 +86,8 @@ function valueSchema(languages: Languages, schema: Schema, name: string): unknow
 }
 
 /**
- * Returns the members to write. Optional members become required or are omitted, so that the object always has a permitted number of properties.
+ * Returns the members of an object to generate. Optional members become required or are omitted, so that the number of properties is always within
+ * `minProperties` and `maxProperties`.
  *
  * @throws SchemaProblem if there are too few members, or if an optional member requires other optional members
  */
@@ -121,15 +121,15 @@ export function freeProperties(schema: Schema, path: string): { keys: unknown; v
   if (patterns.length > 1) throw new SchemaProblem('has more than one pattern', `${path}.patternProperties`)
   const [pattern] = patterns
   if (pattern) return { keys: { allOf: [keys, { pattern: pattern[0] }] }, value: pattern[1] }
-  // If a schema has an empty list of properties, then only `{}` is generated, unless other properties have a schema.
+  // For an empty list of properties, only `{}` is generated, unless the schema describes additional properties.
   const value = schema.additionalProperties ?? schema.unevaluatedProperties ?? !isSchema(schema.properties)
   return { keys, value }
 }
 
 /**
- * Whether a schema of one type accepts a listed value.
+ * Whether a schema of one type accepts a value of `enum` or `const`.
  *
- * @throws SchemaProblem if a listed value is an object or array and the schema also has keywords of objects or arrays
+ * @throws SchemaProblem if the value is an object or array and the schema also has keywords of objects or arrays
  */
 export function admits(languages: Languages, schema: Schema, value: unknown): boolean {
   const values = valuesOf(schema)

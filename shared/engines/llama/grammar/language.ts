@@ -14,10 +14,13 @@ import { SchemaProblem } from './match.ts'
 export const START = 0x11_0000
 export const END = 0x11_0001
 
-/** Maximum number of derivatives and states that are computed for one grammar. Computing them takes about 60 ms. */
+/**
+ * Maximum number of derivatives and automaton states that are computed for one grammar. Computing this many takes about
+ * 60 ms.
+ */
 const STEPS_MAX = 22_000
 const LANGUAGES_MAX = 20_000
-/** Reading this many characters of a text counts as one step. */
+/** Number of characters that count as one computation step of {@link STEPS_MAX}. */
 const READ_CHARS = 32
 export const STATES_MAX = 2_000
 
@@ -51,7 +54,6 @@ export class Languages {
 
   readonly none = this.chars([])
   readonly empty = this.#make('', { kind: 'empty' }, true)
-  /** The language of all texts, including the marks. */
   readonly every = this.repeat(this.chars([[0, END]]), 0)
 
   chars(set: Ranges): Language {

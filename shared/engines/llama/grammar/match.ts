@@ -26,11 +26,14 @@ import {
  * s. Both times grow with the square.
  */
 const WAYS_MAX = 1_000
-/** Number of beginnings that is assumed for a rule that is still being written. The assumption is checked when the rule is complete. */
+/** Number of beginnings that is assumed for a rule that refers to itself. The assumption is checked when the rule is complete. */
 const STARTS_ASSUMED = 50
 const OPENING_CHARS_MAX = 200
 
-/** The reason why a schema has no grammar. The message is the end of a sentence that begins with "The JSON schema". */
+/**
+ * The reason why no grammar can enforce a schema. The message is the end of a sentence that begins with "The JSON
+ * schema".
+ */
 export class SchemaProblem extends Error {
   /** Path of the faulty part, such as `.properties.a`. Empty for the whole schema. */
   readonly path: string
@@ -41,7 +44,7 @@ export class SchemaProblem extends Error {
   }
 }
 
-/** Problem of a schema that accepts no value. Alternatives, optional properties and optional items with such a schema are omitted. */
+/** Thrown for a schema that accepts no value. Alternatives, optional properties and optional items with such a schema are omitted. */
 export class Impossible extends SchemaProblem {
   constructor(path: string) {
     super('accepts no value', path)
@@ -64,7 +67,7 @@ export interface Match {
   readonly isWhole: boolean
   readonly starts: number
   readonly ways: number
-  /** The outermost rule that is still being written and to which this piece of the grammar refers. Undefined if there is none. */
+  /** The outermost unfinished rule to which this piece of the grammar refers. Undefined if there is none. */
   readonly cycle: Reference | undefined
 }
 
@@ -79,7 +82,7 @@ export function matchOf(text: string, opening: string, inner: readonly Match[] =
   }
 }
 
-/** Makes a piece that matches exactly one JSON text. Escapes in JSON and in GBNF are the same. */
+/** Makes a piece of grammar that matches exactly one JSON text. JSON and GBNF use the same escapes. */
 export function literal(json: string): Match {
   const text = JSON.stringify(json)
   return { ...matchOf(text, json), isWhole: json.length <= OPENING_CHARS_MAX }
@@ -172,9 +175,9 @@ export class Comparison {
 }
 
 /**
- * Whether no value generated for one alternative is accepted by another.
+ * Whether all values generated for one alternative are rejected by the second alternative.
  *
- * @param isWhole Whether the grammar generates only the properties of `base` and of an alternative.
+ * @param isWhole Whether the grammar generates only the properties that `base` and the alternative name.
  */
 export function areDisjoint(
   comparison: Comparison,
@@ -200,7 +203,7 @@ export function areDisjoint(
   )
 }
 
-/** Whether another schema requires a property that an object generated for the first schema never has. */
+/** Whether the other schema requires a property that an object generated for the first schema never has. */
 function lacksRequired(written: Schema, other: unknown): boolean {
   const names = new Set([
     ...requiredOf(written),

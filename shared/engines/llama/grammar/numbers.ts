@@ -22,7 +22,10 @@ export const VALUE = alike('value', 8)
 export const OBJECT = matchOf('object', '{', [VALUE])
 export const STRING = matchOf('string', '"')
 
-/** Writes a number or integer that is within the bounds of a schema and a multiple of its `multipleOf`. @throws SchemaProblem, Impossible */
+/**
+ * Writes the grammar of a number or integer that is within the bounds of a schema and a multiple of its `multipleOf`. @throws SchemaProblem,
+ * Impossible
+ */
 export function numberMatch(schema: Schema, isInteger: boolean, path: string): Match {
   const bounds = boundsOf(schema)
   const steps = [schema.multipleOf].flat().filter((step) => typeof step === 'number' && step > 0) as number[]
@@ -53,7 +56,7 @@ function boundsOf(schema: Schema): Bounds {
 
 const LISTED_MAX = 500
 const DIGITS_MAX = 9
-/** Maximum magnitude of a number with a step below 1. A double cannot represent both a larger number and its fraction. */
+/** Maximum magnitude of a number whose `multipleOf` is below 1. Beyond this magnitude, a double cannot represent the fraction exactly. */
 const DECIMAL_MAX = 999_999_999
 const LAST_DIGITS_MAX = 4
 
@@ -63,7 +66,7 @@ interface Step {
 }
 
 /**
- * Writes the multiples of all steps within bounds. Undefined if there are none.
+ * Writes the grammar of numbers within bounds that are multiples of all steps. Undefined if there are none.
  *
  * @throws SchemaProblem if there are too many to list, and their last digits do not identify them
  */
@@ -156,12 +159,12 @@ interface Bounds {
   readonly exclusiveMaximum?: number | undefined
 }
 
-/** Default maximum of the magnitude of generated numbers. A double represents all such integers exactly. */
+/** Default maximum magnitude of generated numbers. A double represents all such integers exactly. */
 const LARGEST = 999_999_999_999_999
 const DIGITS = 6
 /**
- * Numbers of fraction digits to try for a range that contains no integer. The first is chosen that permits at least {@link NARROW_NUMBERS_MIN}
- * numbers.
+ * Numbers of fraction digits that are tried, in order, for a range without an integer. The first one that permits at least {@link NARROW_NUMBERS_MIN}
+ * numbers is used.
  */
 const NARROW_DIGITS = [1, 2, 3, 6, 9]
 const NARROW_NUMBERS_MIN = 8
@@ -172,8 +175,8 @@ export function integerRange(bounds: Bounds): string | undefined {
 }
 
 /**
- * GBNF of decimal numbers within bounds. The numbers are all integers within the bounds, and fractions between two of these integers. If the bounds
- * contain no integer, then fractions have as few digits as possible. Undefined if the bounds contain no number that can be written.
+ * GBNF of decimal numbers within bounds. The grammar generates all integers within the bounds, and fractions between adjacent integers of the range.
+ * If the bounds contain no integer, then fractions have as few digits as possible. Undefined if the bounds contain no number that can be written.
  *
  * @param digits Maximum digits after the point.
  */
@@ -186,7 +189,7 @@ export function floatRange(bounds: Bounds, digits = DIGITS): string | undefined 
   const parts = [joinRange(range.low, range.high)]
   // The last digit is not 0, so that no fraction equals an integer bound.
   const fraction = `"." [0-9]{0,${digits - 1}} [1-9]`
-  // The integer part of a fraction is the neighbouring integer nearer to zero: -3 in "-3.5", and 3 in "3.5".
+  // The integer part of a fraction is the adjacent integer nearer to zero: -3 in "-3.5", and 3 in "3.5".
   const [above, below] = [Math.max(low, 0), Math.max(-high, 0)]
   if (above < high) parts.push(`(${digitsBetween(above, high - 1)}) ${fraction}`)
   if (below < -low) parts.push(`"-" (${digitsBetween(below, -low - 1)}) ${fraction}`)
@@ -216,7 +219,7 @@ function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   for (const digits of NARROW_DIGITS.filter((each) => each <= digitsMax)) {
     const scale = 10 ** digits
     const numberOf = (fraction: number) => Number(`${whole}.${String(fraction).padStart(digits, '0')}`)
-    // The bounds themselves are omitted, because they may be excluded. The product is rounded, so the loop searches the first permitted fraction.
+    // Both bounds may be excluded by the schema, so the search starts at the next fraction inside. Rounding of the product requires the loop.
     let from = Math.floor((near - whole) * scale)
     while (numberOf(from) <= near) from++
     let to = Math.min(scale - 1, Math.ceil((far - whole) * scale))

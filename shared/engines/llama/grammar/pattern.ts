@@ -108,7 +108,7 @@ function followed(languages: Languages, node: Node, rest: Language): Language {
   }
 }
 
-/** Maximum number of `^` and of `$` in one match of the nodes, and whether the nodes contain a lookahead. */
+/** Maximum number of `^` and of `$` that one match of the nodes contains, and whether the nodes contain a lookahead. */
 interface Anchors {
   readonly starts: number
   readonly ends: number
@@ -116,8 +116,8 @@ interface Anchors {
 }
 
 /**
- * Rejects anchors that marks cannot express. An anchor has no width, but a mark is a character that is consumed. A match may therefore contain each
- * anchor only once. An anchor must not be repeated, and must not be in a lookahead after its mark was consumed.
+ * Rejects anchors that cannot be replaced with the marks START and END. An anchor has no width, but a mark is a character that is consumed. Each
+ * anchor may therefore occur only once in a match, must not be repeated, and must not be in a lookahead after its mark.
  */
 function requireSingle(node: Node): Anchors {
   if (node.kind === 'chars') return { starts: 0, ends: 0, hasAhead: false }
@@ -258,7 +258,7 @@ class Parser {
       if (high < low) throw this.#broken()
       return [[low, high]]
     }
-    // If one end of a range is a class, as in [\w-.], then the hyphen is an ordinary character.
+    // If a limit of a range is a class, as in [\w-.], then the hyphen is an ordinary character.
     return union(from, setOf('-'), to)
   }
 

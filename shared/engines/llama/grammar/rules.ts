@@ -12,7 +12,7 @@ const SHARED_RULES = {
   pair: 'string ": " value',
   array: '"[" (value (", " value)*)? "]"',
   string: '"\\"" char* "\\""',
-  // Escapes with \u are not generated, because an unpaired surrogate would be valid JSON but invalid text.
+  // Escapes with \u are not generated. An unpaired surrogate would be valid JSON but invalid text.
   char: '[^"\\\\\\x00-\\x1F\\x7F] | "\\\\" ["\\\\/bfnrt]',
   integer: '"-"? ("0" | [1-9] [0-9]{0,14})',
   number: 'integer ("." [0-9]{1,6})?',
@@ -20,10 +20,9 @@ const SHARED_RULES = {
 
 export const JSON_OBJECT_GRAMMAR = printGrammar({ root: 'object' })
 
-/** Maximum words of a choice. Each word is a parallel continuation (match.ts). */
+/** Maximum tool names of a grammar. Each name is a parallel continuation (match.ts). */
 const WORDS_MAX = 1_000
 
-/** Writes a grammar of exactly one of these tool names. @throws ServiceError `invalid_value` if there are too many */
 export function writeWordsGrammar(words: readonly string[]): string {
   if (words.length > WORDS_MAX) {
     const message = `This model cannot choose among more than ${WORDS_MAX} tools.`
@@ -39,7 +38,7 @@ function printGrammar(rules: Readonly<Record<string, string>>): string {
 }
 
 const GRAMMAR_CHARS_MAX = 250_000
-/** Maximum repetitions that llama.cpp unrolls for one grammar. Each costs 3 µs. Equal repetitions are written, and counted, once. */
+/** Maximum repetitions that llama.cpp unrolls for one grammar, at 3 µs each. Identical repetitions share one rule and count once. */
 const UNROLLED_MAX = 8_000
 
 export class RuleBook {
@@ -50,7 +49,7 @@ export class RuleBook {
 
   add(match: Match): Match {
     const { text } = match
-    // A body that consists of one word is already the name of a rule.
+    // A body of one word is already the name of a rule.
     if (/^[a-z0-9]{1,20}$/.test(text)) return match
     let name = this.#names.get(text)
     if (name === undefined) {
@@ -69,7 +68,10 @@ export class RuleBook {
     return name
   }
 
-  /** Declares a rule. llama.cpp rejects a rule without a body, so an unreachable rule keeps this placeholder. */
+  /**
+   * Declares a rule before its body is known. llama.cpp rejects a rule without a body, so an unreachable rule keeps
+   * this placeholder.
+   */
   open(name: string): void {
     this.#rules.set(name, 'value')
   }
@@ -101,7 +103,10 @@ export class RuleBook {
   }
 }
 
-/** Maximum repetitions in one piece of a rule. llama.cpp unrolls repetitions, and rejects about 2,000 of them. */
+/**
+ * Maximum count of a repetition that is written as it is. llama.cpp unrolls repetitions, and rejects counts of about
+ * 2,000.
+ */
 const PLAIN_MAX = 256
 const BLOCK = 64
 /** A maximum above this number is treated as unbounded, because no context window can hold that many repetitions. */
@@ -109,14 +114,14 @@ const COUNTED_MAX = 10_000_000
 
 interface Repetition {
   readonly text: string
-  /** Factor by which the repetition multiplies the number of parallel continuations of the repeated rule. */
+  /** Factor by which the repetition multiplies the parallel continuations of the repeated rule (match.ts). */
   readonly ways: number
   readonly unrolled: number
 }
 
 /**
- * Repeats a rule. A count of more than 256 is written as blocks of 64, and as blocks of such blocks, so that 100,000 characters need some hundred
- * rules. For example, "up to 200" is written as "up to 63, or 64 and up to 136".
+ * Repeats a rule. A count above 256 is written as nested blocks of 64, so that 100,000 characters need some hundred rules. For example, "up to 200"
+ * is written as "up to 63, or 64 and up to 136".
  *
  * @param add Creates a rule from a text and returns its name.
  */

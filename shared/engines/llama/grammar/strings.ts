@@ -12,11 +12,11 @@ import {
 } from './language.ts'
 import { patternLanguage } from './pattern.ts'
 
-/** Maximum lengths, in characters beyond the minimum, that are tried if the automaton of the permitted length is too large. */
+/** Lengths beyond `minLength`, in characters, that are tried in order if the automaton of the full length is too large. */
 const SHORTER_MAX = [256, 64]
 
 const [SURROGATES, CONTROL, QUOTE, BACKSLASH] = [[0xd800, 0xdfff], [0, 0x1f], 0x22, 0x5c] as const
-/** Characters that JSON escapes, with their escapes. Other control characters are never generated. */
+/** Characters that JSON must escape, with their escapes. Other control characters are never generated. */
 const ESCAPES: ReadonlyMap<number, string> = new Map([
   [QUOTE, '"'],
   [BACKSLASH, '\\'],
@@ -30,7 +30,8 @@ const NOT_PLAIN: Ranges = union([CONTROL, SURROGATES], [[QUOTE, QUOTE]], [[BACKS
 
 const DATE = String.raw`\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])`
 const TIME = String.raw`([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ`
-// A URL parser reads digits in the last label as an IPv4 address, and two adjacent hyphens as Punycode. The pattern generates neither.
+// Host names never have digits in the last label, which a URL parser would read as an IPv4 address. Adjacent hyphens, which mark Punycode, are not
+// generated either.
 const HOST = String.raw`([a-z0-9]+(-[a-z0-9]+)*\.)*[a-z]+`
 const EMAIL = String.raw`[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}`
 /** Formats with labels. A label has at most 63 characters (RFC 1035 §2.3.4), so whole texts of these formats are limited to this length. */
@@ -105,7 +106,7 @@ export function stringAutomaton(languages: Languages, schema: Schema): State[] {
   throw tooLarge()
 }
 
-/** Returns the states of an automaton that also counts characters, up to the largest relevant length. Undefined if there are too many. */
+/** Returns the states of an automaton that also counts characters, up to the longest permitted length. Undefined if there are too many states. */
 function countedStates(languages: Languages, states: readonly State[], min: number, max: number): State[] | undefined {
   const countMax = max === Number.POSITIVE_INFINITY ? min : max
   const keyOf = (state: number, count: number) => state * (countMax + 1) + Math.min(count, countMax)
@@ -152,9 +153,7 @@ function productive(states: readonly State[]): State[] {
 
 const WRITTEN = new WeakMap<Ranges, readonly string[]>()
 
-/**
- * Writes one character of a set in JSON, as GBNF. The result is a list of alternatives, which is empty if no character of the set is ever generated.
- */
+/** Returns the GBNF alternatives that generate one character of a set as JSON. Empty if no character of the set is ever generated. */
 export function charactersOf(set: Ranges): readonly string[] {
   const known = WRITTEN.get(set) ?? writeCharacters(set)
   WRITTEN.set(set, known)

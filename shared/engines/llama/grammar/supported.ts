@@ -4,7 +4,9 @@ import { Languages } from './language.ts'
 import { areDisjoint, Comparison, SchemaProblem } from './match.ts'
 import { patternLanguage } from './pattern.ts'
 
-/** Keywords that no grammar enforces, each with a function that tests whether the keyword has an effect in a schema. */
+/**
+ * Keywords that no grammar enforces, each with a function that tests whether the keyword has an effect in its schema.
+ */
 const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string, (schema: Schema) => boolean>([
   ['not', () => true],
   ['if', (schema) => 'then' in schema || 'else' in schema],
@@ -16,9 +18,7 @@ const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string
   ['$recursiveRef', () => true],
 ])
 
-/**
- * Keywords whose effect is limited to their own schema. Merging that schema with another one would change the meaning of these keywords.
- */
+/** Keywords that refer to the other keywords of their own schema. Merging that schema with another one would change their meaning. */
 const ALONE = ['patternProperties', 'prefixItems', 'unevaluatedProperties', 'unevaluatedItems']
 
 const COUNTS = 'minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains'.split(' ')

@@ -31,7 +31,7 @@ export interface Conversation {
 export interface ToolForms {
   readonly arguments: 'object' | 'text'
   readonly ids: 'any' | 'nine'
-  /** Content that the template expects in a message that has calls but no text. */
+  /** Value of `content` that the template expects in an assistant message that has tool calls but no text. */
   readonly noContent: '' | null
   readonly before: readonly Piece[]
   readonly between: readonly Piece[]
@@ -46,7 +46,7 @@ export interface TemplateForms {
   readonly noTools: readonly [] | null
   /** System turns that the template supports: none, one at the beginning, or any number at any place. */
   readonly system: 'none' | 'first' | 'any'
-  /** Undefined if the template drops tools, calls or results, or if its calls are not a name followed by JSON arguments. */
+  /** Form of tool calls. Undefined if the template drops tools, calls or results, or if its calls are not a name followed by JSON arguments. */
   readonly tools: ToolForms | undefined
   /** Plain text that ends an assistant turn. Undefined if a control token ends the turn. */
   readonly endMark: string | undefined
@@ -71,8 +71,8 @@ export type ThreadReply =
   | { readonly problem: string }
 
 /**
- * Pieces as one text and one array, because these two can be transferred between threads quickly. For each piece, the array has its token. For a
- * text, the array has -1 and the end of the text instead.
+ * Pieces of a prompt as one text and one array, which are quick to transfer between threads. The array has one token per mark. For each text, the
+ * array has -1 and the position where the text ends.
  */
 interface PackedPieces {
   readonly text: string
@@ -129,7 +129,7 @@ export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefin
 export interface Mark {
   readonly text: string
   readonly token: number
-  /** Whether the token absorbs the whitespace before it (`lstrip`) or after it (`rstrip`). */
+  /** Whether the token absorbs the whitespace before it (`lstrip`) and after it (`rstrip`). */
   readonly lstrip?: boolean
   readonly rstrip?: boolean
 }
@@ -152,7 +152,7 @@ export class Marks {
   constructor(marks: readonly Mark[]) {
     const known = marks.filter(({ text }) => text !== '')
     this.#byText = new Map(known.map((mark) => [mark.text, mark]))
-    // In descending order, a mark precedes any other mark that is its prefix.
+    // In descending order, a longer mark precedes its prefixes, so that the expression finds the longest mark.
     const texts = [...this.#byText.keys()].sort((a, b) => (a < b ? 1 : -1))
     this.#alternatives = texts.map((text) => RegExp.escape(text)).join('|')
     this.#starts = texts.length > 0 ? new RegExp(`(?=${this.#alternatives})`, 'g') : undefined
@@ -236,8 +236,8 @@ export class Marks {
   }
 
   /**
-   * Returns the expression that finds marks and escape characters. A template that writes JSON in ASCII writes the escape character as six
-   * characters.
+   * Returns the expression that finds marks and escape characters. A template that writes JSON in ASCII writes the escape character as `\u` and four
+   * digits.
    */
   #splitterOf(guard: string): RegExp {
     const known = this.#splitters.get(guard)

@@ -71,7 +71,7 @@ function findTools(draw: Draw, content: TemplateForms['content'], marks: Marks):
         if (!offered?.includes(TOOL)) continue
         const history = attempt(() => write([user(USER), CALL, ANSWERED]))
         if (!history?.includes(RESULT) || !/"needleargument": ?"needlevalue"/.test(history)) continue
-        // A template may write an empty reasoning block before a call at the end of a conversation, and omit the block in later turns.
+        // Some templates write an empty reasoning block before a call at the end of a conversation, and omit the block in later turns.
         const call = attempt(() => findCall(offered, write([user(USER)], false), history))
         if (!call || call.before.trim() === '') continue
         return { ...tools, before: split(call.before, marks), between: split(call.between, marks) }
@@ -94,8 +94,8 @@ const CALL: TemplateMessage = {
 const ANSWERED: TemplateMessage = { role: 'tool', content: RESULT, callId: 'call_needle', name: TOOL }
 
 /**
- * Derives the text of a call from three prompts. `open` ends with the start of the answer, `closed` lacks that start, and `called` has a call and its
- * result.
+ * Derives the text of a call from three rendered prompts. `open` ends with the start of the answer, `closed` has no such start, and `called` contains
+ * a call and its result.
  */
 function findCall(
   open: string,
@@ -103,14 +103,14 @@ function findCall(
   called: string,
 ): { readonly before: string; readonly between: string } | undefined {
   if (!called.startsWith(closed)) return undefined
-  // The start of an answer may contain reasoning, which later turns lack.
+  // The start of an answer may contain a reasoning block that is missing in later turns.
   const opening = commonPrefix(open.startsWith(closed) ? open.slice(closed.length) : '', called.slice(closed.length))
   const call = called.slice(closed.length + opening)
   const name = call.indexOf(TOOL)
   const end = name + TOOL.length
   const args = call.slice(end).search(/\{\s*"needleargument"/)
   if (name < 0 || args < 0) return undefined
-  // The space before the arguments is left to the model, because one token often contains both the space and the start of the arguments.
+  // The model generates the space before the arguments, because one token often contains both the space and the first character.
   return { before: call.slice(0, name), between: call.slice(end, end + args).trimEnd() }
 }
 

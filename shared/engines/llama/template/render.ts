@@ -9,7 +9,10 @@ import {
 } from './conversation.ts'
 import { findForms, foldSystem, mergeTurns, writeMessage, writeTools } from './probe.ts'
 
-/** For an undefined value, these filters get an empty text, filters of {@link KEPT} get the undefined value, and all others get an empty list. */
+/**
+ * Filters that receive an empty text for an undefined value. Filters of {@link KEPT} receive the undefined value, and all other filters an empty
+ * list.
+ */
 const TEXT_FILTERS = new Set(['trim', 'upper', 'lower', 'title', 'capitalize', 'string', 'replace', 'indent', 'safe'])
 const KEPT = new Set(['default', 'd', 'tojson'])
 
@@ -17,7 +20,7 @@ const CHARS_MAX = 64_000_000
 const RANGE_MAX = 1_000_000
 const REASON_CHARS_MAX = 300
 
-/** The template rejected a conversation by `raise_exception`. The message is that of the template. */
+/** Thrown if the template rejected a conversation by `raise_exception`. The message is that of the template. */
 export class TemplateRefusal extends Error {}
 
 /**
@@ -59,7 +62,8 @@ export class ChatTemplate {
       })
     const text = firstOf(
       () => draw(messages),
-      // The second attempt is for templates that require alternating user and assistant turns.
+      // The second attempt merges adjacent turns of one role, because some templates require that user and assistant
+      // alternate.
       () => draw(mergeTurns(foldSystem(messages, this.forms.system === 'none' ? 'none' : 'first'))),
     )
     return this.#marks.split(text + this.#marks.escape(conversation.prefill, guard), guard)

@@ -4,15 +4,15 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Decoder } from '#shared/engines/upstream/json.ts'
 import { isHighSurrogate, SurrogateBuffer } from '#shared/lib/buffers.ts'
 
-/** Maximum characters of one text event. Without this maximum, records could become too large. */
+/** Maximum characters of one text event, so that a broker record stays small. */
 const TEXT_CHARS_MAX = 8 * 1024
 const LOGPROBS_MAX = 256
-/** Maximum plausible duration, in seconds. Tokens are computed from the duration, so a longer duration from a server is ignored. */
+/** Maximum plausible duration, in seconds. Tokens are computed from the duration, so a longer duration that a server reports is ignored. */
 const SECONDS_MAX = 7 * 24 * 3_600
 
 interface CountedTokens {
   readonly input: number
-  /** Number of input tokens that belong to the prompt, or 0 if unknown. */
+  /** Number of input tokens of the text prompt (as opposed to the audio), or 0 if unknown. */
   readonly text: number
   readonly output: number
 }
@@ -28,11 +28,11 @@ interface DecodeOptions {
  * Reads every answer format of `POST /v1/audio/transcriptions`:
  *
  * 1. Whole, `json`: `{text, logprobs?, usage?}`.
- * 2. Whole, `verbose_json`: with `segments`, and `words` next to or inside them (whisper.cpp, Speaches).
+ * 2. Whole, `verbose_json`: also `segments`, and `words` next to or inside them (whisper.cpp, Speaches).
  * 3. Stream of OpenAI: `transcript.text.delta` and `transcript.text.done`.
  * 4. Stream of vLLM: `transcription.chunk`, shaped like a chat chunk.
  * 5. Stream of Speaches: a whole object per segment, without an end event.
- * 6. Stream of our local server: `sluice.segment` and `sluice.progress` in addition to OpenAI's events.
+ * 6. Stream of the local model server: `sluice.segment` and `sluice.progress` in addition to OpenAI's events.
  */
 export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   readonly #options: DecodeOptions
@@ -41,7 +41,9 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   #duration: number | undefined
   #isStarted = false
   #isDone = false
-  /** Whether the stream has an end event. If it has none, then the transcript is complete when the stream ends. */
+  /**
+   * Whether the stream contained an end event. Without an end event, the transcript is complete when the stream ends.
+   */
   #hasOwnEnd = false
   #text = ''
   #segments = 0
@@ -144,7 +146,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 
   #pushText(text: string, out: TranscribeEvent[], logprobs?: TokenLogprob[]): void {
-    // Whisper's texts begin with a space, but a transcript must not.
+    // Whisper's texts begin with a space, but the first text of a transcript must not.
     const whole = this.#characters.push(this.#text === '' ? text.trimStart() : text)
     if (whole === '' && !logprobs) return
     this.#start(out)
@@ -161,7 +163,6 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#segmentTokens += segment.tokens.length
     this.#lastEnd = Math.max(this.#lastEnd, segment.end)
     this.#progress(this.#lastEnd)
-    // The segments are numbered here, because some servers count from 1 or restart in each window.
     out.push({ type: 'segment', segment: { ...segment, id: this.#segments } })
     this.#segments += 1
   }
@@ -170,7 +171,10 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     if (Number.isFinite(seconds)) this.#options.onSeconds?.(seconds)
   }
 
-  /** Reads the fields next to the text. The language may be a code or a name, because the encoder supports both. */
+  /**
+   * Reads the metadata of a transcript, such as language and duration. The language may be a code or a name, because
+   * the encoder supports both.
+   */
   #read(data: Record<string, unknown>): void {
     if (this.#language === '' && typeof data.language === 'string') this.#language = data.language
     const duration = Number(data.duration ?? Number.NaN)
@@ -203,7 +207,7 @@ export function audioTokensOf(seconds: number): number {
 }
 
 /**
- * Splits a text into events that fit into records. The log probabilities are spread over these events. If they do not fit, then further events
+ * Splits a text into events that fit into broker records. The log probabilities are distributed over these events. If necessary, further events
  * without text follow.
  */
 function* textEvents(text: string, logprobs: readonly TokenLogprob[]): Generator<TranscribeEvent> {
@@ -239,7 +243,7 @@ function isCount(value: unknown): value is number {
   return Number.isInteger(value) && (value as number) >= 0
 }
 
-/** Minimum pause between two words that ends a segment, in seconds. */
+/** Minimum pause between two words that starts a new segment, in seconds. */
 const PAUSE_SECONDS = 1
 const WORDS_MAX = 40
 
@@ -281,8 +285,8 @@ function readLogprobs(value: unknown): TokenLogprob[] | undefined {
 }
 
 /**
- * Assigns each word to the segment that contains its middle. If there is none, then the last segment that began before the word is used. If any
- * segment has words of its own, then nothing is assigned.
+ * Assigns each word to the segment that contains its middle, or else to the last segment that began before it. If segments already have words, then
+ * nothing is assigned.
  */
 function withWords(segments: readonly TranscriptSegment[], words: readonly Word[]): TranscriptSegment[] {
   if (words.length === 0 || segments.some((segment) => segment.words)) return [...segments]

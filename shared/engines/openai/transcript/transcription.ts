@@ -98,8 +98,8 @@ function onlyLanguageOf({ transcription: { languages } }: ModelConfig): string {
 }
 
 /**
- * Returns the usage that the upstream counted. If the upstream counted nothing, then the audio counts as ten tokens per second. The output then
- * counts as the tokens of the segments or of the text.
+ * Returns the usage that the upstream counted. Without such usage, the input is estimated as ten tokens per second of audio. The output is estimated
+ * from the segments or the text.
  */
 async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDecoder) {
   if (counted) {
@@ -110,7 +110,7 @@ async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDec
   return { input_tokens: audioTokensOf(duration), output_tokens: segmentTokens || (await countText(text)) }
 }
 
-/** A form as the body of a call. If the caller does not read `body` to its end, then it must destroy `body`. */
+/** A multipart form as the body of a call. A caller that does not read `body` to its end must destroy it. */
 interface FormBody {
   readonly headers: { readonly 'content-type': string; readonly 'content-length': string }
   readonly body: Readable
@@ -133,7 +133,7 @@ export async function openForm(fields: readonly (readonly [string, string])[], f
   return {
     headers: {
       'content-type': `multipart/form-data; boundary=${boundary}`,
-      // Some servers, such as whisper.cpp, do not accept chunked bodies, so the length is sent.
+      // Some servers, such as whisper.cpp, reject chunked bodies, so the length is sent.
       'content-length': String(head.length + file.bytes + tail.length),
     },
     body: between(head, content, tail),
@@ -177,15 +177,14 @@ function encodeTranslation({ prompt, temperature }: TranscribeRequest, model: Mo
   return fields
 }
 
-/** Encodes the form fields next to the file, in OpenAI's API. Fields with their default value are left out. */
+/** Encodes the form fields other than the file, in OpenAI's API. Fields with their default value are left out. */
 export function encodeFields(request: TranscribeRequest, model: ModelConfig, form: AnswerForm): [string, string][] {
   const { language, prompt, temperature, logprobs } = request
   const fields: [string, string][] = [['model', upstreamModelOf(model)]]
   fields.push(['response_format', form === 'stream' ? 'json' : form])
   if (language !== undefined) fields.push(['language', language])
   if (prompt !== undefined) fields.push(['prompt', prompt])
-  // A temperature of 0 is not sent. Without the field, servers raise the temperature by themselves if necessary. Some do not if the field is an
-  // explicit 0.
+  // A temperature of 0 is not sent. Without the field, servers raise the temperature if decoding fails. With an explicit 0, some servers do not.
   if (temperature > 0) fields.push(['temperature', String(temperature)])
   if (form === 'verbose_json') fields.push(...granularities(request, model))
   if (form === 'stream') fields.push(['stream', 'true'])
@@ -195,7 +194,7 @@ export function encodeFields(request: TranscribeRequest, model: ModelConfig, for
 
 function granularities({ words, diarize }: TranscribeRequest, { transcription }: ModelConfig): [string, string][] {
   const segment: [string, string] = ['timestamp_granularities[]', 'segment']
-  // Diarization needs the times of words, because it assigns speakers word by word.
+  // Diarization requires word times, because speakers are assigned word by word.
   return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
 }
 
