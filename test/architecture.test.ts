@@ -124,12 +124,9 @@ describe('import rules between folders', () => {
   }, RUN_MS)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  it.each(IMPORTS)(
-    'finds for the file %s with an import of %s this broken rule, or none: %s',
-    (from = '', to = '', law) => {
-      const line = linesOf(from).indexOf(`import '${to}'`) + 1
-      expect(broken.get(`${from}:${line}`)).toBe(law)
-      expect(broken.get(`${from}:${line + 1}`)).toBe(law)
-    },
-  )
+  it.each(IMPORTS)('report for a file %s that imports %s: %s', (from = '', to = '', law) => {
+    const line = linesOf(from).indexOf(`import '${to}'`) + 1
+    expect(broken.get(`${from}:${line}`)).toBe(law)
+    expect(broken.get(`${from}:${line + 1}`)).toBe(law)
+  })
 })

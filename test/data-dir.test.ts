@@ -104,7 +104,7 @@ describe('files in the data directory', () => {
     expect((await stat(above)).mode & 0o777).toBe(0o700)
   })
 
-  test('include a lock file, whose mode becomes 0600 at its next write', async () => {
+  test('get mode 0600 at the next write if they were readable by other users', async () => {
     const directory = join(place, 'old')
     await mkdir(directory)
     await writeFile(join(directory, 'keys.lock'), '')

@@ -76,7 +76,7 @@ for (const { mode, options } of MODES) {
       expect(await response.json()).toMatchObject({ error: { type: 'server_error', code: 'upstream_refused' } })
     })
 
-    it('a stream that fails after its first token ends with an error frame and without [DONE]', async () => {
+    it('the service ends a stream that fails after its first token with an error frame and without [DONE]', async () => {
       await using stack = await startStack(options())
       const script = '!echo fail=upstream_error after=2\none two three four'
       const text = await (await stack.post('/v1/chat/completions', say(script, { stream: true }))).text()

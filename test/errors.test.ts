@@ -136,7 +136,7 @@ describe('error headers', () => {
     expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
   })
 
-  test('include x-should-retry for every 409, 502 and 504; only a job that has not finished may be retried', () => {
+  test('include x-should-retry for every 409, 502 and 504, with true only for a job that has not finished', () => {
     const conflicts = codes.filter((code) => [409, 502, 504].includes(ERRORS[code].status))
     for (const code of conflicts) expect(errorHeaders(new ServiceError(code, 'x'))).toHaveProperty('x-should-retry')
     const early = errorHeaders(new ServiceError('job_not_finished', 'x', { retryAfterMs: 2_000 }))
@@ -297,13 +297,13 @@ describe('the first problem of a request body', () => {
     expect(message?.length).toBeLessThan(200)
   })
 
-  test('is reported as invalid for nesting beyond the limit, even at a depth that could exhaust the stack', () => {
+  test('is reported as nesting beyond the limit, even at a depth that could exhaust the stack', () => {
     expect(problem(z.unknown(), nested(DEPTH_MAX))).toBeUndefined()
     expect(problem(z.unknown(), nested(DEPTH_MAX + 1))?.[0]).toBe('invalid_value')
     expect(problem(z.unknown(), nested(200_000))?.[0]).toBe('invalid_value')
   })
 
-  test('is absent for lone surrogates, because the parsed copy of the body contains U+FFFD instead', () => {
+  test('is none for lone surrogates, because parsing replaces them by U+FFFD', () => {
     const body = { a: ['\ud800x', { '\udc00': '😀' }], b: { c: 1 } }
     const sound = parseBody(z.unknown(), body, 'openai') as typeof body
     expect(sound).toEqual({ a: ['\ufffdx', { '\ufffd': '😀' }], b: { c: 1 } })

@@ -167,10 +167,13 @@ describe('a process of all roles', () => {
   it.each([
     { name: 'KAFKA_BROKERS', address: '127.0.0.1:1', remediation: 'deploy/kafka-local.sh start' },
     { name: 'DATABASE_URL', address: 'postgres://127.0.0.1:1/x', remediation: 'in DATABASE_URL' },
-  ])('prints a remedy if no server listens at the address in $name', async ({ name, address, remediation }) => {
-    const { output } = await startMain([], { [name]: address })
-    await until(() => output().includes(remediation), { withinMs: 50_000 })
-  })
+  ])(
+    'prints the command or setting to change if no server listens at the address in $name',
+    async ({ name, address, remediation }) => {
+      const { output } = await startMain([], { [name]: address })
+      await until(() => output().includes(remediation), { withinMs: 50_000 })
+    },
+  )
 })
 
 describe('log output on a terminal', () => {

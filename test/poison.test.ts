@@ -84,7 +84,7 @@ async function poison(prefix: string): Promise<void> {
 }
 
 describe.skipIf(!kafka || !postgres).each(['share', 'classic'])('a fleet with %s groups of Kafka', (client) => {
-  it('a fleet continues to run jobs if its topics contain malformed records', { timeout: 240_000 }, async () => {
+  it('continues to run jobs if its topics contain malformed records', { timeout: 240_000 }, async () => {
     await using fleet = await openFleet(kafka ?? '')
     await using database = await openPostgresDatabase(postgres ?? '')
     const keys = await openPostgresKeys(database.url)

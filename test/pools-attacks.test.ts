@@ -83,7 +83,7 @@ describe('an invalid vector in the response of a shared upstream call', () => {
         })),
     ],
     ['is missing', 'input', (entries, place) => entries.filter(({ index }) => index !== place)],
-  ])('fails only its own job if the vector %s', async (_, param, spoil) => {
+  ])('fails only the job that requested the vector, if the vector %s', async (_, param, spoil) => {
     const { calls, ends } = await embedAtOnce(['a', 'POISON', 'ccc'], spoil as never)
     expect(calls[0]).toEqual(['a', 'POISON', 'ccc'])
     expect(ends[0]).toEqual({ status: 'fulfilled', value: [[1, 1]] })
@@ -106,7 +106,7 @@ describe('an input token that is not a safe integer', () => {
 })
 
 describe('a short text in a queue of many long texts', () => {
-  it('is sent with only a few long texts, because the duration of a call grows with its tokens', async () => {
+  it('is sent with only a few of the long texts, because the duration of a call grows with its tokens', async () => {
     open = new AsyncDisposableStack()
     const embedder = open.use(await startEmbedder())
     const catalogue = loadModels(pathOf('../models.yaml'))

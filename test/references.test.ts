@@ -49,13 +49,13 @@ describe('references in comments', () => {
     expect(cited.length).toBeGreaterThan(100)
   })
 
-  test('contain no number of a design document outside the repository', () => {
+  test('cite no section number of a design document outside the repository', () => {
     const byNumber = /\b(contract|spec|design|style)( section)? §?[0-9A-M](\.\d+)?\b|\brules? 0\.\d|\(([A-M]\.\d+)\)/i
     expect(comments.filter(({ text }) => byNumber.test(text))).toEqual([])
   })
 })
 
-describe('references in documents', () => {
+describe('the documents of the repository', () => {
   test('link only to existing files and headings', () => {
     const lost = DOCUMENTS.flatMap((document) =>
       linksOf(textOf(document)).flatMap(({ path, anchor }) => {
@@ -74,7 +74,7 @@ describe('references in documents', () => {
     expect(lost).toEqual([])
   })
 
-  test('in a row of the code map name only files of the folder in that row', () => {
+  test('name only existing files of the folder in each row of the code map', () => {
     const rows = rowsOf('ARCHITECTURE.md', 'Code map').flatMap(([folders = '', holds = '']) =>
       ticked(holds)
         .filter(isPart)

@@ -94,7 +94,7 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: accepted.length }])
   })
 
-  it('answers calls and refuses durable jobs while Postgres is down', async () => {
+  it('answers attached calls and refuses durable jobs while Postgres is down', async () => {
     const { cluster } = fleet
     expect((await submit(fleet.url(0), '!echo first_ms=2000\nhalfway')).status).toBe(202)
     await cluster.actor('database').down('SIGKILL')

@@ -22,13 +22,13 @@ const ofLanguage = (language: string) =>
   BLOCKS.filter((block) => block.language === language && block.notRun === undefined)
 
 describe('code blocks of the documentation', () => {
-  it('have a language that a test checks, or no language if they are diagrams or output', () => {
+  it('have a language that a test checks, or no language if the block is a diagram or output', () => {
     const known = ['', ...DATA, ...PROGRAMS]
     expect(BLOCKS.filter(({ language }) => !known.includes(language)).map(({ place }) => place)).toEqual([])
     expect(BLOCKS.length).toBeGreaterThan(90)
   })
 
-  it('state a reason if no test runs them', () => {
+  it('name the reason if no test runs the block', () => {
     const marked = BLOCKS.filter(({ notRun }) => notRun !== undefined)
     expect(marked.filter(({ notRun = '' }) => notRun.length < REASON_LENGTH_MIN).map(({ place }) => place)).toEqual([])
     expect(marked.filter(({ language }) => !PROGRAMS.includes(language)).map(({ place }) => place)).toEqual([])
@@ -76,7 +76,7 @@ describe('JSON blocks of the documentation', () => {
   }
 })
 
-describe('models.yaml blocks of the documentation', () => {
+describe('load as a complete model catalogue or as a part of one: $place', () => {
   it.each(ofLanguage('yaml'))('load as a model catalogue or as a part of one: $place', async ({ code }) => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     onTestFinished(() => rm(directory, { recursive: true }))

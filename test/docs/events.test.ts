@@ -119,7 +119,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the documented event streams', (
   }
 
   it.each(STREAMS)(
-    'contain the documented events and end: %s, event names: %s, ids: %s',
+    'match the events, the field event and the field id of the row %s (event: %s, id: %s)',
     async (stream = '', event, id, order = '', last = '') => {
       const path = ticked(stream)[0] ?? ''
       const frames = await framesOf(await open(path))
@@ -144,7 +144,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the documented event streams', (
     },
   )
 
-  it('resume after the given position as documented', async () => {
+  it('resume after the given event position as documented', async () => {
     const events = `/v1/jobs/${jobId}/events`
     const all = await framesOf(await stack.get(events))
     const rest = all.slice(2)

@@ -95,7 +95,7 @@ describe('the texts of the repository', () => {
   const reports = reportsOf(textsOfRepository())
 
   // The baseline counts violations that predate the rules; a file may only improve. `npm run language -- --write` lowers it.
-  it('break no rule more often per file than the baseline allows', () => {
+  it('break no rule more often per file than the baseline file allows', () => {
     const baseline: Record<string, number> = JSON.parse(readFileSync('test/language/baseline.json', 'utf8'))
     const counts = countsOf(reports)
     const worse = Object.keys(counts).filter((key) => (counts[key] ?? 0) > (baseline[key] ?? 0))
@@ -103,7 +103,7 @@ describe('the texts of the repository', () => {
     expect(lines.slice(0, 50).join('\n'), `texts that break a rule; npm run language prints all of a file`).toBe('')
   })
 
-  it('contain the text of every listed exception, each with a reason', () => {
+  it('contain every text that the list of exceptions quotes, each with a reason', () => {
     const unused = EXCEPTIONS.filter(({ file, text }) => !readFileSync(file, 'utf8').includes(text))
     expect(unused.map(({ text }) => text)).toEqual([])
     for (const { reason } of EXCEPTIONS) expect(reason.length, 'reason of an exception').toBeGreaterThan(20)

@@ -72,7 +72,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       expect(events.at(-1)).toEqual({ type: 'message_stop' })
     })
 
-    it('assembles a stream into the message of the response without streaming', async () => {
+    it('assembles a stream into the message that a call without streaming returns', async () => {
       const stream = open().messages.stream(say(UNICODE))
       let text = ''
       stream.on('text', (delta) => {

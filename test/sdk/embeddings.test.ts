@@ -54,7 +54,7 @@ const Answer = z.strictObject({
 const float32 = (vectors: readonly (readonly number[])[]) => vectors.map((vector) => Float32Array.from(vector))
 
 describeEmbeddings('embeddings through official packages', inject('kafka'), (service) => {
-  describe.each(SDKS)('embeddings of the openai package, version $major', ({ Client }) => {
+  describe.each(SDKS)('the embeddings API of the openai package, version $major', ({ Client }) => {
     const open = () => new Client({ apiKey: TEST_KEY, baseURL: `${service.stack.url}/v1`, maxRetries: 0 })
 
     it.each([

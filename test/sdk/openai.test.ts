@@ -104,7 +104,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(chunks.at(-1)?.choices[0]?.finish_reason).toBe('stop')
     })
 
-    it('assembles a stream into a completion with its stream helper', async () => {
+    it('assembles a stream into a completion by the stream helper of the package', async () => {
       const stream = helpersOf(open()).stream({ ...say(UNICODE), stream_options: { include_usage: true } })
       let text = ''
       stream.on('content', (delta) => {

@@ -9,7 +9,7 @@ const TEXT = 'Hello world. How are you?'
 
 for (const mode of ['embedded', 'Kafka']) {
   const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
-  describe.skipIf(mode === 'Kafka' && !kafka)(`transcribe of the Vercel AI SDK, ${mode}`, () => {
+  describe.skipIf(mode === 'Kafka' && !kafka)(`the transcribe function of the Vercel AI SDK, ${mode}`, () => {
     let service: Transcriptions
     beforeAll(async () => {
       service = await startTranscriptions({ kafka })

@@ -84,7 +84,7 @@ for (const mode of ['embedded', 'Kafka']) {
     })
     afterAll(() => service[Symbol.asyncDispose]())
 
-    describe.each(SDKS)('transcriptions of version $major of the openai package', ({ Client }) => {
+    describe.each(SDKS)('version $major of the openai package', ({ Client }) => {
       const transcriptions = () =>
         new Client({ apiKey: TEST_KEY, baseURL: `${service.url}/v1`, maxRetries: 0 }).audio.transcriptions
       const file = () => createReadStream(path)

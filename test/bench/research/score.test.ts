@@ -36,7 +36,7 @@ const unanswerable: Question = {
 const QUESTIONS = [single, multi, unanswerable]
 const SILENCE: Report = { content: 'The sources do not say.', annotations: [], abstained: true }
 
-test('a report with all expected facts and exact quotes of the expected documents gets the full score of 1', () => {
+test('a research report with all expected facts and exact quotes of the expected documents scores 1', () => {
   const scores = score({
     'water-01': report('The Elbe has 1094 km.', ['rivers.html', 'The Elbe is 1,094 km long.']),
     'water-02': report('Elbe, Müritz', ['rivers.html', 'Elbe'], ['lakes.txt', 'The lake is called Müritz.']),
@@ -55,7 +55,7 @@ test('a report with all expected facts and exact quotes of the expected document
   })
 })
 
-test('a question about several documents counts as cited only if each group of documents is cited', () => {
+test('a question counts as cited only if the report cites a document of each required group', () => {
   const scores = score({ 'water-02': report('Müritz', ['lakes.txt', 'Müritz'], ['lakes.txt', 'The lake']) })
   expect(scores.multi).toMatchObject({ goldCited: 0, factsSaid: 0.5, allFactsSaid: 0, citationPrecision: 1 })
 })
@@ -67,13 +67,13 @@ test('a quote is inexact if the cited document lacks it, if it is empty, or if i
   expect(scores.all).toMatchObject({ citationPrecision: 0.2 })
 })
 
-test('an abstention counts as abstained for an unanswerable question, and as silent for any other question', () => {
+test('a report without citations counts as abstained if the question is unanswerable, and as silent otherwise', () => {
   const scores = score({ 'water-01': SILENCE, 'water-03': report('It has 1,230 km.', ['rivers.html', 'Elbe']) })
   expect(scores.open).toMatchObject({ questions: 2, goldCited: 0, abstained: 1, silent: 0 })
   expect(scores['open unanswerable']).toMatchObject({ goldCited: undefined, factsSaid: undefined, silent: 0 })
 })
 
-test('a question without a report counts as unreported, not as an abstention', () => {
+test('a question without a report counts as unreported, not as abstained', () => {
   const scores = score({})
   expect(scores.all).toMatchObject({
     unreported: 3,
@@ -92,7 +92,7 @@ test('a plain fact matches a whole word only, and a regular expression matches a
   expect(facts('about 1.0945')).toBe(0.5)
 })
 
-test('facts are matched against the rendered report, without the backslashes of Markdown', () => {
+test('facts are matched against the report text after the backslashes of Markdown are removed', () => {
   const facts = (content: string) => score({ 'water-01': report(content) }).single?.factsSaid
   expect(facts('Elbe: 1\\.094')).toBe(1)
   expect(facts('Elbe: 1\\a094')).toBe(0.5)

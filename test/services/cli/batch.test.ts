@@ -69,7 +69,7 @@ describe('sluice batch', () => {
     expect((await run(['results', id])).lines.map(({ custom_id }) => custom_id)).toEqual(['b', 'a'])
   })
 
-  it('exits with code 5 and names the line with a duplicate custom_id, or the fields that the file lacks', async () => {
+  it('exits with code 5 and names the line with a duplicate custom_id, or the missing fields', async () => {
     const twice = await run(['batch', await fileOf([line('a', 'x'), line('a', 'y')])])
     expect([twice.code, twice.err]).toEqual([5, expect.stringContaining('Line 2: The custom_id')])
     const endless = await run(['batch', await fileOf([{ custom_id: 'a' }])])

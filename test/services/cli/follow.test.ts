@@ -428,7 +428,7 @@ describe('a table on the terminal', () => {
     expect(lines[1]).toContain(long.model)
   })
 
-  it('exceeds the width of the terminal rather than cut a cell below its minimum', () => {
+  it('exceeds the terminal width if every column already has its minimum width', () => {
     expect(tableOf({ head: ['id', 'name'], rows: [['0123456789', 'abcdefghij']], spare: [] }, 5)).toBe(
       'id          name\n0123456789  abcde…\n',
     )

@@ -9,7 +9,7 @@ const WORDS = /[^\s\\]+/g
 const names = Object.keys(COMMANDS)
 
 describe('the help text', () => {
-  it.each(names)('of %s fits into 80 columns and contains every word', (name) => {
+  it.each(names)('of %s fits into 80 columns without losing a word', (name) => {
     const help = COMMANDS[name]?.help ?? ''
     const laidOut = formatHelp(help)
     expect(laidOut.split('\n').filter((line) => line.length > 80)).toEqual([])
@@ -45,7 +45,7 @@ describe('the help text', () => {
     ])
   })
 
-  it('continues the description of an option in its own column', () => {
+  it('wraps the description of an option within the description column', () => {
     expect(formatHelp(`Options:\n  --name NAME  ${'word '.repeat(20).trim()}`)).toBe(
       `Options:\n  --name NAME  ${'word '.repeat(13).trim()}\n               ${'word '.repeat(7).trim()}`,
     )
@@ -108,7 +108,7 @@ describe.each(Object.entries(SHELLS))('the %s completion script', (shell, offere
   })
 
   it.skipIf(!isHere || shell === 'zsh')(
-    'offers every command, and does not offer a second action after a complete one',
+    'offers every command, and offers no second action after a complete action',
     async () => {
       const { out } = await sluice(['completion', shell])
       expect(offered(out, 'sluice ').toSorted()).toEqual(names.toSorted())

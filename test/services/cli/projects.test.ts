@@ -30,33 +30,30 @@ describe.each([
   { kind: 'keys.json', isThere: true },
   { kind: 'Postgres', isThere: postgres !== null },
 ])('project commands of sluice with a key store in $kind', ({ kind, isThere }) => {
-  it.skipIf(!isThere)(
-    'project commands create and update a project with limits, list its keys, and rotate a key',
-    async () => {
-      const run = await place(kind)
-      const limits = { requests_per_minute: 600, budget_usd_per_month: 12.5 }
-      const project = await run(...'projects create --name search --requests-per-minute 600 --budget 12.50'.split(' '))
-      expect(project).toMatchObject({ id: expect.stringMatching(/^proj_/), name: 'search', limits })
-      const key = await run(...'keys create --project search --expires 30d --scopes calls,admin --running 4'.split(' '))
-      expect(key).toMatchObject({ project: project.id, scopes: ['calls', 'admin'], limits: { running: 4 } })
-      expect(Math.abs(Number(key.expires_at) - inSeconds(30 * 86_400))).toBeLessThan(60)
-      const changed = await run(...'projects update search --budget default --queued 9'.split(' '))
-      expect(changed.limits).toEqual({ requests_per_minute: 600, queued: 9 })
-      const rotated = await run('keys', 'rotate', String(key.id), '--grace-period', '2h', '--expires', 'never')
-      expect(rotated).toMatchObject({ project: project.id, scopes: key.scopes, limits: key.limits })
-      expect([rotated.secret === key.secret, rotated.expires_at]).toEqual([false, undefined])
-      const { expires_at } = rotated.replaces as { expires_at: number }
-      expect(Math.abs(expires_at - inSeconds(2 * 3_600))).toBeLessThan(60)
-      const { keys } = (await run('projects', 'get', String(project.id))) as { keys: { id: string }[] }
-      expect(keys.map(({ id }) => id).toSorted()).toEqual([key.id, rotated.id].toSorted())
-      expect(await run('keys', 'audit', '--limit', '1')).toMatchObject({
-        author: expect.stringMatching(/^cli:./),
-        action: 'key.rotated',
-        subject: key.id,
-        change: { successor: rotated.id },
-      })
-    },
-  )
+  it.skipIf(!isThere)('create and update a project with limits, list its keys, and rotate a key', async () => {
+    const run = await place(kind)
+    const limits = { requests_per_minute: 600, budget_usd_per_month: 12.5 }
+    const project = await run(...'projects create --name search --requests-per-minute 600 --budget 12.50'.split(' '))
+    expect(project).toMatchObject({ id: expect.stringMatching(/^proj_/), name: 'search', limits })
+    const key = await run(...'keys create --project search --expires 30d --scopes calls,admin --running 4'.split(' '))
+    expect(key).toMatchObject({ project: project.id, scopes: ['calls', 'admin'], limits: { running: 4 } })
+    expect(Math.abs(Number(key.expires_at) - inSeconds(30 * 86_400))).toBeLessThan(60)
+    const changed = await run(...'projects update search --budget default --queued 9'.split(' '))
+    expect(changed.limits).toEqual({ requests_per_minute: 600, queued: 9 })
+    const rotated = await run('keys', 'rotate', String(key.id), '--grace-period', '2h', '--expires', 'never')
+    expect(rotated).toMatchObject({ project: project.id, scopes: key.scopes, limits: key.limits })
+    expect([rotated.secret === key.secret, rotated.expires_at]).toEqual([false, undefined])
+    const { expires_at } = rotated.replaces as { expires_at: number }
+    expect(Math.abs(expires_at - inSeconds(2 * 3_600))).toBeLessThan(60)
+    const { keys } = (await run('projects', 'get', String(project.id))) as { keys: { id: string }[] }
+    expect(keys.map(({ id }) => id).toSorted()).toEqual([key.id, rotated.id].toSorted())
+    expect(await run('keys', 'audit', '--limit', '1')).toMatchObject({
+      author: expect.stringMatching(/^cli:./),
+      action: 'key.rotated',
+      subject: key.id,
+      change: { successor: rotated.id },
+    })
+  })
 })
 
 describe('webhook secret commands of sluice', () => {

@@ -99,7 +99,7 @@ print('end')`
   })
 })
 
-describe('a zygote process that was killed', () => {
+describe('a sandbox fork server that was killed', () => {
   it('leaves no directory of its runs behind', { timeout: PREPARE_MS }, async (context) => {
     const sandbox = await openSandbox('zygote')
     if (typeof sandbox === 'string') return context.skip(sandbox)

@@ -179,7 +179,7 @@ async function startRole(...sandboxes: LoadAdapter[]) {
   return service
 }
 
-it('a separate code worker is not ready, and reports why, if no sandbox opens', async () => {
+it('a separate code worker without an open sandbox is not ready, and reports the reason', async () => {
   const service = await startRole(refusing('There is no daemon.'))
   await until(() => service.problems().join().includes('There is no daemon.'))
 })
@@ -196,7 +196,7 @@ it('a separate code worker is ready after its sandbox has opened, before the fir
   await until(() => service.problems().length === 0)
 })
 
-it('the code worker retries to open a sandbox after a failure', async () => {
+it('the code worker retries opening a sandbox after a failure', async () => {
   let tries = 0
   const load: LoadAdapter['load'] = async () => {
     if (++tries === 1) throw new ServiceError('sandbox_unavailable', 'There is no daemon yet.')

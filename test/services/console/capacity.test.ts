@@ -29,7 +29,7 @@ const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
   ...more,
 })
 
-it('the capacity of a model is the sum of its limits per worker, or of slots of workers without a limit', () => {
+it('the capacity of a model adds up, per worker, the limit of the model, or all slots if no limit is set', () => {
   const bounds = [
     { kind: 'generate', model: 'm', capacity: 3 },
     { kind: 'count_tokens', model: 'm', capacity: 2 },

@@ -17,7 +17,7 @@ it.each([
   expect(ageText((NOW + aheadMs) / 1_000 - 180)).toBe('3 min ago')
 })
 
-it("the console uses the browser's clock if the difference could result from the response time", () => {
+it("the console uses the browser's clock if the response time alone could explain the clock difference", () => {
   vi.useFakeTimers({ now: NOW })
   // The date header lies within the ten seconds that the response took.
   syncClock(dateAt(NOW - 7_000), NOW - 10_000)

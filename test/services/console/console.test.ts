@@ -90,7 +90,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.close()
   })
 
-  it('streams a reply, stops another one, and shows code for the request', async () => {
+  it('streams a reply, stops another reply, and shows code for the request', async () => {
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Playground', exact: true }).click()
     await page.getByLabel('Message').fill('!echo text="Hello there."')

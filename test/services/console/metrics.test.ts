@@ -10,7 +10,7 @@ const metrics = (began: number, lines: readonly string[]) =>
 const attempts = (end: string, count: number, model = 'echo-1') =>
   `sluice_attempts_total{pool="inference",model="${model}",outcome="${end}"} ${count}`
 
-it('the metrics of the console restart counting after a service restart, without negative values', () => {
+it('the console computes no negative rates from metrics after a restart of the service', () => {
   const before = metrics(1, [attempts('failed', 5)])
   recordScrape(before, 1_000)
   const after = metrics(2, [attempts('completed', 6), attempts('failed', 1)])

@@ -78,7 +78,7 @@ describe('metadata', () => {
   })
 })
 
-describe('keys such as __proto__ in maps that callers send', () => {
+describe('keys such as __proto__ in the maps of a request', () => {
   test.each(NAMES)('are refused in logit_bias: %j', async (name) => {
     await using service = await startService()
     const response = await service.post(CHAT, say('x', { logit_bias: mapOf(name, 1) }))
@@ -94,7 +94,7 @@ describe('keys such as __proto__ in maps that callers send', () => {
     expect([name, Object.hasOwn(called, name)]).toEqual([name, true])
   })
 
-  it('are own keys of every record between processes, including records of a newer version', () => {
+  it('are own properties in every record between processes, including records of a newer version', () => {
     const schema = z.strictObject({ map: recordOf(z.string().max(11), z.int()).nullish() })
     const given = JSON.parse('{"map":{"__proto__":1,"constructor":2}}')
     for (const reader of [schema, tolerant(schema)]) {
@@ -106,7 +106,7 @@ describe('keys such as __proto__ in maps that callers send', () => {
     expect(issues).toContainEqual(['invalid_key', '__proto__'])
   })
 
-  it('are preserved by all schemas: only the schema of models.yaml uses plain records', async () => {
+  it('are preserved by every schema except that of models.yaml, which uses plain records', async () => {
     const files = (await readdir('schemas', { recursive: true })).filter((file) => /\.ts$/.test(file))
     const plain = await Promise.all(
       files

@@ -21,7 +21,7 @@ async function ask(port: number): Promise<string> {
 }
 
 describe.skipIf(process.platform !== 'linux')('the setting REUSE_PORT', () => {
-  it('REUSE_PORT distributes the callers of one port over all ingresses that share the port', async () => {
+  it('distributes the callers of one port over all ingresses that share the port', async () => {
     const first = await start('1', 0, true)
     const second = await start('2', first.port, true)
     const answers = await Promise.all(Array.from({ length: CALLERS }, () => ask(first.port)))
@@ -30,7 +30,7 @@ describe.skipIf(process.platform !== 'linux')('the setting REUSE_PORT', () => {
     second.server.close()
   })
 
-  it('REUSE_PORT is off by default, so that a second listener on the port fails with EADDRINUSE', async () => {
+  it('is off by default, so that a second listener on the port fails with EADDRINUSE', async () => {
     const first = await start('1', 0, false)
     await expect(start('2', first.port, true)).rejects.toThrow('EADDRINUSE')
     first.server.close()

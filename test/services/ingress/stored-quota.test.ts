@@ -112,7 +112,7 @@ describe('the stored bytes of a project', () => {
 })
 
 describe('the minimum of free disk space', () => {
-  it('refuses new objects with the number of free bytes if it is not met, and accepts calls without storage', async () => {
+  it('refuses to store new objects with the number of free bytes, and accepts calls without storage', async () => {
     await using stack = await startStack({ settings: { DISK_FREE_BYTES_MIN: String(2 ** 52) } })
     const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
     expect((await stack.post('/v1/chat/completions', body)).status, 'status of a call that stores nothing').toBe(200)

@@ -20,7 +20,7 @@ const QUESTION = 'How long is the hook of a repository allowed to run?'
 const QUOTE = { id: 'q1', text: 'The hook is allowed to run for 30 seconds, as Junio wrote.' }
 const OTHER = { id: 'q2', text: 'Ferries cross the bay.' }
 
-describe('a claim that the test falsifies', () => {
+describe('a claim that was made false for a test', () => {
   test.each<[Falsification, string]>([
     ['number', 'The hook is allowed to run for 33 seconds, as Junio wrote.'],
     ['name', 'The hook is allowed to run for 30 seconds, as Zorbax wrote.'],
@@ -30,7 +30,7 @@ describe('a claim that the test falsifies', () => {
     ['attribution', 'According to Gartner, the hook is allowed to run for 30 seconds, as Junio wrote.'],
     ['other page', OTHER.text],
     ['no such quote', OTHER.text],
-  ])('by a change of the kind "%s" contradicts its quote', (kind, text) => {
+  ])('has the expected text for a change of the kind "%s"', (kind, text) => {
     expect(falsify(kind, QUOTE, OTHER)?.text).toBe(text)
   })
 })

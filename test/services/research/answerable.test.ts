@@ -153,10 +153,10 @@ test.each([
   ['How do I print the version?', 'identifier'],
   ['An option exists. Which country has it?', undefined],
   ['Who planned the harbour?', undefined],
-])('the form that a question asks for: %s: %s', (question, form) => {
+])('the question "%s" requires an answer of the form: %s', (question, form) => {
   expect(answerFormOf(question)).toBe(form)
 })
 
-test('the form of a question with 200,000 question words is derived in linear time', () => {
+test('the required form of a question with 200,000 question words is derived in linear time', () => {
   expect(answerFormOf('which '.repeat(200_000))).toBeUndefined()
 })

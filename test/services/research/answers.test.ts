@@ -46,7 +46,7 @@ The default is eight, and zero disables parallel queries.
 `
 
 describe('the answer of a research report', () => {
-  test('is the row of the relevant table with the header', async () => {
+  test('is the relevant row of a table, with the header of the table', async () => {
     const run = await researched(
       {
         backends: [
@@ -76,7 +76,7 @@ describe('the answer of a research report', () => {
     expect(answerOf(run)).toMatch(/^buffers_shared \(integer\): The default is typically 128 megabytes/)
   })
 
-  test('includes terms and column headers from the HTML markup, which are never quoted', async () => {
+  test('includes terms and column headers of HTML lists and tables, and no quote consists of a header row', async () => {
     const html = `<h1>Tariff of the harbour</h1><dl><dt>Wharf dues.</dt><dd>Eleven crowns per boat and night.</dd>
 <dt>Crane dues.</dt><dd>Forty crowns per hour of work.</dd></dl><table><tr><th>Berth of the harbour</th><th>Pilot on duty</th></tr>
 <tr><td>North quay</td><td>Tilda Marlow</td></tr><tr><td>South quay</td><td>Osric Vane</td></tr></table>`
@@ -161,7 +161,7 @@ The owner of a project revokes a key too. A revoked key is refused at once. Each
   expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
 })
 
-test('a report does not repeat the cells of a row that a sentence contains', async () => {
+test('a report quotes either a sentence or a table row if both contain equal facts', async () => {
   const sentence = 'Ardmoor Lighthouse 61 metres is the first row of the list of heights.'
   const run = await researched(
     {
@@ -226,7 +226,7 @@ test('a report uses the documents of the product that the question names', async
   expect(answerOf(run).split('[')[0]).toContain('75 seconds')
 })
 
-test('a report recognizes a definition by the label before it', async () => {
+test('a report recognizes a definition by the label that precedes the definition', async () => {
   const run = await ask('What does the supervisor mean when it reports a process as STALLED?', {
     'https://a.example/states': `# States of a process\n\nSTALLED (30)\n\nA start was attempted, but the end came too quickly to reach the next state.\n
 RUNNING (20)\n\nThe process is up, and has been up for the whole start time.\n

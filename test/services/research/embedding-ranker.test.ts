@@ -62,7 +62,7 @@ describe('passages ranked by vectors', () => {
     }
   })
 
-  test('are cut to a maximum length and embedded by one child job, whose timeout is a part of the time left', async () => {
+  test('are truncated and embedded by one child job, whose timeout is a fraction of the remaining time', async () => {
     const { composition } = await ranked({ runChild: embed }, { question: `${QUESTION} ${'🌧'.repeat(2_000)}` })
     const [child, ...others] = composition.children
     const inputs = (child?.body as EmbedRequest | undefined)?.inputs ?? []
@@ -94,7 +94,7 @@ describe('passages ranked by vectors', () => {
   })
 })
 
-describe('the ranking of passages by words', () => {
+describe('the fallback from vector ranking to word ranking', () => {
   const ended = (state: 'expired' | 'cancelled', code: 'job_expired' | 'job_cancelled') => {
     return async ({ key }: ChildJob): Promise<ChildEnd> => {
       return { id: key, state, error: { code, message: 'It ended.', param: null } }
@@ -123,20 +123,20 @@ describe('the ranking of passages by words', () => {
     ['a vector is zero', put(1, [0, 0]), JUNK],
     ['a vector is empty', put(0, []), JUNK],
     ['a vector has infinite length', put(1, [1e308, 1e308]), JUNK],
-  ])('replaces vectors, with a remark in the report, if %s', async (_, runChild, reason) => {
+  ])('occurs with a remark in the report if %s', async (_, runChild, reason) => {
     const { annotations, end, report } = await ranked({ runChild })
     expect(report).toContain(`${REMARK}${reason}.`)
     expect(annotations).toEqual((await byWords()).annotations)
     expect(end).toMatchObject({ stop_reason: 'answered', finish_reason: 'stop' })
   })
 
-  test('replaces vectors, with a remark in the report, if the token budget is too small', async () => {
+  test('occurs with a remark in the report if the token budget is too small', async () => {
     const { composition, report } = await ranked({ runChild: embed }, { limits: { max_tokens: 20 } })
     expect(report).toContain(`${REMARK}the tokens of the research do not pay for embeddings.`)
     expect(composition.children).toEqual([])
   })
 
-  test('replaces vectors if the run is cancelled meanwhile, even if a later attempt obtains the vectors', async () => {
+  test('occurs if the run is cancelled during the ranking, even if a later attempt obtains the vectors', async () => {
     const cancel = new AbortController()
     const runChild = () => {
       cancel.abort()

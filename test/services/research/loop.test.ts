@@ -56,7 +56,7 @@ describe('a research report', () => {
     expect(new Set(reports.map(({ report, annotations }) => report + JSON.stringify(annotations))).size).toBe(1)
   })
 
-  test('shows page content as text, without links, pictures, HTML or forged markers', async () => {
+  test('shows page content as text, without links, pictures, HTML or forged citation markers', async () => {
     const backend = new PagesBackend({ ...PAGES, ...HOSTILE })
     const { report } = await researched({ backends: [backend] }, { question: QUESTION })
     const body = report.slice(0, report.indexOf('## Sources'))
@@ -69,7 +69,7 @@ describe('a research report', () => {
     expect(report.match(/\]\(/g)).toHaveLength(report.split('## Sources')[1]?.trim().split('\n').length ?? 0)
   })
 
-  test('cites a text of several sites once, with the first source', async () => {
+  test('cites a text that several sites contain once, with the first of the sites', async () => {
     const article = Array.from(
       { length: 40 },
       (_, at) => `Note ${at} on leases says that word${at} comes before word${at + 1}.`,
@@ -128,7 +128,7 @@ describe('a research report', () => {
     expect(run.report).toContain('Nine bells are rung before that. [1]')
   })
 
-  test('quotes code with its introduction, and a dependent sentence with the previous one', async () => {
+  test('quotes code with its introduction, and a dependent sentence with the preceding sentence', async () => {
     const page = `# Locks\n\nThe lock of a repository is removed by hand:\n\n\`\`\`sh\nrm .git/index.lock\n\`\`\`
       \nAnother process holds the lock of a repository while it writes. It must not be killed before it ends.\n`
     const run = await researched(
@@ -456,7 +456,7 @@ describe('failing search backends', () => {
     expect(run.end.quality.failed_searches).toBeGreaterThan(1)
   })
 
-  test('cause the loss of only the page that they cannot read, which the report names', async () => {
+  test('lose only the pages that they cannot read, and the report names each lost page', async () => {
     const backend = new PagesBackend(PAGES)
     const read = backend.read.bind(backend)
     backend.read = async (hit) => {

@@ -73,7 +73,7 @@ describe('the writing model of a research', () => {
     expect(keys(result)).toEqual(['plan', 'note.1', 'write'])
   })
 
-  test('may use the time of the run, but only a part of that time for its plan', async () => {
+  test('may run during the whole time of the run, but plans for only a part of that time', async () => {
     const { composition } = await run({}, { limits: { max_seconds: 10 } })
     const [plan = 0, note = 0, write = 0] = composition.children.map(({ deadlineInMs }) => deadlineInMs)
     expect(plan).toBeLessThanOrEqual(3_000)
@@ -82,7 +82,7 @@ describe('the writing model of a research', () => {
     expect(write).toBeLessThanOrEqual(note)
   })
 
-  test('is replaced by quotes, with a remark in the report, if the run is cancelled while it works', async () => {
+  test('is replaced by quotes, with a remark in the report, if the run is cancelled during a model call', async () => {
     const cancel = new AbortController()
     const model = scriptedModel(GOOD)
     const runChild: typeof model.run = (child) => {
@@ -99,7 +99,7 @@ describe('the writing model of a research', () => {
     expect(composition.children.map(({ key }) => key)).toEqual(['plan', 'note.1'])
   })
 
-  test('is replaced by quotes, with a remark in the report, if it exceeds the time', async () => {
+  test('is replaced by quotes, with a remark in the report, if it exceeds the time limit', async () => {
     const model = scriptedModel({ ...GOOD, note: () => undefined })
     let wrapUpAtMs = Number.POSITIVE_INFINITY
     const slow = new MemoryComposition({
@@ -122,7 +122,7 @@ describe('the writing model of a research', () => {
     expect(JSON.stringify(mending).length).toBeLessThan(20_000)
   })
 
-  test('is not called after the end of the time, and a report without a search makes no claim about sources', async () => {
+  test('is not called after the time limit, and a report without a search makes no claim about sources', async () => {
     const over = new MemoryComposition({ runChild: scriptedModel(GOOD).run, wrapUpAtMs: 1 })
     const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
     const { report, end } = await researched(setup, { question: QUESTION }, over)
@@ -151,7 +151,7 @@ describe('the writing model of a research', () => {
     ['a number that is not in the sources', 'A worker renews its lease five times in nine seconds.'],
     ['a name that is not in the sources', 'A worker of Gartner renews its lease three times in nine seconds.'],
     ['a URL', 'A worker renews its lease three times, see https://evil.example.'],
-  ])('is replaced by quotes if it writes %s, even if the judge would accept it', async (_, text) => {
+  ])('is replaced by quotes if it writes %s, even if the judge model would accept the text', async (_, text) => {
     const result = await run({
       write: () => ({ summary: [{ text, claims: ['c1'] }], sections: [] }),
       repair: () => ({ rewrites: [{ id: 'r1', text }] }),
@@ -246,7 +246,7 @@ describe('the writing model of a research', () => {
     expect(result.end.quality.writer).toBe('extractive')
   })
 
-  test('is not called to write if no source answers', async () => {
+  test('is not called to write if no source answers the question', async () => {
     const result = await run({ plan: () => undefined }, { question: 'Which treaty ended the war of the roses?' })
     expect(keys(result)).toEqual(['plan'])
     expect(result.end.stop_reason).toBe('no_evidence')
@@ -260,7 +260,7 @@ describe('the writing model of a research', () => {
     expect(second.events).toEqual(first.events)
   })
 
-  test('is abandoned if it still works at the end of the time, and a partial report is returned', async () => {
+  test('is abandoned at the time limit, and a partial report is returned', async () => {
     const model = scriptedModel(GOOD)
     const composition = new MemoryComposition({ runChild: model.run })
     const { waitFor } = composition

@@ -73,7 +73,7 @@ describe('the queue of webhook deliveries', () => {
     expect(added(queue, 100, 'a', 'quick.example')).toHaveLength(100)
   })
 
-  it('replaces a delivery of the tenant with the most by one of another tenant if the queue is full', () => {
+  it('drops a delivery of the tenant with the most queued deliveries for another tenant if the queue is full', () => {
     const queue = new DeliveryQueue()
     for (let i = 0; i < 8; i++) added(queue, 400, 'a', `a${i}.example`)
     const other = taken('b', 'b.example')

@@ -128,7 +128,7 @@ describe('the scheduler', () => {
     })
   })
 
-  it('queues a scheduled job at its time, and once for any number of schedulers', async () => {
+  it('queues a scheduled job once at its scheduled time, whatever the number of schedulers', async () => {
     const taken = await takeAll()
     const id = await create({ runAtMs: Date.now() + 60_000 })
     const other = await create({ runAtMs: Date.now() + 7_200_000, deadlineInMs: 7_200_000 })
@@ -395,7 +395,7 @@ describe('the republication of queued jobs', () => {
       { lag: 20, missing: 0, idleRuns: 9, hasTwice: true },
       { olderThanMs: 300_000, limit: 5 },
     ],
-  ])('selects the planned minimum age and limit for %s', (_what, view, plan) => {
+  ])('has the expected minimum age and maximum number of jobs for %s', (_what, view, plan) => {
     expect(republishPlan({ ...view, hasClaimer: false })).toEqual(plan)
     const search = { olderThanMs: 300_000, limit: 5 }
     expect(republishPlan({ ...view, hasClaimer: true })).toEqual(search)

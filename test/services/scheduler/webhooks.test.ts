@@ -147,7 +147,7 @@ describe('webhook deliveries', () => {
     })
   })
 
-  it('fail verification if a byte changed or if the secret is another one', async () => {
+  it('fail verification if a byte of the body changed or if the secret is wrong', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     await setup.deliver(await completed(setup.store, receiver.url))

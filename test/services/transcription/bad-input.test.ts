@@ -167,7 +167,7 @@ describe('an invalid transcription form', () => {
     expect(await fields({ [param]: value })).toMatchObject({ status: 400, param, ...error })
   })
 
-  it('is refused because of its model if that is missing, unknown, or has another task', async () => {
+  it('is refused if its model is missing, is unknown, or has another task', async () => {
     expect(await refusal([FILE])).toMatchObject({ status: 400, param: 'model', code: 'missing_required_parameter' })
     expect(await refusal(partsOf({ model: '' }))).toMatchObject({ status: 400, param: 'model' })
     expect(await refusal(partsOf({ model: 'no-such' }))).toMatchObject({ status: 404, code: 'model_not_found' })

@@ -241,7 +241,7 @@ describe('a transcript without speech', () => {
   })
 })
 
-describe('numbers of a transcript without a JSON form', () => {
+describe('numbers of a transcript that JSON cannot represent', () => {
   it('are returned as zero, and times are rounded to milliseconds', () => {
     const segment = segmentOf({
       start: 0.1 + 0.2,

@@ -281,7 +281,7 @@ describe('diarization', () => {
     expect([diarize?.file.equals(WAVE), diarize?.fields['known_speaker_names[]']]).toEqual([true, ['agent']])
   })
 
-  test('sends segments in a stream when it is complete, after the text without speakers', async () => {
+  test('sends the text without speakers in a stream first, and the segments after the diarization', async () => {
     await using service = await startOn({ local })
     const frames = await framesOf(await service.upload({ ...fields, stream: 'true' }))
     const texts = frames.filter(({ type }) => type === 'transcript.text.delta').map(({ delta }) => delta)

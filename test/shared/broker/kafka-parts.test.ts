@@ -269,7 +269,7 @@ describe('the Kafka check at the start', () => {
     expect(await admin.groupSettings('jobs')).toEqual(new Map([['share.auto.offset.reset', 'earliest']]))
   })
 
-  it('sets the start offset of a share group to the age of the oldest record that may be unprocessed', async () => {
+  it('sets the start offset of a share group to the oldest record that may be unprocessed', async () => {
     const admin = scriptedAdmin({ groups: { jobs: {} } })
     const topics = [{ ...needy, retentionMsMin: 3_600_000 }]
     expect(await checkShareGroups(admin, { ...bootOptions, topics })).toEqual([])

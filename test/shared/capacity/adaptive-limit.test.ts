@@ -174,7 +174,7 @@ test('the concurrency limit keeps its maximum if the time to the first byte is c
   expect(limit.permits).toBe(32)
 })
 
-test('a worker adopts a published limit of a newer generation, or a higher limit of an equal generation', () => {
+test('a worker adopts a published concurrency limit of a newer generation, or a higher one of its generation', () => {
   const { limit, clock } = openLimit(64)
   limit.applyPublished({ generation: 1, limit: 8 })
   expect(limit.permits).toBe(8)
@@ -187,7 +187,7 @@ test('a worker adopts a published limit of a newer generation, or a higher limit
   expect(limit.published).toEqual({ generation: 2, limit: 6 })
 })
 
-test('the parts of a concurrency limit per worker add up to the limit, and differ by at most 1', () => {
+test('a concurrency limit is divided among workers into parts that add up to the limit and differ by at most 1', () => {
   const member = fc.record({ boot: fc.uuid(), slots: fc.integer({ min: 1, max: 20 }) })
   const members = fc.uniqueArray(member, { minLength: 1, maxLength: 12, selector: ({ boot }) => boot })
   fc.assert(

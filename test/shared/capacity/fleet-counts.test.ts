@@ -51,7 +51,7 @@ describe.skipIf(!postgres)('the rate limit counters of a fleet in Postgres', () 
     expect(await run('b', 1)).toBe(0)
   })
 
-  it('omit the running calls of a process that has been silent', async () => {
+  it('omit the running calls of a process that no longer publishes its counts', async () => {
     const { database, run } = await openCounts()
     await run('dead', 7)
     expect(await run('alive', 1)).toBe(7)

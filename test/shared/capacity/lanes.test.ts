@@ -17,7 +17,7 @@ const anyUse: fc.Arbitrary<SlotUse> = fc
     return { slots, isInteractiveBusy, running, batch: Math.round(running * of) }
   })
 
-describe('the slots for one lane, interactive or batch', () => {
+describe('the slots for the interactive or batch lane', () => {
   it('never exceed the free slots', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
@@ -28,7 +28,7 @@ describe('the slots for one lane, interactive or batch', () => {
     )
   })
 
-  it('leave three quarters of the slots to a busy interactive lane, and a quarter to an idle one', () => {
+  it('reserve three quarters of the slots for a busy interactive lane, and a quarter for an idle one', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const room = laneSlots('low', use)

@@ -240,7 +240,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
   })
 
-  it('gives one model every slot if no other waits, and max-min fair shares otherwise', () => {
+  it('gives one model every slot if no other model waits, and max-min fair shares otherwise', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick', 'rare']) capacities.set(model, 8)

@@ -336,7 +336,7 @@ describe('the finish reason of an OpenAI response', () => {
     },
   )
 
-  test('completes a response once each choice has one', () => {
+  test('completes a response once each choice has a finish reason', () => {
     const of = (index: number, finish_reason: string | null) => ({
       choices: [{ index, delta: { content: 'a' }, finish_reason }],
     })

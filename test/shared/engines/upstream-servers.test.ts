@@ -98,7 +98,7 @@ test('an upstream server is skipped after two failures in a row, and called agai
   await until(async () => textOf(await collect(engine, whole)) === 'healed')
 })
 
-test('an upstream server that responds with Retry-After is paused, and the other server receives all calls', async () => {
+test('an upstream server that responds with Retry-After is paused, and another server receives all calls', async () => {
   await using bad = await startUpstream(failing(429, { 'retry-after': '30' }))
   await using good = await startUpstream(answering('good'))
   await using engine = engineOn([bad, good])

@@ -593,7 +593,7 @@ describe('a streamed or whole response of an OpenAI upstream', () => {
     ])
   })
 
-  test('yields separate tool calls for complete ones without an index or all with index 0', async () => {
+  test('yields separate tool calls for complete calls without an index, or all with index 0', async () => {
     const whole = (id: string, more: object = {}) =>
       delta({ tool_calls: [{ id, function: { name: 'clock', arguments: '{}' }, ...more }] })
     for (const more of [{}, { index: 0 }]) {

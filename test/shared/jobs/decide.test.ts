@@ -58,7 +58,7 @@ test.each<[string, Outcome, Partial<History>, boolean, string]>([
   expect(inShort(decide(outcome, { ...FRESH, ...history }, POLICY, canSpend, 0.5))).toBe(expected)
 })
 
-describe('the retry decision for random outcomes and histories', () => {
+describe('the retry decision for a random outcome and history', () => {
   const error = fc.record({
     code: fc.constantFrom(...CODES),
     message: fc.string(),

@@ -92,7 +92,7 @@ print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing
   })
 })
 
-it('fails with sandbox_unavailable if no Docker daemon responds', async () => {
+it('the Docker sandbox fails with sandbox_unavailable if no Docker daemon responds', async () => {
   const refused = adapter({ socketPath: '/nonexistent/docker.sock' }).prepare(() => {}, AbortSignal.timeout(10_000))
   await expect(refused).rejects.toMatchObject({
     code: 'sandbox_unavailable',

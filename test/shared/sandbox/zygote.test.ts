@@ -178,67 +178,70 @@ for _ in range(3): threading.Thread(target=multiply).start()`
   })
 })
 
-describe.skipIf(SANDBOX_MISSING !== undefined)('the life cycle of zygote processes', () => {
-  test('replaces a zygote after its maximum number of runs; the old zygote ends with its last run', async () => {
-    const before = resources().processes
-    const sandbox = await openTestZygote({ runsMax: 3 })
-    try {
-      const [first] = startedSince(before)
-      const slow = await startRun(sandbox)
-      for (let run = 0; run < 3; run++) expect((await runCode(sandbox, 'print(1)')).stdout).toBe('1\n')
-      const isOther = async () => (await runCode(sandbox, 'print(2)')) && startedSince(before).length >= 6
-      await until(isOther)
-      expect(startedSince(before)).toContain(first)
-      slow.cancel()
-      await expect(slow.end).rejects.toThrow('cancelled')
-      await until(() => !startedSince(before).includes(first as number))
-    } finally {
-      await sandbox.close()
-    }
-    expect(startedSince(before)).toEqual([])
-  })
-
-  test('fails the runs of a killed zygote with sandbox_lost, and uses another zygote for the next runs', async () => {
-    const before = resources().processes
-    const sandbox = await openTestZygote()
-    try {
-      const { end } = await startRun(sandbox)
-      const [bubblewrap] = startedSince(before)
-      process.kill(bubblewrap as number, 'SIGKILL')
-      await expect(end).rejects.toMatchObject({ code: 'sandbox_lost' })
-      await until(async () => (await runCode(sandbox, 'print(1)').catch(() => undefined))?.stdout === '1\n')
-    } finally {
-      await sandbox.close()
-    }
-  })
-
-  test('ends all processes within 5 s after the service is killed during runs', async () => {
-    const before = resources().processes
-    const service = spawn(process.execPath, [SERVICE, SANDBOX_DIR, '20'], {
-      stdio: ['ignore', 'pipe', 'inherit'],
+describe.skipIf(SANDBOX_MISSING !== undefined)(
+  'the life cycle of zygote processes, which fork a process per run',
+  () => {
+    test('replaces a zygote after its maximum number of runs; the old zygote ends with its last run', async () => {
+      const before = resources().processes
+      const sandbox = await openTestZygote({ runsMax: 3 })
+      try {
+        const [first] = startedSince(before)
+        const slow = await startRun(sandbox)
+        for (let run = 0; run < 3; run++) expect((await runCode(sandbox, 'print(1)')).stdout).toBe('1\n')
+        const isOther = async () => (await runCode(sandbox, 'print(2)')) && startedSince(before).length >= 6
+        await until(isOther)
+        expect(startedSince(before)).toContain(first)
+        slow.cancel()
+        await expect(slow.end).rejects.toThrow('cancelled')
+        await until(() => !startedSince(before).includes(first as number))
+      } finally {
+        await sandbox.close()
+      }
+      expect(startedSince(before)).toEqual([])
     })
-    const [line] = (await once(createInterface({ input: service.stdout }), 'line')) as [string]
-    expect(line).toBe('20 runs')
-    const alive = startedSince(before)
-    expect(alive.length).toBeGreaterThan(2 * 20)
-    service.kill('SIGKILL')
-    await until(() => alive.every((pid) => !isAlive(pid)), { withinMs: 5_000 })
-  })
 
-  test.skipIf(process.getuid?.() !== 0)('runs programs also in a service without root privileges', async () => {
-    const directory = await copyForOthers()
-    const user = ['--reuid', PLAIN_USER, '--regid', PLAIN_USER, '--clear-groups', '--no-new-privs']
-    try {
-      const { stdout } = await execute('setpriv', [...user, process.execPath, SERVICE, directory, '0'], {
-        timeout: 90_000,
-        env: {},
+    test('fails the runs of a killed zygote with sandbox_lost, and uses another zygote for the next runs', async () => {
+      const before = resources().processes
+      const sandbox = await openTestZygote()
+      try {
+        const { end } = await startRun(sandbox)
+        const [bubblewrap] = startedSince(before)
+        process.kill(bubblewrap as number, 'SIGKILL')
+        await expect(end).rejects.toMatchObject({ code: 'sandbox_lost' })
+        await until(async () => (await runCode(sandbox, 'print(1)').catch(() => undefined))?.stdout === '1\n')
+      } finally {
+        await sandbox.close()
+      }
+    })
+
+    test('ends all processes within 5 s after the service is killed during runs', async () => {
+      const before = resources().processes
+      const service = spawn(process.execPath, [SERVICE, SANDBOX_DIR, '20'], {
+        stdio: ['ignore', 'pipe', 'inherit'],
       })
-      expect(stdout).toBe('0 runs\n')
-    } finally {
-      await rm(directory, { recursive: true, force: true })
-    }
-  })
-})
+      const [line] = (await once(createInterface({ input: service.stdout }), 'line')) as [string]
+      expect(line).toBe('20 runs')
+      const alive = startedSince(before)
+      expect(alive.length).toBeGreaterThan(2 * 20)
+      service.kill('SIGKILL')
+      await until(() => alive.every((pid) => !isAlive(pid)), { withinMs: 5_000 })
+    })
+
+    test.skipIf(process.getuid?.() !== 0)('runs programs also in a service without root privileges', async () => {
+      const directory = await copyForOthers()
+      const user = ['--reuid', PLAIN_USER, '--regid', PLAIN_USER, '--clear-groups', '--no-new-privs']
+      try {
+        const { stdout } = await execute('setpriv', [...user, process.execPath, SERVICE, directory, '0'], {
+          timeout: 90_000,
+          env: {},
+        })
+        expect(stdout).toBe('0 runs\n')
+      } finally {
+        await rm(directory, { recursive: true, force: true })
+      }
+    })
+  },
+)
 
 function isAlive(pid: number): boolean {
   try {

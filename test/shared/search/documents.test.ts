@@ -57,7 +57,7 @@ describe('the document reader', () => {
   test.each([
     ['with text', '(A)', 'A'],
     ['without text', '()', ''],
-  ])('reads pages %s of a PDF up to a maximum of text and CPU time', async (_, shown, first) => {
+  ])('stops reading pages %s of a PDF at the maximum of text and CPU time', async (_, shown, first) => {
     const page = `BT /F1 12 Tf 72 720 Td ${shown} Tj ET\n`.repeat(30_000)
     const { text } = await read('pdf', pdfWith(page, true, 1_000))
     expect(text.slice(0, 1)).toBe(first)

@@ -104,7 +104,7 @@ npm start
     expect(row?.[1]?.split(' | ')).toHaveLength(1_000)
   })
 
-  test('reads headings with and without closing marks, and without a text', () => {
+  test('parses headings with and without closing marks, and headings without text', () => {
     expect(markdown('#  C# \n\n## Tides ## \n\n### #\n\n#### a # b ##')).toEqual([
       ['heading', 'C'],
       ['heading', 'Tides'],

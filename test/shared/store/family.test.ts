@@ -300,7 +300,7 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
       return (await store.renew({ boot: run.boot, ...lease })).find(({ id }) => id === run.id)
     }
 
-    it('receive a request to finish at the first cancel and a request to stop at the second, or complete', async () => {
+    it('receive a finish request at the first cancel, and a stop request at the second cancel', async () => {
       const run = await running(store, partial)
       expect(await store.cancel(TENANT, run.id)).toMatchObject({
         job: { state: 'in_progress', partial_ms: PARTIAL_MS },

@@ -157,7 +157,7 @@ it('the SQLite store requeues the jobs of a killed process at the next start', a
   await store.close()
 })
 
-it('the SQLite store refuses a second process with the pid of the first, until that is killed', async () => {
+it('the SQLite store refuses a second process with the pid of the first, until the first is killed', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 0, { withinMs: 20_000 })
   const open = () => openSqliteStore({ directory, boot: 'boot_second' })
@@ -220,7 +220,7 @@ async function contentsOf(directory: string): Promise<Record<string, string>> {
   return Object.fromEntries(await Promise.all(pairs))
 }
 
-it('the SQLite store is idle if no job is due, undelivered or missing in the ledger', async () => {
+it('the SQLite store reports itself idle if no job is due, no webhook is undelivered and no usage is missing', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   expect(store.isIdle).toBe(true)
   await store.renew({ boot: 'wrk_1', role: 'inference', slots: 1, version: '1', draining: false, leaseMs: 60_000 })

@@ -434,24 +434,27 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ['requeue', (run) => store.handBack(run)],
       ['apply a cancel', (run) => store.honourCancel(run)],
     ]
-    it.each(WRITES)('cannot %s with a lost attempt, with another boot id, or after the end', async (_, write) => {
-      const run = await running(store)
-      expect(await write({ ...run, boot: await alive(store) })).toBeUndefined()
-      expect(await write({ ...run, attempt: 2 })).toBeUndefined()
-      expect(await write({ ...run, chunk: 1 })).toBeUndefined()
-      await lose(run)
-      expect(await write(run)).toBeUndefined()
-      // One process may claim it again: the attempt distinguishes its runs.
-      const again = await claimed(store, run.id, await alive(store, run.boot))
-      await store.cancel(TENANT, run.id)
-      expect(await write(run)).toBeUndefined()
-      await store.complete(again, { result: 'good' })
-      const before = await job(run.id)
-      expect(await write(run)).toBeUndefined()
-      expect(await write(next(again))).toBeUndefined()
-      expect(await job(run.id)).toEqual(before)
-      expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'good' })
-    })
+    it.each(WRITES)(
+      'cannot %s with a lost attempt, with another boot id, or after the end of the job',
+      async (_, write) => {
+        const run = await running(store)
+        expect(await write({ ...run, boot: await alive(store) })).toBeUndefined()
+        expect(await write({ ...run, attempt: 2 })).toBeUndefined()
+        expect(await write({ ...run, chunk: 1 })).toBeUndefined()
+        await lose(run)
+        expect(await write(run)).toBeUndefined()
+        // One process may claim it again: the attempt distinguishes its runs.
+        const again = await claimed(store, run.id, await alive(store, run.boot))
+        await store.cancel(TENANT, run.id)
+        expect(await write(run)).toBeUndefined()
+        await store.complete(again, { result: 'good' })
+        const before = await job(run.id)
+        expect(await write(run)).toBeUndefined()
+        expect(await write(next(again))).toBeUndefined()
+        expect(await job(run.id)).toEqual(before)
+        expect(await store.findContent(TENANT, run.id)).toMatchObject({ result: 'good' })
+      },
+    )
 
     it.each(WRITES.slice(0, -1))('receives an equal response if it repeats this write: %s', async (_, write) => {
       const run = await running(store)
@@ -1124,7 +1127,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(states).toEqual(['delivered', 'failed'])
     })
 
-    it('keep attempts, status and history if they are returned without an attempt', async () => {
+    it('keep attempts, status and history if they are returned to the queue without an attempt', async () => {
       const run = await running(store, { webhook })
       const take = async () => (await store.takeDeliveries(10, 20_000))[0] ?? expect.fail('nothing to deliver')
       const refused = { state: 'pending', retryInMs: 0, status: 500, error: 'status 500' } as const

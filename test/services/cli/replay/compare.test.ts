@@ -32,7 +32,7 @@ describe('the comparison of two research runs', () => {
     expect(divergence).toMatchObject({ step: { number: 2 }, nearest: { number: 3 }, differences: ['query: "b" ≠ "d"'] })
   })
 
-  test('reports the first step with another output', () => {
+  test('reports the first step whose outputs differ', () => {
     const one = run(['search', { query: 'a' }, { hits: ['x', 'y'] }])
     const two = run(['search', { query: 'a' }, { hits: ['x', 'z'] }])
     expect(compareRuns(one, two)).toMatchObject({
@@ -41,7 +41,7 @@ describe('the comparison of two research runs', () => {
     })
   })
 
-  test('reports an additional step, without a similar step if none exists', () => {
+  test('reports an additional step, and the most similar step if one exists', () => {
     const { divergence } = compareRuns(run(['search', 1]), run(['search', 1], ['read', 2]))
     expect(divergence).toMatchObject({ step: { number: 2, kind: 'read' }, nearest: undefined, differences: [] })
     expect(compareRuns(run(['read', 2]), run(['search', 1])).divergence?.nearest).toBeUndefined()

@@ -33,7 +33,7 @@ async function startWithJobs(): Promise<{ admin: Admin; running: string; waiting
   return { admin, running, waiting, theirs }
 }
 
-it('sluice top --once shows all jobs to an admin key, own jobs to others, and an error to invalid keys', async () => {
+it('sluice top --once prints all jobs for an admin key, own jobs for other keys, an error for an invalid key', async () => {
   const { admin, running, waiting, theirs } = await startWithJobs()
   const topAs = (user: string) => topWith(admin.stack.url, secretOf(user))
   const read = async (user: string, ...args: string[]) => {

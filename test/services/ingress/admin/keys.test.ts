@@ -110,7 +110,7 @@ describe.each(ADAPTERS)('the admin API for keys on $name', ({ isHere, open }) =>
     expect((await door.get('op', '/v1/usage?key=boss')).json.data).toEqual([])
   })
 
-  it.skipIf(!isHere)('lists keys in pages, including the key of the settings', async () => {
+  it.skipIf(!isHere)('lists keys in pages, including the key from SLUICE_API_KEY', async () => {
     const door = await openDoor()
     const seen: string[] = []
     let after = ''

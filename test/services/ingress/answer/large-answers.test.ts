@@ -43,7 +43,7 @@ describe('a response that the engine returns as one large piece', () => {
     expect(said(text) === LARGE).toBe(true)
   })
 
-  it.each(APIS)('over the size limit returns 400 from the endpoint %s, without a retry', async (path, bodyOf) => {
+  it.each(APIS)('over the size limit makes the call to %s fail with 400 without a retry', async (path, bodyOf) => {
     const { status, text } = await ask(path, bodyOf(TOO_LARGE))
     expect(status).toBe(400)
     const { error } = JSON.parse(text)
@@ -52,7 +52,7 @@ describe('a response that the engine returns as one large piece', () => {
     if (path !== '/v1/messages') expect(error.code).toBe('answer_too_large')
   })
 
-  it('over the size limit arrives complete if the request is streamed', async () => {
+  it('over the size limit arrives complete if the request has stream: true', async () => {
     const [, bodyOf] = APIS[0]
     const { status, text } = await ask('/v1/chat/completions', { ...bodyOf(TOO_LARGE), stream: true })
     expect(status).toBe(200)

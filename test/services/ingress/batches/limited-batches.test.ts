@@ -41,7 +41,7 @@ async function jobsOf(stack: Stack, id: string): Promise<number> {
 }
 
 describe('a batch of a key with limits', () => {
-  it('submits no more lines per minute than its request limit, and reports why the others wait', async () => {
+  it("submits at most its key's request limit per minute, and reports why the other lines wait", async () => {
     const { stack, client } = await startLimited({ requests_per_minute: 5 })
     await using _ = stack
     // The upload and the batch use two of the five requests.
@@ -59,7 +59,7 @@ describe('a batch of a key with limits', () => {
     expect(batch).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3 } })
   })
 
-  it('exceeds the budget by at most one line, and synchronous calls by at most one call', async () => {
+  it('exceeds the budget of its key by at most the cost of one line; synchronous calls, by one call', async () => {
     const { stack, client } = await startLimited({ budget_usd_per_month: 0.05 })
     await using _ = stack
     const burst = await Promise.all(

@@ -71,7 +71,7 @@ describe('batches of messages', () => {
     expect((await post(`{\uFEFF${body.slice(1)}`)).status).toBe(400)
   })
 
-  it('are created once for a repeated Idempotency-Key, even after the end of the first batch', async () => {
+  it('are created once for a repeated Idempotency-Key, even if the first batch has ended', async () => {
     const body = { requests: [{ custom_id: 'a', params: params('once') }] }
     const headers = { 'anthropic-version': '2023-06-01', 'idempotency-key': 'sent-twice' }
     const send = async () =>

@@ -18,7 +18,7 @@ const CHAT = '/v1/chat/completions'
 describe('the memory budget of request bodies', () => {
   const budget = () => new ByteBudget({ bytesMax: 100, keyBytesMax: 50 })
 
-  it('refuses bytes over the budget with 503 and Retry-After, without counting them', () => {
+  it('refuses bytes over the budget with 503 and Retry-After, and does not count the refused bytes', () => {
     const all = budget()
     const [a, b, c] = [all.open('a'), all.open('b'), all.open('c')]
     a.hold(50)
@@ -38,7 +38,7 @@ describe('the memory budget of request bodies', () => {
     other.hold(50)
   })
 
-  it('admits a body larger than the budget if it is the only one, because it could never fit otherwise', () => {
+  it('admits a body larger than the whole budget if no other body is in memory', () => {
     const all = budget()
     all.open('a').hold(1_000)
     expect(() => all.open('b').hold(1)).toThrow(expect.objectContaining({ code: 'overloaded' }))

@@ -98,7 +98,7 @@ describe('the keys of one project', () => {
     expect(await counts('sk-alien')).toEqual({ total: 1, completed: 0, failed: 1 })
   })
 
-  it('share the jobs of a key without a project if the id of that key is their project', async () => {
+  it('share the jobs of the key whose id is their project id', async () => {
     await using stack = await startWith(keyOf('key_old'), keyOf('heir', { project: 'key_old' }))
     const id = await submit(stack, 'sk-key_old')
     expect((await stack.get(`/v1/jobs/${id}`, as('sk-heir'))).status).toBe(200)

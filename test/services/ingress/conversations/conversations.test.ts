@@ -134,7 +134,7 @@ describe('a conversation', () => {
     expect(refused.message).toContain('/v1/conversations')
   })
 
-  test('refuses items that a response could not continue, with their path, and stores items for upstreams', async () => {
+  test("refuses items that no response could continue with the item's path, and accepts items of upstream tools", async () => {
     const post = async (path: string, items: unknown[]) => (await stack.post(path, { items })).json()
     const call = { type: 'function_call', call_id: 'call_1', name: 'f', arguments: '{}' }
     const output = (call_id: string) => ({ type: 'function_call_output', call_id, output: 'x' })

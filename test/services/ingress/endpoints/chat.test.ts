@@ -190,7 +190,7 @@ describe('decoding of a chat request', () => {
     expect([request.tool_choice, request.parallel_tool_calls]).toEqual([undefined, undefined])
   })
 
-  test('maps a JSON schema to the response format, and the type text to none', () => {
+  test('maps a JSON schema to the response format, and the format type text to no response format', () => {
     const json_schema = { name: 'person', strict: true, schema: { type: 'object' } }
     expect(decode({ ...hello, response_format: { type: 'json_schema', json_schema } }).response_format).toEqual({
       type: 'json_schema',
@@ -821,7 +821,7 @@ describe('the Vercel AI SDK', () => {
     expect((await result.usage).inputTokens).toBe(12)
   })
 
-  test('in its previous version reads a stream of tool calls', async () => {
+  test('reads a stream of tool calls in its previous version', async () => {
     const provider = createOpenAICompatible2({ name: 's', baseURL: options.baseURL, fetch: streaming(twoCalls) })
     const tools = {
       weather: tool6({ inputSchema: z.object({ city: z.string() }) }),

@@ -12,7 +12,7 @@ const SHOUT = 'examples/custom-kind/shout.ts'
 const BODY = { text: 'hello there' }
 const RESULT = { object: 'shout', text: 'HELLO THERE' }
 
-describe('the example of a kind outside of the tree', () => {
+describe('the example of a custom kind of job in an extension module', () => {
   let stack: Stack
 
   beforeAll(async () => {
@@ -31,7 +31,7 @@ describe('the example of a kind outside of the tree', () => {
     expect(await answer.text()).toBe('data: {"word":"HELLO"}\n\ndata: {"word":"THERE"}\n\ndata: [DONE]\n\n')
   })
 
-  it('runs as a durable job, submitted in both ways', async () => {
+  it('runs as a durable job, submitted to POST /v1/jobs or with Prefer: respond-async', async () => {
     for (const submitted of [
       await stack.post('/v1/jobs', { endpoint: '/v1/shout', body: BODY }),
       await stack.post('/v1/shout', BODY, { headers: { prefer: 'respond-async' } }),
@@ -69,7 +69,7 @@ describe('the example of a kind outside of the tree', () => {
     })
   })
 
-  it('can be the only endpoint of a key', async () => {
+  it('can be the only endpoint that a key permits', async () => {
     const asked = ['keys', 'create', '--name', 'shouting', '--endpoints', '/v1/shout', '--json']
     const env = { PATH: process.env.PATH, DATA_DIR: stack.dataDir, EXTENSIONS: SHOUT }
     const { stdout } = await promisify(execFile)(process.execPath, ['services/cli/cli.ts', ...asked], { env })
@@ -128,16 +128,16 @@ describe('a module of the setting EXTENSIONS', () => {
     await expect(loadExtensions([file])).rejects.toThrow(reason)
   })
 
-  it('that does not exist is refused, also if its name is a URL', async () => {
+  it('that does not exist is refused, even if its name is a URL', async () => {
     await expect(loadExtensions([join(directory, 'none.ts')])).rejects.toThrow('No such file exists.')
     await expect(loadExtensions([resolve('data:text/javascript,1')])).rejects.toThrow('No such file exists.')
   })
 
-  it('is refused if another module has its name', async () => {
+  it('is refused if another extension module has an equal name', async () => {
     await expect(loadExtensions([resolve(SHOUT), resolve(SHOUT)])).rejects.toThrow('already has this name or path')
   })
 
-  it('is refused if its pool has a kind of its name', async () => {
+  it('is refused if its pool already has a kind with an equal name', async () => {
     const file = join(directory, 'execute.ts')
     await writeFile(file, `export const extension = ({ z }) => ({ ${VALID}, name: 'execute' })`)
     await expect(startStack({ settings: { EXTENSIONS: file } })).rejects.toThrow("already has a kind named 'execute'")

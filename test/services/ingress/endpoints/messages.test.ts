@@ -112,7 +112,7 @@ describe('decoding of a messages request', () => {
     expect(decode({ ...hello, top_k: 0 }).top_k).toBeUndefined()
   })
 
-  test('keeps system blocks separate, and joins them by blank lines for other upstreams', () => {
+  test('keeps system blocks separate, and joins them by blank lines for upstreams of other APIs', () => {
     const cache_control = { type: 'ephemeral' }
     const system = decode({ ...hello, system: [{ ...text('A'), cache_control }, text('B')] }).turns[0]
     expect(system?.parts).toEqual([{ ...text('A'), extra: { cache_control } }, BLANK_LINE, text('B')])

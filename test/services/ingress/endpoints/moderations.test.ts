@@ -43,7 +43,7 @@ afterAll(async () => {
 
 describe('the word list of moderations', () => {
   test.each([undefined, 'omni-moderation-latest', 'omni-moderation-2024-09-26', 'text-moderation-latest', 'word-list'])(
-    'moderates input for the model %s, unless the catalogue has such a model',
+    'moderates input for the model name %s, unless the catalogue has a model with this name',
     async (model) => {
       const answer = await client.moderations.create({ input: 'you are a bastard', ...(model && { model }) })
       expect(answer).toMatchObject({ id: expect.stringMatching(/^modr-/), model: 'word-list' })

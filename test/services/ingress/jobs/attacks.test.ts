@@ -112,7 +112,7 @@ describe('a redriven job', () => {
   })
 })
 
-it('a job that is cancelled before its claim is confirmed does not run', async () => {
+it('a durable job that is cancelled before its claim is confirmed does not run', async () => {
   const claimed = Promise.withResolvers<void>()
   const goOn = Promise.withResolvers<void>()
   const claimNext = async (call: () => unknown) => {

@@ -430,7 +430,7 @@ describe('the jobs of another key', () => {
     expect(await service.job(done.id)).toMatchObject({ status: 'completed' })
   })
 
-  it('are refused with 401 without a key or with an invalid key', async () => {
+  it('return 401 to requests without a key or with an invalid key', async () => {
     await using service = await startService()
     const { id } = await service.submit(say('x'))
     for (const [method, path] of [...actionsOn(id), ['GET', '/v1/jobs'], ['POST', '/v1/jobs']] as const) {

@@ -57,7 +57,7 @@ describe('a restarted service in a single process', () => {
     expect(await after.ended(later.id)).toMatchObject({ status: 'completed', attempt: 1 })
   })
 
-  it('resumes an event stream at its position', async () => {
+  it('resumes an event stream after the position that the client gives', async () => {
     const before = await start()
     const { id } = await before.submit(say('!echo tokens=60 delay_ms=50', { stream: true }))
     const reading = before.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
@@ -75,7 +75,7 @@ describe('a restarted service in a single process', () => {
     expect(events.at(-1)?.job).toMatchObject({ status: 'completed', attempt: 2, result })
   })
 
-  it('returns the job id to a waiting caller before the stop, and completes the job after it', async () => {
+  it('returns the job id to a waiting caller before it stops, and completes the job after the restart', async () => {
     const before = await start()
     const init = { headers: { 'idempotency-key': 'waits' } }
     const waiting = before.post(CHAT, say('!echo first_ms=4000\nin the end'), init)

@@ -212,7 +212,7 @@ describe('an open event stream', () => {
     await until(() => client.received.split('\n: keep-alive\n\n').length === 3)
   })
 
-  it('ends with its ingress without a final event, so that the client reconnects to another one', async () => {
+  it('ends without a final event when its ingress stops, so that the client reconnects to another ingress', async () => {
     const service = await startService()
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const reading = service.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))

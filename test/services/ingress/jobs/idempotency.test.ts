@@ -53,7 +53,7 @@ describeJobs(
       expect([await again.json(), again.headers.get('idempotency-replayed')]).toEqual([first, 'true'])
     })
 
-    it('an Idempotency-Key matches a request whose JSON keys are in another order, also if the key is quoted', async () => {
+    it('an Idempotency-Key matches a request with reordered JSON keys, even if the header value is quoted', async () => {
       const key = newId('k')
       const first = await service.post(
         CHAT,

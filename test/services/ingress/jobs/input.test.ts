@@ -6,7 +6,7 @@ import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 type Row = Record<string, unknown>
 
-describe('the input and progress of a job', () => {
+describe('the endpoints for the input and progress of a job', () => {
   let admin: Admin
   beforeAll(async () => {
     admin = await openAdmin()
@@ -15,7 +15,7 @@ describe('the input and progress of a job', () => {
 
   const read = async (who: string, path: string): Promise<Row> => (await (await admin.as(who).get(path)).json()) as Row
 
-  it('includes the input, for keys of its project only', async () => {
+  it("return the input to keys of the job's project only", async () => {
     const id = await admin.submit('alice', 'What is a sluice?')
     const input = await read('alice', `/v1/jobs/${id}/input`)
     expect(input).toMatchObject({ id, object: 'job.input', endpoint: '/v1/chat/completions', input_cut: null })
@@ -32,7 +32,7 @@ describe('the input and progress of a job', () => {
     expect((await admin.as('alice').get(`/v1/jobs/${id}/input`)).status).toBe(404)
   })
 
-  it('includes all of a small input, and the beginning of a large one', async () => {
+  it('return all of a small input, and the beginning of a large input', async () => {
     const large = await admin.submit('alice', 'ä'.repeat(300_000))
     const { input, input_cut } = await read('alice', `/v1/jobs/${large}/input`)
     expect(input).toBeNull()
@@ -44,7 +44,7 @@ describe('the input and progress of a job', () => {
     expect(JSON.stringify(await read('alice', `/v1/jobs/${blob}/input`))).toContain('b'.repeat(100_000))
   })
 
-  it('includes the progress of its child jobs, which operators can list as well', async () => {
+  it('return the progress of the child jobs, which operators can list as well', async () => {
     const client = new OpenAI({ baseURL: `${admin.stack.url}/v1`, apiKey: secretOf('alice'), maxRetries: 0 })
     const lines = Array.from({ length: 120 }, (_, nth) => ({
       ...{ custom_id: `r${nth}`, method: 'POST', url: '/v1/chat/completions' },

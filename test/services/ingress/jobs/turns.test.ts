@@ -35,7 +35,7 @@ describe.each([
   { mode: 'embedded', isHere: true, kafka: undefined },
   { mode: 'Kafka', isHere: inject('kafka') !== null, kafka: inject('kafka') ?? undefined },
 ])('the fair queue of tenants, $mode', ({ isHere, kafka }) => {
-  it('the fair queue starts work of one tenant during a backlog of another, whichever ingress accepted it', {
+  it('starts work of one tenant during the backlog of another tenant, whichever ingress accepted the work', {
     timeout: 240_000,
   }, async (context) => {
     if (!isHere) context.skip('no Kafka')

@@ -82,7 +82,7 @@ describe('requests that name a stored response', () => {
     expect((await rest.text()).includes('response.')).toBe(false)
   })
 
-  test('end a loop of tool calls when the conversation exceeds the size of a request', async () => {
+  test('return 400 in a loop of tool calls once the conversation exceeds the size of a request', async () => {
     const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
     const [body, output] = [{ model: 'echo-1', tools }, 'x'.repeat(4_000)]
     let called = await client.responses.create({ ...body, input: `!echo call=${WEATHER.name}` })

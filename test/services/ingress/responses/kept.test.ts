@@ -141,7 +141,7 @@ describe('a background response', () => {
     expect(await failureOf(beyond)).toMatchObject({ status: 400, param: 'starting_after' })
   })
 
-  test('continues if its reader disconnects, and another reader can follow the live events', async () => {
+  test('fails its stream if the output is reset, and returns the output from the beginning in a new stream', async () => {
     const input = '!echo tokens=20 delay_ms=20'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen = await collect(stream, 6)

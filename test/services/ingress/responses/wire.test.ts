@@ -522,7 +522,7 @@ describe('an upstream of chat completions behind the Responses API', () => {
     ])
   })
 
-  test('receives its reasoning from a client that returns only encrypted reasoning', async () => {
+  test('receives the reasoning of earlier responses from a client that returns only encrypted reasoning', async () => {
     const thought = { role: 'assistant', content: 'Done.', reasoning_content: 'Hm.' }
     const answer = { choices: [{ index: 0, message: thought, finish_reason: 'stop' }] }
     chat.script((_call, to) => to.json(answer))

@@ -330,7 +330,7 @@ describe('a WebSocket client that does not read', () => {
     expect(await client.end('r1')).toMatchObject({ type: 'request.cancelled' })
   })
 
-  it('stops being read while its responses exceed the buffer limit', async () => {
+  it('is not read from while its buffered responses exceed the limit', async () => {
     await using own = await startStack({ sockets: { repliesMax: 100 } })
     using client = await open(own)
     const FRAMES = 30_000

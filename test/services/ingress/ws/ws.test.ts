@@ -378,7 +378,7 @@ describe('a WebSocket subscription to a job', () => {
     expect(['in_progress', 'completed']).toContain(status)
   })
 
-  it('ends immediately if it begins after the last event of an ended job', async () => {
+  it('ends immediately if it starts after the last event of an ended job', async () => {
     const job_id = await submit('hi')
     await stack.get(`/v1/jobs/${job_id}?wait=10`)
     using client = await openWs(stack)

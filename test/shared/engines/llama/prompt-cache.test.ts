@@ -87,7 +87,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect(warm.text).toBe(cold.text)
   })
 
-  test('keeps two chats of a project in separate sequences if there are enough', async () => {
+  test('keeps two chats of a project in separate sequences if two sequences are free', async () => {
     await using engine = openLlama()
     const chats = [say(`One. ${FACTS}`), say(`Two. ${FACTS}`)]
     for (const turn of chats) await call(engine, 'a', { turns: [turn], max_tokens: 2 })

@@ -174,7 +174,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(textOf((await job.next()) ?? [])).toBe('second')
   })
 
-  it('are retried a second time only once their worker is lost, not merely suspected', async () => {
+  it('are retried a second time when their worker is lost, but not when it is only suspected', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -191,7 +191,7 @@ describe('the attached jobs that an ingress owns', () => {
   it.each([
     ['no other worker has a free slot', { slots: 1, running: 1 }, 0],
     ['the job has run for longer than the time until a loss', FREE, 6_000],
-  ])('are retried only once their worker is lost, not merely suspected, if %s', async (_why, other, ranMs) => {
+  ])('are retried when their worker is lost, but not when it is only suspected, if %s', async (_why, other, ranMs) => {
     const job = await submit({ stream: false })
     const taken = await take()
     await beat('wrk_1')
@@ -312,7 +312,7 @@ describe('the attached jobs that an ingress owns', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('wait without a timeout for a slot of their model if their worker has parked them', async () => {
+  it('wait without a timeout for a slot of their model after their worker received them', async () => {
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m'], backlog: [] }
     await beat('wrk_1', { slots: 100 })
     const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 2 }]
@@ -345,7 +345,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(calls.slice(0, left + 2).some(({ state }) => state === 'done')).toBe(false)
   })
 
-  it('are prefetched per model only up to the slots of its workers and two more', async () => {
+  it("are prefetched per model up to the slots of the model's workers plus two", async () => {
     await beat('wrk_1', { slots: 100 })
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], backlog: [] }
     const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 3 }]
@@ -546,7 +546,7 @@ describe('the attached jobs that an ingress owns', () => {
     for (const ingress of ingresses) await ingress.close()
   })
 
-  it('are prefetched as many as workers have free slots, and few if all slots are busy', async () => {
+  it('are prefetched up to the number of free slots, and few are prefetched if all slots are busy', async () => {
     await beat('wrk_1', { slots: 7, running: 0 })
     for (let i = 0; i < 10; i++) await submit()
     expect(await broker.lag(QUEUE)).toBe(7)

@@ -309,7 +309,7 @@ describe('the run of a durable job', () => {
     expect((await store.findContent(TENANT, first.id))?.result).toEqual({ text: 'whole' })
   })
 
-  it('records no output_reset if there was no output', async () => {
+  it('records no output_reset in the next attempt if the failed attempt had no output', async () => {
     const { run, id } = await claim()
     await passing(run.failed(UPSTREAM))
     expect((await eventsOf(id)).at(-1)?.data).toMatchObject({ output_reset: false })

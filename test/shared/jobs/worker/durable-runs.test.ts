@@ -105,7 +105,7 @@ async function reap(owner: string): Promise<void> {
 const stateOf = async (id: string) => (await store.find(TENANT, id))?.state
 
 describe('the durable jobs of a worker', () => {
-  it('are claimed with their attempt and a deadline by the local clock', async () => {
+  it('are claimed with their attempt number and a deadline by the local clock', async () => {
     const runs = await open()
     const envelope = await submit()
     const claimed = await claim(runs, envelope)
@@ -122,7 +122,7 @@ describe('the durable jobs of a worker', () => {
     expect(await claim(runs, envelope)).toBeUndefined()
   })
 
-  it('are claimed round robin by tenant, even one per claim', async () => {
+  it('are claimed round robin by tenant, even if each claim returns one job', async () => {
     const runs = await open()
     for (const tenant of ['a', 'a', 'a', 'b', 'c', 'c']) await submit(tenant)
     const tenants: (string | undefined)[] = []

@@ -60,7 +60,7 @@ it('the WASI file system has one quota for all files, and frees a removed file w
   expect(guest.write(other, 'x'.repeat(1_000))).toBe(0)
 })
 
-it('the WASI file system limits the size of a file, also if the file is extended without a write', () => {
+it('the WASI file system limits the size of a file, even if the file is extended without a write', () => {
   const guest = wasiGuest({ bytes: 10_000, fileBytes: 2_048 })
   const fd = guest.open('tmp/a', NEW)
   expect(guest.write(fd, 'x'.repeat(2_049))).toBe(ERRNO.fbig)

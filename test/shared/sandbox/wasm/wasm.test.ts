@@ -51,7 +51,7 @@ describe.skipIf(problem !== undefined)('a program in the WebAssembly sandbox', {
   }, PREPARE_MS)
   afterAll(() => sandbox?.close())
 
-  it('sees its own variables, files and process id, and none of the host', async () => {
+  it('reads only its own variables, files and process id, and none of the host', async () => {
     const code = `
 import os
 print(os.getpid() == ${process.pid}, sorted(os.environ), sorted(os.listdir('/')), os.getcwd(), os.listdir())
@@ -88,7 +88,7 @@ for name, attempt in tries.items():
     expect(stdout).toBe(names.map((name) => `${name} failed\n`).join(''))
   })
 
-  it('cannot forge a verdict, a plot or an end', async () => {
+  it('cannot forge a verdict of the code scan, a plot or an end frame', async () => {
     const code = `
 import os
 frame = lambda kind, body: os.write(3, kind + len(body).to_bytes(4, 'big') + body)
@@ -204,7 +204,7 @@ describe.skipIf(problem !== undefined)('the process with the WebAssembly interpr
     await rm(directory, { recursive: true })
   })
 
-  it('fails its runs with sandbox_lost when it is killed, and accepts no more', async () => {
+  it('fails its runs with sandbox_lost when it is killed, and accepts no further runs', async () => {
     const wasm = await WasmProcess.start(files, 1, log, never)
     const began = Promise.withResolvers<void>()
     const run = wasm.run(job("print('began')\nwhile True: pass"), () => began.resolve(), never)

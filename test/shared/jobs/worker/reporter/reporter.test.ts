@@ -84,7 +84,7 @@ describe('the reporter of a worker', () => {
     expect(sent[1]?.events[0]).toMatchObject({ deltas: [{ text: 'x'.repeat(100) }] })
   })
 
-  it('sends a record of eight events 6 ms before the next one, and records of fewer events at once', async () => {
+  it('waits 6 ms after a record of eight events, and does not wait after a record of fewer events', async () => {
     vi.useFakeTimers({ toFake: ['setTimeout', 'performance'] })
     try {
       const { reporter, sent } = openReporter()
@@ -149,7 +149,7 @@ describe('the reporter of a worker', () => {
     }
   })
 
-  it('refuses a delta larger than a record with internal_error, and sends the next one', async () => {
+  it('fails a delta larger than a record with internal_error, and sends the next one', async () => {
     const { reporter, events } = openReporter()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.started()
