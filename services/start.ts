@@ -50,7 +50,7 @@ async function main(): Promise<void> {
   const ports = await opening.catch(exitWithProblems)
   const services: Service[] = []
   // From here on, a signal stops the services that have started so far.
-  stopOnSignals(services, config.drainMs, log)
+  stopOnSignals(services, (roles.includes('ingress') ? config.drainNoticeMs : 0) + config.drainMs, log)
   services.push(portsService(ports))
   for (const role of ROLES) {
     if (!roles.includes(role)) continue

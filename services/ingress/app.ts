@@ -37,7 +37,7 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   app.enable('case sensitive routing')
   app.enable('strict routing')
   app.use((req, res, next) => {
-    const locals: Locals = { reply: openReply(context, req, res) }
+    const locals: Locals = { reply: new HttpReply(context, req, res) }
     Object.assign(res.locals, locals)
     requireHost(req)
     next()
@@ -81,19 +81,13 @@ async function answerCall(
   req: RoutedRequest,
   res: ServerResponse,
 ): Promise<void> {
-  const reply = openReply(context, req, res)
+  const reply = new HttpReply(context, req, res)
   try {
     requireHost(req)
     await answer(context, route, reply, req)
   } catch (thrown) {
     reply.end({ type: 'failed', thrown })
   }
-}
-
-function openReply(context: IngressContext, req: RoutedRequest, res: ServerResponse): HttpReply {
-  const reply = new HttpReply(context, req, res)
-  if (context.jobs.isDraining) res.setHeader('connection', 'close')
-  return reply
 }
 
 /**

@@ -1,6 +1,7 @@
 import { once } from 'node:events'
 import type { Server } from 'node:http'
 import { createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { PoolName } from '#schemas/job.ts'
 import { Budgets } from '#shared/capacity/budgets.ts'
 import { ByteBudget, openDiskFloor, StoredQuota } from '#shared/capacity/byte-budgets.ts'
@@ -65,12 +66,16 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const answerPage = openPages(context)
   const cors = new Cors(config.corsOrigins)
   const sockets = new Sockets(context, cors, socketBounds)
-  const health = healthOf(ports, jobs)
+  const leave = { isAnnounced: false }
+  const problems = () => problemsOf(ports, jobs, leave.isAnnounced)
+  const health = healthOf(ports, problems)
   const { server, port } = await listen(
     (req, res) => {
       // The header `nosniff` prevents browsers from guessing a content type. Otherwise bytes from a caller could run as
       // a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
+      // RFC 9112 §9.6: the client sends its next request on a new connection, which a load balancer opens to another ingress.
+      if (leave.isAnnounced) res.setHeader('connection', 'close')
       if (cors.answer(req, res)) return
       // All paths of the API begin with /v1. Health checks and pages need no key.
       if (!req.url?.startsWith('/v1/')) {
@@ -91,10 +96,13 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     name: 'ingress',
     port,
     createdKey: keys.created,
-    problems: () => problemsOf(ports, jobs),
-    drain(signal) {
+    problems,
+    async drain(signal) {
+      leave.isAnnounced = true
+      const batchesEnd = batches?.drain?.(signal)
+      await sleep(config.drainNoticeMs, undefined, { signal }).catch(() => {})
       closing.abort()
-      return Promise.all([drain(jobs, sockets, server, signal), batches?.drain?.(signal)]).then(() => {})
+      await Promise.all([drain(jobs, sockets, server, signal), batchesEnd])
     },
     async close() {
       forgetModels()
@@ -143,9 +151,9 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
  * Health checks of the API port. If METRICS_PORT is set, then the API port serves no metrics. Otherwise API callers
  * could read data of other callers.
  */
-function healthOf(ports: Ports, jobs: AttachedJobs): Health {
+function healthOf(ports: Ports, problems: () => string[]): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
-  return { problems: () => problemsOf(ports, jobs), preparing: () => preparingOf(ports), metrics }
+  return { problems, preparing: () => preparingOf(ports), metrics }
 }
 
 function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
@@ -280,9 +288,9 @@ async function openDurable(
   return durable
 }
 
-function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
+function problemsOf(ports: Ports, jobs: AttachedJobs, isLeaving: boolean): string[] {
   const problems: string[] = []
-  if (jobs.isDraining) problems.push('The ingress is draining.')
+  if (isLeaving) problems.push('The ingress is draining.')
   const { broker } = ports
   if ((broker.unreachableMs ?? 0) > FAILOVER_MS) problems.push(`The broker (${broker.name}) cannot be reached.`)
   else if (jobs.presence.silenceMs > SILENCE_MS_MAX) problems.push('The broker does not return records.')
@@ -298,8 +306,7 @@ function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
 async function drain(jobs: AttachedJobs, sockets: Sockets, server: Server, signal: AbortSignal): Promise<void> {
   jobs.isDraining = true
   sockets.announceDrain()
-  while ((jobs.size > 0 || sockets.isBusy) && !signal.aborted)
-    await new Promise((resolve) => setTimeout(resolve, DRAIN_POLL_MS))
+  while ((jobs.size > 0 || sockets.isBusy) && !signal.aborted) await sleep(DRAIN_POLL_MS)
   jobs.failAll(new ServiceError('overloaded', 'The server shut down before the answer was ready.').toBody())
   await sockets.close()
   await closeServer(server, signal.aborted ? AbortSignal.timeout(1_000) : signal)

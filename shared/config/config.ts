@@ -61,6 +61,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),
     blobDir: s.BLOB_DIR ? resolve(s.BLOB_DIR) : resolve(dataDir, 'blobs'),
     kafka: kafkaOf(s),
+    drainNoticeMs: s.DRAIN_NOTICE_MS ?? (s.KAFKA_BROKERS ? 5_000 : 0),
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
     sandboxDir: resolve(dataDir, 'sandbox'),
   })

@@ -198,7 +198,14 @@ const WORKERS = {
   WORKER_LOST_MS: Milliseconds.default(5_000).describe(
     'Time without a heartbeat after which a worker counts as dead, so that its streams end with an error',
   ),
-  DRAIN_MS: Milliseconds.default(30_000).describe('Maximum time for work in flight to finish after SIGTERM'),
+  DRAIN_MS: Milliseconds.default(30_000).describe(
+    'Maximum time for work in flight to finish after SIGTERM, and after DRAIN_NOTICE_MS in an ingress',
+  ),
+  DRAIN_NOTICE_MS: whole(0, 600_000).optional().meta({
+    description:
+      'Time after SIGTERM in which an ingress still accepts calls, but is not ready, so that load balancers stop sending it calls. Longer than the interval of their health checks times their failures',
+    unset: '5000 with KAFKA_BROKERS, otherwise 0',
+  }),
 }
 
 const DURABLE_JOBS = {

@@ -52,6 +52,7 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
     KAFKA_PREFIX: `${newId('t', 8)}.`,
     LOG_LEVEL: 'info',
     SANDBOX: 'off',
+    DRAIN_NOTICE_MS: '0',
   }
   const processes: { child: ChildProcess; exited: Promise<unknown> }[] = []
   return {
