@@ -226,7 +226,7 @@ async function spendTokens(
     const { usage } = await jobs.waitForEnd(tenant, id, closing, TOKENS_POLL_MS)
     admission.useTokens(tokensOf(usage))
   } catch (error) {
-    log.info({ err: error, job_id: id }, 'tokens of a job could not be counted; its rate limit counts 0')
+    log.info({ err: error, job_id: id }, 'tokens of a job could not be counted; the rate limit counts 0 tokens')
     admission.useTokens(0)
   }
 }

@@ -324,12 +324,13 @@ export class Fleet {
   /** Logs only the first failure, because an outage may last for hours. */
   #lose(error: unknown): void {
     if (!this.#isUnreachable && !this.#isClosed)
-      this.#options.log.warn({ err: error }, 'fleet counts unavailable; limits apply per process')
+      this.#options.log.warn({ err: error }, 'shared rate limit counters unavailable; limits apply per process')
     this.#isUnreachable = true
   }
 
   #found(): void {
-    if (this.#isUnreachable) this.#options.log.info({}, 'fleet counts available again; limits apply to the fleet')
+    if (this.#isUnreachable)
+      this.#options.log.info({}, 'shared rate limit counters available again; limits apply to the fleet')
     this.#isUnreachable = false
   }
 }

@@ -163,7 +163,10 @@ export class Presence extends Peers {
   send(record: ControlRecord): void {
     if (this.#broker.deliverLocal) return this.#broker.deliverLocal(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
-      this.#log.warn({ err: error, type: record.type }, 'control message could not be sent to the other processes')
+      this.#log.warn(
+        { err: error, type: record.type },
+        'control message could not be sent; its effect waits for a timeout',
+      )
     })
   }
 
@@ -288,7 +291,11 @@ export class Presence extends Peers {
   #reportSilence(): void {
     const all = silentChannels.get(this.#broker) ?? new Set<Presence>()
     silentChannels.set(this.#broker, all)
-    if (all.size === 0) this.#log.warn({ silence_ms: this.silenceMs }, 'no records received on the control channel')
+    if (all.size === 0)
+      this.#log.warn(
+        { silence_ms: this.silenceMs },
+        'no records received on the control channel; dead processes are not detected',
+      )
     all.add(this)
   }
 

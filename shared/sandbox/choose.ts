@@ -93,10 +93,15 @@ export class ChosenSandbox {
   discard(sandbox: Sandbox): void {
     if (this.#sandbox !== sandbox) return
     this.#become({ name: 'prepared' })
-    this.#options.log.warn({ sandbox: sandbox.name }, 'sandbox lost; the next run selects another')
+    this.#options.log.warn({ sandbox: sandbox.name }, 'sandbox cannot start runs; the next run opens another sandbox')
     const closed = sandbox
       .close()
-      .catch((error: unknown) => this.#options.log.error({ err: error }, 'sandbox could not be closed'))
+      .catch((error: unknown) =>
+        this.#options.log.error(
+          { err: error },
+          'unusable sandbox could not be closed; its processes may continue to run',
+        ),
+      )
     this.#discarded.add(closed)
     void closed.then(() => this.#discarded.delete(closed))
   }

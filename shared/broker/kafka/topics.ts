@@ -356,7 +356,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     if (nowMs - this.#warnedAtMs < WARN_INTERVAL_MS) return
     this.#warnedAtMs = nowMs
     const remediation = error.problems.map((problem) => problem.remediation).join('; ')
-    onProblem('Kafka topics are missing and could not be created', {
+    onProblem('Kafka topics are missing and could not be created; calls are refused', {
       topics: this.#lacking,
       error: messageOf(error),
       remediation,

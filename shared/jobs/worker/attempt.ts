@@ -196,7 +196,7 @@ export class Attempt {
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#log.warn(
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
-      'attempt of a job failed',
+      'attempt of a job failed; the job is retried or fails',
     )
     await this.#sink.failed(failure.toBody(), failure.isInfrastructure)
     return 'failed'

@@ -263,7 +263,10 @@ export class DurableRun implements AttemptSink {
         await this.#writeSome()
       }
     } catch (error) {
-      this.#options.log.error({ err: error, job_id: this.#job.id }, 'job output could not be stored')
+      this.#options.log.error(
+        { err: error, job_id: this.#job.id },
+        'job output could not be stored; the next write stores it or fails the job',
+      )
     } finally {
       this.#flush = undefined
     }

@@ -101,7 +101,7 @@ export class Reporter {
     return this.#broker.send(REPLIES, to.shard, to.boot, value).catch((error: unknown) => {
       this.#log.warn(
         { err: error, ingress: to.boot, bytes: value.length },
-        'job events could not be sent to the ingress of the jobs',
+        'job events could not be sent to the ingress; retrying',
       )
       throw error
     })

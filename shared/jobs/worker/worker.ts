@@ -362,7 +362,7 @@ export async function startWorker(
   const forgetModels = ports.models.onChange(() => {
     const untilOver = own ? worker.change(own()) : Promise.resolve()
     retire?.(untilOver).catch((error: unknown) =>
-      log.warn({ err: error, pool: name }, 'engine of a removed model could not be closed'),
+      log.warn({ err: error, pool: name }, 'engine of a removed model could not be closed; its memory stays in use'),
     )
   })
   metrics.gauge('sluice_pool_running', { pool: name }, () => worker.running)

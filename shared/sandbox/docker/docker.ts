@@ -127,13 +127,14 @@ class DockerSandbox implements Sandbox {
   #busy = 0
 
   constructor(docker: Docker, image: string, { log, runtime }: DockerOptions) {
-    const onProblem = (error: unknown) => log.warn({ err: error }, 'sandbox container could not be removed')
+    const onProblem = (error: unknown) =>
+      log.warn({ err: error }, 'sandbox container could not be removed; the next start removes it')
     const cores = availableParallelism()
     this.#pool = new WarmPool({
       start: (signal) => SandboxContainer.start(docker, { image, runtime, onProblem }, signal),
       idleMax: Math.min(IDLE_MAX, 2 * cores),
       startsMax: cores,
-      onFailure: (error) => log.warn({ err: error }, 'sandbox container could not be started'),
+      onFailure: (error) => log.warn({ err: error }, 'sandbox container could not be started; waiting runs fail'),
     })
   }
 
@@ -290,7 +291,7 @@ export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds
     log.info({ container: Id, status: Status }, 'removing a sandbox container of a process that ended')
     const gone = docker.getContainer(Id).remove({ force: true, v: true, abortSignal })
     await gone.catch((error: unknown) =>
-      log.warn({ err: error, container: Id }, 'sandbox container could not be removed'),
+      log.warn({ err: error, container: Id }, 'sandbox container could not be removed; the next start removes it'),
     )
   }
 }

@@ -141,10 +141,12 @@ export class ZygoteSandbox implements Sandbox {
     this.#current = undefined
     if (msSince(zygote.startedMs) > STABLE_MS) this.#failures = 0
     const { log } = this.#options
-    log.warn({ pid: zygote.pid, stderr: zygote.errors }, 'sandbox zygote exited unexpectedly')
+    log.warn({ pid: zygote.pid, stderr: zygote.errors }, 'sandbox zygote exited unexpectedly; its runs fail')
     // After the first loss, another zygote is started at once, so that a retry of the lost run finds one.
     if (this.#failures === 0)
-      this.#start().catch((error: unknown) => log.warn({ err: error }, 'sandbox zygote could not be started'))
+      this.#start().catch((error: unknown) =>
+        log.warn({ err: error }, 'sandbox zygote could not be started; the next run retries'),
+      )
     this.#pause()
   }
 

@@ -159,11 +159,11 @@ export class PostgresConnection {
     const now = performance.now()
     if (now - (this.#failedAtMs.get(name) ?? Number.NEGATIVE_INFINITY) < FAILED_MS) return
     this.#failedAtMs.set(name, now)
-    this.#onProblem('job store call failed', { err: error })
+    this.#onProblem('job store call failed; its caller received the error', { err: error })
   }
 
   #noteFull(error: unknown): void {
-    if (!this.isFull) this.#onProblem('job store disk is full', { err: error })
+    if (!this.isFull) this.#onProblem('job store disk is full; writes are refused', { err: error })
     this.#fullAtMs = performance.now()
   }
 

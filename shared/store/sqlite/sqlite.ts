@@ -136,7 +136,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#unlock = unlock
     this.#limits = limits
     this.#writes = new GroupCommit(db, (error) => {
-      if (!this.isFull) onProblem('job store disk is full', { err: error })
+      if (!this.isFull) onProblem('job store disk is full; writes are refused', { err: error })
       this.#fullAtMs = performance.now()
     })
     this.#countChanges = db.prepare('SELECT total_changes() AS changes')

@@ -111,7 +111,7 @@ test('the log contains no message, key or URL of a failed upstream, and no promp
 
 test('the log contains the status, the error code and the message length of a failed upstream call', async () => {
   await chat('openai-bad-request')
-  const line = await until(() => /.*"model":"openai-bad-request".*"attempt of a job failed".*/.exec(whole.output)?.[0])
+  const line = await until(() => /.*"model":"openai-bad-request".*"attempt of a job failed;.*/.exec(whole.output)?.[0])
   expect(JSON.parse(line)).toMatchObject({
     code: 'invalid_request',
     err: { code: 'invalid_request', cause: { status: 400, upstream_code: 'invalid_image_format' } },

@@ -231,7 +231,11 @@ describe.skipIf(!postgres)('the store on a Postgres with a full disk', () => {
       })
     }
     expect(await store.find('key_a', job.id)).toBeDefined()
-    expect([store.isFull, store.isReachable, problems]).toEqual([true, true, ['job store disk is full']])
+    expect([store.isFull, store.isReachable, problems]).toEqual([
+      true,
+      true,
+      ['job store disk is full; writes are refused'],
+    ])
     await database.query('DROP TRIGGER full_disk ON jobs')
     await store.create(newJob())
     await store.close()

@@ -100,7 +100,7 @@ it('the SQLite store with a full disk refuses writes, logs the problem once, and
       ...{ code: 'overloaded', message: 'The disk of the job store is full.', retryAfterMs: 60_000 },
     })
   }
-  expect([store.isFull, problems]).toEqual([true, ['job store disk is full']])
+  expect([store.isFull, problems]).toEqual([true, ['job store disk is full; writes are refused']])
   db.exec('PRAGMA max_page_count = 100000')
   expect(await store.create(large())).toMatchObject({ outcome: 'created' })
   await store.close()

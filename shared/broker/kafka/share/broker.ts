@@ -156,7 +156,10 @@ class ShareClient implements KafkaClient {
       return await readShareLag(this.#cluster, topic)
     } catch (error) {
       if (!isTransient(error))
-        this.#options.onProblem('lag of a Kafka queue could not be read', { queue, error: String(error) })
+        this.#options.onProblem('lag of a Kafka queue could not be read; it counts as unknown', {
+          queue,
+          error: String(error),
+        })
       return undefined
     }
   }

@@ -61,7 +61,7 @@ export class Membership {
     await this.#beating
     if (this.#epoch === EPOCH.first) return
     await this.#beatOnce(EPOCH.leaving, null).catch((error: unknown) => {
-      this.#options.onProblem('share group could not be left; Kafka removes this member later', {
+      this.#options.onProblem('Kafka share group could not be left; Kafka removes this member later', {
         error: String(error),
       })
     })
@@ -99,7 +99,7 @@ export class Membership {
       // The coordinator forgot this member, after an outage or a pause longer than its session. The member rejoins.
       this.#epoch = EPOCH.first
       const fields = { group: this.#member.group, error: new KafkaRefusal('joining', response.errorCode).message }
-      if (!this.#isOut) this.#options.onProblem('share group removed this member; rejoining', fields)
+      if (!this.#isOut) this.#options.onProblem('Kafka share group removed this member; rejoining', fields)
       this.#isOut = true
       return { ...response, intervalMs: REJOIN_INTERVAL_MS }
     }
@@ -120,7 +120,7 @@ export class Membership {
   /** Waits instead of exiting, because a restarted process would find the group full as well. */
   #waitWhileFull(response: HeartbeatResponse): HeartbeatResponse {
     if (!this.#isFull) {
-      this.#options.onProblem('share group is full; this member receives no jobs until another leaves', {
+      this.#options.onProblem('Kafka share group is full; this member receives no jobs until another leaves', {
         group: this.#member.group,
         remediation:
           "raise group.share.max.size, 200 by default, in every broker's server.properties (docs/operate/scale.md)",

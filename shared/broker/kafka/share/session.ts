@@ -271,7 +271,7 @@ export class ShareSession {
     if (ackErrorCode === CODE.none) return
     const { message } = new KafkaRefusal('acknowledging', ackErrorCode)
     const fields = { group: this.#member.group, partition, error: message }
-    this.#onProblem('acknowledgements refused; records will be redelivered', fields)
+    this.#onProblem('Kafka acknowledgements refused; records will be redelivered', fields)
   }
 
   /**
