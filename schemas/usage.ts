@@ -1,27 +1,34 @@
 import { z } from 'zod'
 
 export const USAGE_DAYS_MAX = 366
+/** Days whose hours the ledger stores. Older hours are merged into their day. */
+export const HOURS_DAYS = 7
+
+const Name = z
+  .string()
+  .max(200)
+  .regex(/^\P{Cc}*$/u)
 
 /** Query of `GET /v1/usage` (docs/operate/usage.md). Days are UTC days. The first and the last day are included. */
 export const ReadUsage = z.object({
   from: z.iso.date().optional().describe('First UTC day. Default: the first day of the month of `to`'),
   to: z.iso.date().optional().describe('Last UTC day, included. Default: today'),
   group_by: z
-    .enum(['project', 'key', 'model', 'day'])
+    .enum(['project', 'key', 'model', 'endpoint', 'day', 'hour'])
     .default('day')
-    .describe('One row per project, API key, model or day'),
-  project: z
-    .string()
-    .max(200)
-    .regex(/^\P{Cc}*$/u)
+    .describe(`One row per project, API key, model, endpoint, day or hour. Hours are stored for ${HOURS_DAYS} days`),
+  order_by: z
+    .enum(['group', 'cost'])
+    .default('group')
+    .describe('Order of the rows: by group, or the most expensive groups first'),
+  project: Name.optional().describe('Project id or name. Default: the own project; with the admin scope all projects'),
+  key: Name.optional().describe('API key id. Default: all keys of the project'),
+  model: Name.optional().describe('Model id. Default: all models'),
+  endpoint: Name.optional().describe('Path of an endpoint, such as /v1/chat/completions. Default: all endpoints'),
+  format: z
+    .enum(['json', 'csv'])
     .optional()
-    .describe('Project id or name. Default: the own project; with the admin scope all projects'),
-  key: z
-    .string()
-    .max(200)
-    .regex(/^\P{Cc}*$/u)
-    .optional()
-    .describe('API key id. Default: all keys of the project'),
+    .describe('Format of the response. Default: CSV if the header Accept begins with text/csv, otherwise JSON'),
   beta: z.unknown().optional().describe('Ignored. Some SDKs add this parameter to every query'),
 })
 export type ReadUsage = z.infer<typeof ReadUsage>
@@ -43,6 +50,7 @@ export type UsageSums = z.infer<typeof UsageSums>
 export const BudgetState = z.object({
   owner: z.enum(['project', 'key']),
   id: z.string(),
+  name: z.string().nullable().default(null),
   month: z.string().describe('UTC month, such as 2030-01'),
   budget_usd: z.number().min(0),
   spent_usd: z.number().min(0),
@@ -57,10 +65,17 @@ export const UsageReport = z.object({
   to: z.string(),
   group_by: ReadUsage.shape.group_by.unwrap(),
   project: z.string().nullable().describe('null: all projects'),
-  data: z.array(UsageSums.extend({ group: z.string().describe('Project id, key id, model id or day') })),
+  data: z.array(
+    UsageSums.extend({
+      group: z.string().describe('Project id, key id, model id, endpoint, day, or start of the hour. Empty: unknown'),
+      name: z.string().nullable().default(null).describe('Name of the project or key'),
+    }),
+  ),
   has_more: z.boolean().describe('true: the report is truncated to the first groups'),
   total: UsageSums.describe('Totals of `data`'),
-  budgets: z.array(BudgetState).describe('Budgets of the calling project and key'),
+  budgets: z
+    .array(BudgetState)
+    .describe('Budgets of the calling project and key. With the admin scope, at most 500 of all projects and keys'),
 })
 export type UsageReport = z.infer<typeof UsageReport>
 

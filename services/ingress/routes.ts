@@ -49,7 +49,7 @@ import { answerCall } from './calls/answer.ts'
 import type { Call, IngressContext, JobEndpoint } from './calls/call.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './calls/files.ts'
 import { listJobs } from './calls/job-list.ts'
-import { listModels, listWebhookSecrets, readOwnKey, readUsage, retrieveModel } from './endpoints/account.ts'
+import { listModels, listWebhookSecrets, readOwnKey, retrieveModel } from './endpoints/account.ts'
 import {
   deleteCompletion,
   getCompletion,
@@ -68,6 +68,7 @@ import {
   updateConversation,
 } from './endpoints/responses/conversations.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
+import { readUsage } from './endpoints/usage.ts'
 import { getInput, streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listSteps, redriveJob, replayJob, submitJob } from './jobs/jobs.ts'
 import { refusePlain, WS_PATH } from './ws/sockets.ts'

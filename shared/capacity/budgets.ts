@@ -37,8 +37,14 @@ export interface BudgetOptions {
 
 type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
-interface Budget extends Spender {
+export interface Budget extends Spender {
   readonly usd: number
+}
+
+export function budgetStateOf({ owner, id, usd }: Budget, costNanos: number, month: Month): BudgetState {
+  const remaining_usd = Math.max(0, Math.round(usd * NANOS_PER_USD - costNanos) / NANOS_PER_USD)
+  const amounts = { budget_usd: usd, spent_usd: costNanos / NANOS_PER_USD, remaining_usd }
+  return { owner, id, name: null, month: month.name, ...amounts, resets_at: month.endsAtMs / 1_000 }
 }
 
 interface ReservedPart {
@@ -134,15 +140,13 @@ export class Budgets {
   }
 
   async stateOf(key: KeyOf): Promise<BudgetState[]> {
+    return await this.statesOf(this.#of(key))
+  }
+
+  async statesOf(budgets: readonly Budget[]): Promise<BudgetState[]> {
     const month = monthOf(this.#now())
-    const budgets = this.#of(key)
     const spent = budgets.length === 0 ? [] : await this.#options.ledger?.spent(budgets, month.from, month.to)
-    return budgets.map(({ owner, id, usd }, i) => {
-      const spentUsd = (spent?.[i]?.costNanos ?? 0) / NANOS_PER_USD
-      const remaining_usd = Math.max(0, Math.round((usd - spentUsd) * NANOS_PER_USD) / NANOS_PER_USD)
-      const resets_at = month.endsAtMs / 1_000
-      return { owner, id, month: month.name, budget_usd: usd, spent_usd: spentUsd, remaining_usd, resets_at }
-    })
+    return budgets.map((budget, i) => budgetStateOf(budget, spent?.[i]?.costNanos ?? 0, month))
   }
 
   #of({ id, project, limits }: KeyOf): Budget[] {

@@ -141,7 +141,10 @@ export interface UsageEntry extends UsageAmounts {
   readonly project: string
   readonly keyId: string
   readonly model: string
-  readonly day: string
+  /** Path of the endpoint, such as `/v1/chat/completions`. Empty for usage of version 0.3 and older. */
+  readonly endpoint: string
+  /** Hour in UTC, such as `2030-01-31T08`. */
+  readonly hour: string
 }
 
 export interface EndedJob {
@@ -150,6 +153,7 @@ export interface EndedJob {
   readonly keyId: string
   readonly pool: PoolName
   readonly model: string
+  readonly endpoint: string
   readonly state: string
   /** Usage reported by the owner; null if none was reported. */
   readonly metered: unknown
@@ -159,9 +163,14 @@ export interface EndedJob {
 export interface UsageQuery {
   readonly project?: string | undefined
   readonly keyId?: string | undefined
+  readonly model?: string | undefined
+  readonly endpoint?: string | undefined
+  /** First and last UTC day, such as `2030-01-31`. */
   readonly from: string
   readonly to: string
-  readonly groupBy: 'project' | 'key' | 'model' | 'day'
+  readonly groupBy: 'project' | 'key' | 'model' | 'endpoint' | 'day' | 'hour'
+  /** Default: by the name of the group. `cost`: the most expensive groups first. */
+  readonly orderBy?: 'group' | 'cost'
   readonly limit: number
 }
 
@@ -182,7 +191,10 @@ interface Spent extends Spender {
   readonly reservedNanos: number
 }
 
-/** The usage ledger, by project, key, model and day (docs/operate/usage.md). The transition that ends a durable job records it in the same commit, once. */
+/**
+ * The usage ledger, by project, key, model, endpoint and hour (docs/operate/usage.md). The transition that ends a durable job records it in
+ * the same commit, once.
+ */
 export interface UsageLedger {
   /**
    * Adds a batch of counted usage.
@@ -194,6 +206,8 @@ export interface UsageLedger {
   /** Adds ended jobs to the ledger, each exactly once, even with concurrent callers. */
   enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void>
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
+  /** Merges at most `limit` rows of hours before `before` into hour 00 of their day. @returns Whether there may be more */
+  mergeHours(before: string, limit: number): Promise<boolean>
   /** Last active day since `since`, and usage since `from`, in the order of `of`; at most 500 spenders. */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
   /** Spending between two days, and reservations whose cost is not entered yet. At most 500 spenders; those without spending may be omitted. */

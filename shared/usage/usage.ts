@@ -79,20 +79,21 @@ export interface EndedCall {
   readonly keyId: string
   readonly pool: PoolName
   readonly model: string
+  readonly endpoint: string
   readonly end: 'completed' | 'failed' | 'cancelled'
   readonly metered: Metered
   readonly endedAtMs: number
 }
 
 export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
-  const { project, keyId, pool, model, end, endedAtMs } = call
+  const { project, keyId, pool, model, endpoint, end, endedAtMs } = call
   // A batch itself does not count as a call, because each of its requests does.
   const calls = pool === 'batches' ? 0 : 1
   // The child jobs of a research job used its tokens, and they have ledger rows of their own.
   const isComposed = pool === 'research'
   const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
   return {
-    ...{ project, keyId, model, day: dayOf(endedAtMs), calls, failed: end === 'failed' ? calls : 0 },
+    ...{ project, keyId, model, endpoint, hour: hourOf(endedAtMs), calls, failed: end === 'failed' ? calls : 0 },
     inputTokens: metered.input_tokens,
     cachedInputTokens: metered.cached_tokens,
     outputTokens: metered.output_tokens,
@@ -101,13 +102,19 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   }
 }
 
-const DAY_MS = 86_400_000
-let last = { nth: 0, day: '1970-01-01' }
+const HOUR_MS = 3_600_000
+let last = { nth: 0, hour: '1970-01-01T00' }
 
+/** Hour in UTC, such as `2030-01-31T08`. */
+export function hourOf(unixMs: number): string {
+  const nth = Math.floor(unixMs / HOUR_MS)
+  if (nth !== last.nth) last = { nth, hour: new Date(unixMs).toISOString().slice(0, 13) }
+  return last.hour
+}
+
+/** Day in UTC, such as `2030-01-31`. */
 export function dayOf(unixMs: number): string {
-  const nth = Math.floor(unixMs / DAY_MS)
-  if (nth !== last.nth) last = { nth, day: new Date(unixMs).toISOString().slice(0, 10) }
-  return last.day
+  return hourOf(unixMs).slice(0, 10)
 }
 
 export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
@@ -134,7 +141,7 @@ function costNanos(metered: Metered, price: Price, isCompleted: boolean): number
 const WRITE_MS = 1_000
 const ENTRIES_MAX = 500
 /**
- * Maximum queued entries. Calls of one key, model and day share an entry, so only an outage with very many keys reaches this
+ * Maximum queued entries. Calls of one key, model, endpoint and hour share an entry, so only an outage with very many keys reaches this
  * number.
  */
 const WAITING_MAX = 50_000
@@ -174,7 +181,7 @@ export class UsageBatches {
 
   /** Resolves when the entry is in the ledger. If the process ends earlier, then the promise never resolves. */
   add(entry: UsageEntry): Promise<void> {
-    const id = JSON.stringify([entry.project, entry.keyId, entry.model, entry.day])
+    const id = JSON.stringify([entry.project, entry.keyId, entry.model, entry.endpoint, entry.hour])
     const before = this.#waiting.get(id)
     if (before || this.#waiting.size < WAITING_MAX) this.#waiting.set(id, before ? sumOf(before, entry) : entry)
     else this.#dropped++

@@ -1,38 +1,59 @@
 import { UsageReport as Report, type UsageReport } from '#schemas/usage.ts'
-import { EXIT, type ExitCode, tableOf } from '#services/cli/text/output.ts'
+import { readApiError } from '#services/cli/client/http.ts'
+import { EXIT, type ExitCode, tableOf, usageError } from '#services/cli/text/output.ts'
 import { type Command, noArguments } from './command.ts'
+
+/** Query parameter of `GET /v1/usage` → option. */
+const QUERY = {
+  ...{ from: 'from', to: 'to', group_by: 'group-by', order_by: 'order-by' },
+  ...{ project: 'project', key: 'key-id', model: 'model', endpoint: 'endpoint' },
+} as const
+const FORMATS = ['table', 'json', 'csv']
 
 export const usage: Command = {
   summary: 'Show usage, cost and budgets',
   help: `Usage: sluice usage [options]
 
-Shows calls, tokens, cost and the remaining budget of your key's project; days are in UTC. The output is a table on a terminal and
-one line of JSON otherwise. A key with the admin scope sees every project.
+Shows calls, tokens, cost and the remaining budget of your key's project; days and hours are in UTC. The output is a table on a terminal
+and one line of JSON otherwise. A key with the admin scope sees every project and every budget.
 
 Options:
-  --from DAY        first day (default: first day of this month)
-  --to DAY          last day (default: today)
-  --group-by GROUP  project, key, model or day (default day)
-  --project P       only this project, by id or name; requires the admin scope
+  --from DAY           first day (default: first day of this month)
+  --to DAY             last day (default: today)
+  --group-by GROUP     project, key, model, endpoint, day or hour (default day)
+  --order-by ORDER     group, or cost for the most expensive first (default group)
+  --project P          only this project, by id or name; requires the admin scope
+  --key-id ID          only this API key
+  --model MODEL        only this model
+  --endpoint PATH      only this endpoint, such as /v1/chat/completions
+  --output FORMAT      table, json or csv; short: -o
 
 Examples:
-  sluice usage --group-by model
+  sluice usage --group-by project --order-by cost --from 2030-01-01
+  sluice usage --group-by model --project lab -o csv > usage.csv
   sluice usage --from 2030-01-01 --to 2030-01-31 --json | jq .total.cost_usd`,
   options: {
-    from: { type: 'string' },
-    to: { type: 'string' },
-    'group-by': { type: 'string' },
-    project: { type: 'string' },
+    ...Object.fromEntries(Object.values(QUERY).map((option) => [option, { type: 'string' }] as const)),
+    output: { type: 'string', short: 'o' },
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     noArguments(args)
     const query = new URLSearchParams()
-    for (const [name, option] of Object.entries({ from: 'from', to: 'to', group_by: 'group-by', project: 'project' })) {
+    for (const [name, option] of Object.entries(QUERY)) {
       const value = values.text(option)
       if (value !== undefined) query.set(name, value)
     }
+    const format = values.text('output') ?? (out.isHumanReadable ? 'table' : 'json')
+    if (!FORMATS.includes(format)) throw usageError(`--output must be ${FORMATS.join(', ')}; got '${format}'.`)
+    if (format === 'csv') {
+      query.set('format', 'csv')
+      const response = await api.http.send(`/v1/usage?${query}`)
+      if (response.statusCode >= 300) throw await readApiError(response)
+      await out.write(await response.body.text())
+      return EXIT.ok
+    }
     const report = await api.http.json(Report, `/v1/usage?${query}`)
-    if (out.isHumanReadable) await out.write(textOf(report, out.columns))
+    if (format === 'table') await out.write(textOf(report, out.columns))
     else await out.json(report)
     return EXIT.ok
   },
@@ -41,18 +62,30 @@ Examples:
 const HEAD = ['calls', 'failed', 'input', 'cached', 'output', 'audio s', 'cost $']
 
 function textOf({ group_by, data, total, from, to, has_more, budgets }: UsageReport, columns: number): string {
-  if (data.length === 0) return `No usage from ${from} to ${to}.\n${budgets.map(budgetText).join('')}`
-  const rows = [...data, { group: 'total', ...total }].map((sums) => [
-    sums.group,
+  if (data.length === 0) return `No usage from ${from} to ${to}.\n${budgetTable(budgets, columns)}`
+  const isNamed = group_by === 'project' || group_by === 'key'
+  const rows = [...data, { group: 'total', name: null, ...total }].map((sums) => [
+    sums.group || '(unknown)',
+    ...(isNamed ? [sums.name ?? ''] : []),
     ...[sums.calls, sums.failed, sums.input_tokens, sums.cached_input_tokens, sums.output_tokens].map(String),
     String(Math.round(sums.audio_seconds)),
     sums.cost_usd.toFixed(4),
   ])
-  const table = tableOf({ head: [group_by, ...HEAD], rows, spare: ['audio s', 'cached', 'failed'] }, columns)
-  return `${table}${has_more ? 'Not all groups are shown. For the others, choose a shorter period with --from and --to.\n' : ''}${budgets.map(budgetText).join('')}`
+  const head = [group_by, ...(isNamed ? ['name'] : []), ...HEAD]
+  const table = tableOf({ head, rows, spare: ['audio s', 'cached', 'failed'] }, columns)
+  const more = has_more
+    ? 'Not all groups are shown. For the others, choose a shorter period with --from and --to.\n'
+    : ''
+  return `${table}${more}${budgetTable(budgets, columns)}`
 }
 
-function budgetText({ owner, month, budget_usd, spent_usd, remaining_usd }: UsageReport['budgets'][number]): string {
-  const [spent, remaining] = [spent_usd.toFixed(4), remaining_usd.toFixed(4)]
-  return `Budget of the ${owner} for ${month}: $${budget_usd}, $${spent} spent, $${remaining} remaining.\n`
+function budgetTable(budgets: UsageReport['budgets'], columns: number): string {
+  if (budgets.length === 0) return ''
+  const rows = budgets.map(({ owner, id, name, month, budget_usd, spent_usd, remaining_usd }) => {
+    const part = budget_usd === 0 ? 100 : (spent_usd / budget_usd) * 100
+    const amounts = [`${budget_usd}`, spent_usd.toFixed(4), `${Math.floor(part)} %`, remaining_usd.toFixed(4)]
+    return [id, name ?? '', owner, month, ...amounts]
+  })
+  const head = ['budget of', 'name', 'owner', 'month', 'budget $', 'spent $', 'spent', 'remaining $']
+  return `\n${tableOf({ head, rows, spare: ['month', 'owner', 'spent'] }, columns)}`
 }

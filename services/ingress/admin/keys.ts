@@ -11,6 +11,7 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { FIXED_KEY_ID, projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { modelNotFound } from '#services/ingress/calls/endpoint.ts'
+import { budgetStateOf } from '#shared/capacity/budgets.ts'
 import {
   createKey,
   GRACE_PERIOD_SECONDS,
@@ -308,13 +309,11 @@ function shownUse(used: Activity | undefined) {
   return { last_used_on: used?.lastDay ?? null, month }
 }
 
-function budgetOf({ id, limits }: Project, used: Activity | undefined, month: Month): ProjectAnswer['budget'] {
+function budgetOf(project: Project, used: Activity | undefined, month: Month): ProjectAnswer['budget'] {
+  const { id, limits } = project
   const usd = limits.budget_usd_per_month
   if (usd === undefined || !used) return null
-  const spent_usd = used.costNanos / NANOS_PER_USD
-  const remaining_usd = Math.max(0, Math.round((usd - spent_usd) * NANOS_PER_USD) / NANOS_PER_USD)
-  const resets_at = month.endsAtMs / 1_000
-  return { owner: 'project', id, month: month.name, budget_usd: usd, spent_usd, remaining_usd, resets_at }
+  return { ...budgetStateOf({ owner: 'project', id, usd }, used.costNanos, month), name: project.name ?? null }
 }
 
 async function activityOf({ usage }: IngressContext, of: readonly Spender[], nowMs: number) {

@@ -12,7 +12,6 @@
  * The invariant: a job never outlives its call, and each reservation is settled or released once.
  */
 
-import type { PoolName } from '#schemas/job.ts'
 import { retryMsMaxOf } from '#services/ingress/body/body.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
@@ -86,7 +85,7 @@ async function answerAttached(
   const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
-  const usage = new CallUsage(context, call, endpoint.kind.pool, admission)
+  const usage = new CallUsage(context, call, endpoint, admission)
   const { see } = usage
   let end: 'completed' | 'failed' = 'failed'
   try {
@@ -173,15 +172,15 @@ function recordJob(context: IngressContext, { facts }: Call, job: AttachedJob): 
 class CallUsage {
   readonly #context: IngressContext
   readonly #call: Call
-  readonly #pool: PoolName
+  readonly #endpoint: JobEndpoint
   readonly #admission: Admission | undefined
   readonly #meter = new Meter()
   #isReported = false
 
-  constructor(context: IngressContext, call: Call, pool: PoolName, admission: Admission | undefined) {
+  constructor(context: IngressContext, call: Call, endpoint: JobEndpoint, admission: Admission | undefined) {
     this.#context = context
     this.#call = call
-    this.#pool = pool
+    this.#endpoint = endpoint
     this.#admission = admission
   }
 
@@ -194,9 +193,10 @@ class CallUsage {
     this.#reportTokens()
     const { models, usage } = this.#context
     const { key, facts } = this.#call
-    const pool = this.#pool
+    const { path, kind } = this.#endpoint
+    const { pool } = kind
     const model = facts.model ?? ''
-    const whose = { project: projectIdOf(key), keyId: key.id, pool, model }
+    const whose = { project: projectIdOf(key), keyId: key.id, pool, model, endpoint: path }
     const ended = { ...whose, end, metered: this.#meter.metered, endedAtMs: Date.now() }
     const entry = entryOf(ended, models.priceOf({ pool, model }))
     const entered = usage?.add(entry) ?? Promise.resolve()

@@ -155,7 +155,7 @@ export class HttpReply implements Reply {
     const bytes = Buffer.byteLength(body)
     if (!res.headersSent) {
       this.#setProcessingTime()
-      const type = isText ? TEXT_TYPE : JSON_TYPE
+      const type = String(res.getHeader('content-type') ?? (isText ? TEXT_TYPE : JSON_TYPE))
       res.writeHead(status, { 'content-type': type, 'content-length': bytes })
     }
     this.#isWhole = true

@@ -220,9 +220,9 @@ export const ACCOUNT: Operations = {
   },
   'GET /v1/usage': {
     ...{ id: 'getUsage', tag: 'Account', guide: 'usage', summary: 'Retrieve usage and cost' },
-    description: 'Calls, tokens and cost per project, API key, model or day.',
+    description: 'Calls, tokens and cost per project, API key, model, endpoint, day or hour.',
     query: ReadUsage.omit({ beta: true }),
-    answers: ok('The usage report.', 'UsageReport'),
+    answers: { 200: { description: 'The usage report.', json: ['UsageReport'], media: ['text/csv'] } },
   },
   'GET /v1/webhook-secrets': {
     ...{ id: 'listWebhookSecrets', tag: 'Account', guide: 'webhooks', summary: 'List webhook signing secrets' },

@@ -8,11 +8,11 @@ import type {
   UsageQuery,
 } from '#shared/store/records.ts'
 import { jsonOf } from './rows.ts'
-import type { Row, SqlDatabase, Write } from './sql.ts'
+import type { Params, Row, SqlDatabase, Write } from './sql.ts'
 import type { Statement } from './statements.ts'
 
 const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_tokens', 'audio_ms', 'cost_nanos']
-const KEYS = ['project', 'day', 'key_id', 'model']
+const KEYS = ['project', 'hour', 'key_id', 'model', 'endpoint']
 
 /**
  * Rows of a JSON text, as the table expression `given`. The expression is materialized, because a join would otherwise parse the text
@@ -24,10 +24,10 @@ const POSTGRES_ROWS = `given AS MATERIALIZED (
 const SQLITE_ROWS = `given AS MATERIALIZED (
         SELECT ${['job_id', ...KEYS, ...SUMS].map((name) => `value->>'${name}' AS ${name}`).join(', ')} FROM json_each(:rows))`
 
-const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
+const HEAD = `INSERT INTO usage_hours AS held (${[...KEYS, ...SUMS].join(', ')})
   SELECT ${[...KEYS, ...SUMS.map((name) => `CAST(sum(${name}) AS bigint)`)].join(', ')}`
 /** Rows are written in the order of their keys, because two writers that lock rows in different orders would deadlock. */
-const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
+const TAIL = `GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
 /** SQLite stores no batch numbers, because an embedded store always answers and no batch is sent a second time. */
@@ -68,29 +68,79 @@ const FORGET_WRITERS: Statement = {
 
 const LIST_ENDED: Statement = {
   name: 'usage_ended',
-  sql: `SELECT job_id, project, key_id, pool, model, state, metered, ended_at_ms FROM usage_ended
+  sql: `SELECT job_id, project, key_id, pool, model, endpoint, state, metered, ended_at_ms FROM usage_ended
         ORDER BY job_id LIMIT :limit`,
 }
 
-const GROUPS = { project: 'project', key: 'key_id', model: 'model', day: 'day' } as const
-const sumsBy = (group: keyof typeof GROUPS, isOfOne: boolean, isOfKey: boolean): Statement => ({
-  name: `usage_by_${group}${isOfOne ? '_of_one' : ''}${isOfKey ? '_of_key' : ''}`,
-  sql: `SELECT ${GROUPS[group]} AS name, ${SUMS.map((name) => `CAST(sum(${name}) AS bigint) AS ${name}`).join(', ')}
-        FROM usage_days WHERE ${isOfOne ? 'project = :project AND' : ''} ${isOfKey ? 'key_id = :key_id AND' : ''} day >= :from_day AND day <= :to_day
-        GROUP BY ${GROUPS[group]} ORDER BY ${GROUPS[group]} LIMIT :limit`,
-})
+/**
+ * Rows of hours that are merged into hour 00 of their day. Both statements of SQLite pick the same rows, because the order is total and
+ * merged rows are not in the index.
+ */
+const UNMERGED = `SELECT ${KEYS.join(', ')} FROM usage_hours WHERE substr(hour, 12) <> '00' AND hour < :before
+  ORDER BY hour, project, key_id, model, endpoint LIMIT :limit`
+const ON_KEYS = KEYS.map((name) => `usage_hours.${name} = picked.${name}`).join(' AND ')
+const MERGED_KEYS = KEYS.map((name) => (name === 'hour' ? "substr(hour, 1, 10) || 'T00'" : name)).join(', ')
+const MERGE_HEAD = `INSERT INTO usage_hours AS held (${[...KEYS, ...SUMS].join(', ')})
+  SELECT ${[MERGED_KEYS, ...SUMS.map((name) => `CAST(sum(${name}) AS bigint)`)].join(', ')}`
+const MERGE: Write = {
+  postgres: {
+    name: 'usage_merge',
+    sql: `WITH picked AS MATERIALIZED (${UNMERGED}), gone AS (
+        DELETE FROM usage_hours USING picked WHERE ${ON_KEYS} RETURNING usage_hours.*)
+      ${MERGE_HEAD} FROM gone ${TAIL}`,
+  },
+  sqlite: [
+    `WITH picked AS MATERIALIZED (${UNMERGED})
+      ${MERGE_HEAD} FROM usage_hours WHERE (${KEYS.join(', ')}) IN (SELECT * FROM picked) ${TAIL}`,
+    `DELETE FROM usage_hours WHERE (${KEYS.join(', ')}) IN (${UNMERGED})`,
+  ],
+}
+const COUNT_UNMERGED: Statement = {
+  name: 'usage_unmerged',
+  sql: `SELECT 1 FROM usage_hours WHERE substr(hour, 12) <> '00' AND hour < :before LIMIT 1`,
+}
+
+const GROUPS = {
+  project: 'project',
+  key: 'key_id',
+  model: 'model',
+  endpoint: 'endpoint',
+  day: 'substr(hour, 1, 10)',
+  hour: 'hour',
+} as const
+const FILTERS = { project: 'project', keyId: 'key_id', model: 'model', endpoint: 'endpoint' } as const
+
+/** Condition for the hours of days, which an index can use. */
+const IN_DAYS = `hour >= :from_day || 'T00' AND hour <= :to_day || 'T23'`
+
+function sumsBy({ groupBy, orderBy = 'group', ...query }: UsageQuery): { statement: Statement; params: Params } {
+  const filters = Object.entries(FILTERS).flatMap(([name, column]) => {
+    const value = query[name as keyof typeof FILTERS]
+    return value === undefined ? [] : [{ column, value }]
+  })
+  const where = filters.map(({ column }) => `${column} = :${column} AND `).join('')
+  const order = orderBy === 'cost' ? 'cost_nanos DESC, calls DESC, name' : 'name'
+  const statement = {
+    name: ['usage_by', groupBy, orderBy, ...filters.map(({ column }) => column)].join('_'),
+    sql: `SELECT ${GROUPS[groupBy]} AS name, ${SUMS.map((name) => `CAST(sum(${name}) AS bigint) AS ${name}`).join(', ')}
+        FROM usage_hours WHERE ${where}${IN_DAYS} GROUP BY ${GROUPS[groupBy]} ORDER BY ${order} LIMIT :limit`,
+  }
+  const own = Object.fromEntries(filters.map(({ column, value }) => [column, value]))
+  return { statement, params: { from_day: query.from, to_day: query.to, limit: query.limit, ...own } }
+}
+
 const activityBy = (owner: Spender['owner']): Statement => ({
   name: `usage_activity_${owner}`,
-  sql: `SELECT max(day) AS last_day,
-          CAST(coalesce(sum(CASE WHEN day >= :from_day THEN calls END), 0) AS bigint) AS calls,
-          CAST(coalesce(sum(CASE WHEN day >= :from_day THEN cost_nanos END), 0) AS bigint) AS cost_nanos
-        FROM usage_days WHERE ${GROUPS[owner]} = :id AND day >= :since_day`,
+  sql: `SELECT substr(max(hour), 1, 10) AS last_day,
+          CAST(coalesce(sum(CASE WHEN hour >= :from_day THEN calls END), 0) AS bigint) AS calls,
+          CAST(coalesce(sum(CASE WHEN hour >= :from_day THEN cost_nanos END), 0) AS bigint) AS cost_nanos
+        FROM usage_hours WHERE ${GROUPS[owner]} = :id AND hour >= :since_day`,
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
   // One statement reads all tables, so that a job that is entered into the ledger at the same time counts exactly once.
-  sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_days
-          WHERE ${GROUPS[owner]} = :id AND day >= :from_day AND day <= :to_day) AS cost_nanos,
+  sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_hours
+          WHERE ${GROUPS[owner]} = :id AND ${IN_DAYS}) AS cost_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs
           WHERE ${owner === 'project' ? 'tenant' : 'key_id'} = :id AND reserved_nanos > 0 AND purge_at_ms IS NULL) AS unended_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM usage_ended
@@ -118,11 +168,16 @@ export class SqlUsage implements UsageLedger {
     await this.#db.write(ENTER, { rows })
   }
 
-  async sum({ project, keyId, from, to, groupBy, limit }: UsageQuery) {
-    const whose = { ...(project !== undefined && { project }), ...(keyId !== undefined && { key_id: keyId }) }
-    const params = { from_day: from, to_day: to, limit, ...whose }
-    const rows = await this.#db.run(sumsBy(groupBy, project !== undefined, keyId !== undefined), params)
+  async sum(query: UsageQuery) {
+    const { statement, params } = sumsBy(query)
+    const rows = await this.#db.run(statement, params)
     return rows.map((row) => ({ group: String(row.name), ...amountsOf(row) }))
+  }
+
+  async mergeHours(before: string, limit: number): Promise<boolean> {
+    const [found] = await this.#db.run(COUNT_UNMERGED, { before })
+    if (found) await this.#db.write(MERGE, { before, limit })
+    return found !== undefined
   }
 
   async activity(of: readonly Spender[], since: string, from: string) {
@@ -145,21 +200,21 @@ export class SqlUsage implements UsageLedger {
 }
 
 function rowOf(entry: UsageEntry): Row {
-  const {
+  const { project, keyId, model, endpoint, hour, calls, failed, audioMs, costNanos } = entry
+  const { inputTokens: input_tokens, cachedInputTokens: cached_input_tokens, outputTokens: output_tokens } = entry
+  const tokens = { input_tokens, cached_input_tokens, output_tokens }
+  return {
     project,
-    keyId,
+    key_id: keyId,
     model,
-    day,
+    endpoint,
+    hour,
     calls,
     failed,
-    inputTokens,
-    cachedInputTokens,
-    outputTokens,
-    audioMs,
-    costNanos,
-  } = entry
-  const tokens = { input_tokens: inputTokens, cached_input_tokens: cachedInputTokens, output_tokens: outputTokens }
-  return { project, key_id: keyId, model, day, calls, failed, ...tokens, audio_ms: audioMs, cost_nanos: costNanos }
+    ...tokens,
+    audio_ms: audioMs,
+    cost_nanos: costNanos,
+  }
 }
 
 function amountsOf(row: Row): UsageAmounts {
@@ -175,8 +230,13 @@ function amountsOf(row: Row): UsageAmounts {
 }
 
 function endedOf(row: Row): EndedJob {
-  const { job_id, project, key_id, pool, model, state, metered, ended_at_ms } = row
+  const { job_id, project, key_id, pool, model, endpoint, state, metered, ended_at_ms } = row
   const whose = { jobId: String(job_id), project: String(project), keyId: String(key_id) }
-  const what = { pool: pool as EndedJob['pool'], model: String(model), state: String(state) }
+  const what = {
+    pool: pool as EndedJob['pool'],
+    model: String(model),
+    endpoint: String(endpoint),
+    state: String(state),
+  }
   return { ...whose, ...what, metered: jsonOf(metered), endedAtMs: Number(ended_at_ms) }
 }

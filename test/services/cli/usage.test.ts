@@ -38,6 +38,9 @@ describe('sluice usage', () => {
     expect(table[1]).toMatch(/^echo-1 +1 +0 +\d+ +0 +10 +0 +1\.0000$/)
     expect(table[2]).toMatch(/^total +1 +0 +\d+ +0 +10 +0 +1\.0000$/)
     const report = JSON.parse(await run(stack, { 'group-by': 'key' }, false))
+    const csv = await run(stack, { 'group-by': 'model', output: 'csv' }, true)
+    expect(csv.split('\r\n')[1]).toMatch(/^echo-1,1,0,\d+,0,10,0,1$/)
+    await expect(run(stack, { output: 'xml' }, true)).rejects.toThrow("--output must be table, json, csv; got 'xml'.")
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
   })
 

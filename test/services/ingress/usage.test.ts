@@ -1,6 +1,6 @@
 /** Usage that callers can read, and exhausted budgets (docs/operate/usage.md). */
 import { createHash } from 'node:crypto'
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import type { UsageReport } from '#schemas/usage.ts'
@@ -73,6 +73,9 @@ describe('the usage report', () => {
     ['?group_by=key&group_by=day', 400, 'group_by'],
     ['?project=a%00', 400, 'project'],
     ['?tenant=a', 400, 'tenant'],
+    ['?group_by=hour&from=2026-03-01&to=2026-03-02', 400, 'from'],
+    ['?format=xml', 400, 'format'],
+    ['?order_by=model', 400, 'order_by'],
     ['?project=of-somebody-else', 403, 'project'],
   ] as const
 
@@ -89,6 +92,67 @@ describe('the usage report', () => {
     const refused = await stack.get('/v1/usage?from=2026-02-30', as('sk-one'))
     const message = "Invalid 'from': expected a day of the calendar such as 2030-01-31."
     expect(await refused.json()).toMatchObject({ error: { message, param: 'from' } })
+  })
+})
+
+describe('the usage report of operators', () => {
+  const USER = { secret: 'sk-user', project: 'proj_lab', name: 'nightly', limits: { budget_usd_per_month: 4 } }
+  async function startNamed() {
+    const stack = await startPriced(USER, { secret: 'sk-other' }, { secret: 'sk-admin', scopes: ['admin'] })
+    const name = '=HYPERLINK("x"), "lab"'
+    const project = { id: 'proj_lab', name, created_at: 1_790_000_000, limits: { budget_usd_per_month: 10 } }
+    const file = join(stack.dataDir, 'keys.json')
+    writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), projects: [project] }))
+    await until(async () => (await usageOf(stack, 'sk-admin')).budgets.length === 2)
+    await (await stack.post(CHAT, say('!echo tokens=10'), as('sk-user'))).text()
+    await stack.post(CHAT, say('!echo tokens=5'), as('sk-user', { prefer: 'respond-async' }))
+    const embed = { model: 'echo-1', prompt: '!echo tokens=1', max_tokens: 5 }
+    await (await stack.post('/v1/completions', embed, as('sk-other'))).text()
+    await until(async () => (await usageOf(stack, 'sk-admin')).total.calls === 3)
+    return stack
+  }
+
+  it('groups by endpoint and hour, filters by model and endpoint, and names projects, keys and all budgets', async () => {
+    await using stack = await startNamed()
+    const byEndpoint = await usageOf(stack, 'sk-admin', '?group_by=endpoint')
+    expect(byEndpoint.data.map(({ group, calls }) => [group, calls])).toEqual([
+      ['/v1/chat/completions', 2],
+      ['/v1/completions', 1],
+    ])
+    const [hour] = (await usageOf(stack, 'sk-admin', '?group_by=hour&model=echo-1')).data
+    expect(hour?.group).toMatch(/^\d{4}-\d\d-\d\dT\d\d:00:00Z$/)
+    const costly = await usageOf(stack, 'sk-admin', '?group_by=project&order_by=cost')
+    expect(costly.data.map(({ group, name }) => [group, name])).toEqual([
+      ['proj_lab', '=HYPERLINK("x"), "lab"'],
+      ['key_sk-other', null],
+    ])
+    expect(costly.budgets.map(({ owner, name, budget_usd }) => [owner, name, budget_usd])).toEqual([
+      ['key', 'nightly', 4],
+      ['project', '=HYPERLINK("x"), "lab"', 10],
+    ])
+    expect(costly.budgets[0]?.remaining_usd).toBeCloseTo(4 - 1.015, 9)
+    expect((await usageOf(stack, 'sk-admin', '?project=key_sk-other')).budgets).toEqual([])
+    expect((await usageOf(stack, 'sk-admin', '?endpoint=/v1/completions')).total.calls).toBe(1)
+    // Another project sees neither these calls nor these budgets, with any filter.
+    const other = await usageOf(stack, 'sk-other', '?group_by=key&model=echo-1&key=key_sk-user')
+    expect([other.data, other.budgets]).toEqual([[], []])
+  })
+
+  it('exports CSV in which no cell is a formula', async () => {
+    await using stack = await startNamed()
+    const query = '/v1/usage?group_by=project'
+    const byHeader = await stack.get(query, as('sk-admin', { accept: 'text/csv' }))
+    expect(byHeader.headers.get('content-type')).toBe('text/csv; charset=utf-8')
+    expect(byHeader.headers.get('content-disposition')).toMatch(/^attachment; filename="usage-by-project-.*\.csv"$/)
+    const [head, other, lab, end] = (await byHeader.text()).split('\r\n')
+    expect(head).toBe('project,name,calls,failed,input_tokens,cached_input_tokens,output_tokens,audio_seconds,cost_usd')
+    expect(other).toMatch(/^key_sk-other,,1,0,/)
+    expect(lab).toMatch(/^proj_lab,"'=HYPERLINK\(""x""\), ""lab""",2,0,/)
+    expect(end).toBe('')
+    expect(await (await stack.get(`${query}&format=csv`, as('sk-admin'))).text()).toContain("'=HYPERLINK")
+    expect(
+      (await stack.get(`${query}&format=json`, as('sk-admin', { accept: 'text/csv' }))).headers.get('content-type'),
+    ).toBe('application/json')
   })
 })
 
@@ -135,7 +199,15 @@ describe('an exhausted budget', () => {
 })
 
 const ENTRY: UsageEntry = {
-  ...{ project: 'proj', keyId: 'key_a', model: 'm', day: '2030-01-31', calls: 1, failed: 0 },
+  ...{
+    project: 'proj',
+    keyId: 'key_a',
+    model: 'm',
+    endpoint: '/v1/chat/completions',
+    hour: '2030-01-31T08',
+    calls: 1,
+    failed: 0,
+  },
   ...{ inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, audioMs: 0, costNanos: 1_000_000_000 },
 }
 
@@ -152,6 +224,7 @@ async function openLedger() {
     activity: (...query) => usage.activity(...query),
     enter: (jobs) => usage.enter(jobs),
     listEnded: (limit) => usage.listEnded(limit),
+    mergeHours: (...query) => usage.mergeHours(...query),
   }
   return { ledger, link }
 }
@@ -171,7 +244,10 @@ describe('monthly budgets', () => {
       project === 'proj' ? BUDGET : {},
     )
     const key = { id: 'key_b', project: 'proj' }
-    await ledger.add('ing', 1, [ENTRY, { ...ENTRY, keyId: 'key_c', day: '2030-01-01' }])
+    await ledger.add('ing', 1, [
+      ENTRY,
+      { ...ENTRY, keyId: 'key_c', endpoint: '/v1/chat/completions', hour: '2030-01-01T08' },
+    ])
     await expect(budgets.require(key)).rejects.toMatchObject(refusal)
     expect(budgets.require({ id: 'key_c' })).toBeUndefined()
     clock.ms = Date.parse('2030-02-01T00:00:00Z')

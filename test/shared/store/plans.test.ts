@@ -125,7 +125,16 @@ describe.skipIf(!postgres)('the ledger entry of 1,000 ended jobs in Postgres', (
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const sent = recordQueries()
-    const entry = { project: 'p', keyId: 'k', model: 'm', day: '2030-01-31', calls: 1, failed: 0, inputTokens: 1 }
+    const entry = {
+      project: 'p',
+      keyId: 'k',
+      model: 'm',
+      endpoint: '/v1/chat/completions',
+      hour: '2030-01-31T08',
+      calls: 1,
+      failed: 0,
+      inputTokens: 1,
+    }
     const amounts = { cachedInputTokens: 0, outputTokens: 1, audioMs: 0, costNanos: 1 }
     const ids = Array.from({ length: jobs }, (_, i) => `${firstJobId(0)}${i}`)
     await store.usage.enter(ids.map((jobId) => ({ ...entry, ...amounts, jobId })))

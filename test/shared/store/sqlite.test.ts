@@ -236,7 +236,16 @@ it('the SQLite store reports itself idle if no job is due, no webhook is undeliv
   )
   expect(store.isIdle).toBe(false)
   const ended = await store.usage.listEnded(10)
-  const entry = { project: 'p', keyId: 'k', model: 'm', day: '2026-01-01', calls: 1, failed: 0, inputTokens: 1 }
+  const entry = {
+    project: 'p',
+    keyId: 'k',
+    model: 'm',
+    endpoint: '/v1/chat/completions',
+    hour: '2026-01-01T08',
+    calls: 1,
+    failed: 0,
+    inputTokens: 1,
+  }
   const rest = { cachedInputTokens: 0, outputTokens: 1, audioMs: 0, pages: 0, costNanos: 0 }
   await store.usage.enter(ended.map(({ jobId }) => ({ jobId, ...entry, ...rest })))
   expect(store.isIdle).toBe(false)

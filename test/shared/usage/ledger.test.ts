@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
 import { newJobId } from '#shared/store/jobs.ts'
-import type { UsageEntry } from '#shared/store/records.ts'
+import type { UsageEntry, UsageQuery } from '#shared/store/records.ts'
 import { ALL_TENANTS, type Store } from '#shared/store/store.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { dayOf, NOTHING } from '#shared/usage/usage.ts'
@@ -28,7 +28,15 @@ const MODELS = new ModelCatalogue([
   ModelConfig.parse({ id: 'deep-research', pool: 'research', engine: { type: 'research' } }),
 ])
 const ENTRY: UsageEntry = {
-  ...{ project: 'proj', keyId: 'key_a', model: 'echo-1', day: '2030-01-31', calls: 1, failed: 0 },
+  ...{
+    project: 'proj',
+    keyId: 'key_a',
+    model: 'echo-1',
+    endpoint: '/v1/chat/completions',
+    hour: '2030-01-31T08',
+    calls: 1,
+    failed: 0,
+  },
   ...{ inputTokens: 10, cachedInputTokens: 1, outputTokens: 5, audioMs: 0, costNanos: 7 },
 }
 const today = dayOf(Date.now())
@@ -45,7 +53,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ isHere, openDatabase }) 
     if (isHere) await database[Symbol.asyncDispose]()
   })
 
-  const sum = async (groupBy: 'project' | 'key' | 'model' | 'day', project?: string) =>
+  const sum = async (groupBy: UsageQuery['groupBy'], project?: string) =>
     await store.usage.sum({ project, from: '2000-01-01', to: '2099-12-31', groupBy, limit: 100 })
   const whole = async () => (await sum('project'))[0]
   async function enterAll() {
@@ -66,9 +74,49 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ isHere, openDatabase }) 
     expect((await sum('model')).map(({ group }) => group)).toEqual(['m0', 'm1', 'm2'])
   })
 
+  it('groups by hour and endpoint, and merges old hours into their day without a change of any sum', async () => {
+    const embeddings = { ...ENTRY, endpoint: '/v1/embeddings' }
+    // In many zones, the clocks change on 2030-03-31. Days and hours of the ledger are in UTC, so each day has 24 hours.
+    const hours = Array.from({ length: 24 }, (_, nth) => `2030-03-31T${String(nth).padStart(2, '0')}`)
+    await store.usage.add('ing', 1, [
+      ...hours.map((hour) => ({ ...ENTRY, hour })),
+      ...hours.map((hour) => ({ ...embeddings, hour, costNanos: 100 })),
+      { ...ENTRY, hour: '2030-04-01T00' },
+      { ...ENTRY, hour: '2030-04-01T05' },
+    ])
+    const days = [
+      ['2030-03-31', 48],
+      ['2030-04-01', 2],
+    ]
+    const counts = async (by: UsageQuery['groupBy']) => (await sum(by)).map(({ group, calls }) => [group, calls])
+    expect(await counts('day')).toEqual(days)
+    expect(await counts('hour')).toHaveLength(26)
+    const before = await sum('endpoint')
+    expect(before.map(({ group, calls }) => [group, calls])).toEqual([
+      ['/v1/chat/completions', 26],
+      ['/v1/embeddings', 24],
+    ])
+    while (await store.usage.mergeHours('2030-04-01T00', 10));
+    expect(await counts('hour')).toEqual([
+      ['2030-03-31T00', 48],
+      ['2030-04-01T00', 1],
+      ['2030-04-01T05', 1],
+    ])
+    expect([await sum('endpoint'), await counts('day')]).toEqual([before, days])
+    const query = { from: '2030-03-31', to: '2030-03-31', groupBy: 'endpoint', orderBy: 'cost', limit: 1 } as const
+    expect((await store.usage.sum(query)).map(({ group }) => group)).toEqual(['/v1/embeddings'])
+    const filtered = await store.usage.sum({ ...query, model: 'echo-1', endpoint: ENTRY.endpoint, limit: 9 })
+    expect(filtered.map(({ calls }) => calls)).toEqual([24])
+  })
+
   it('returns the last active day of keys and projects, and their recent usage', async () => {
-    const old = { ...ENTRY, day: '2029-12-01', costNanos: 100 }
-    await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-01-02' }, old, { ...old, keyId: 'key_b' }])
+    const old = { ...ENTRY, endpoint: '/v1/chat/completions', hour: '2029-12-01T08', costNanos: 100 }
+    await store.usage.add('ing', 1, [
+      ENTRY,
+      { ...ENTRY, endpoint: '/v1/chat/completions', hour: '2030-01-02T08' },
+      old,
+      { ...old, keyId: 'key_b' },
+    ])
     const of = [
       { owner: 'key', id: 'key_a' },
       { owner: 'key', id: 'key_b' },
@@ -88,7 +136,11 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ isHere, openDatabase }) 
   })
 
   it('returns the sums of one project and of the requested days', async () => {
-    await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-02-01' }, { ...ENTRY, project: 'other' }])
+    await store.usage.add('ing', 1, [
+      ENTRY,
+      { ...ENTRY, endpoint: '/v1/chat/completions', hour: '2030-02-01T08' },
+      { ...ENTRY, project: 'other' },
+    ])
     expect((await sum('day', 'proj')).map(({ group, calls }) => [group, calls])).toEqual([
       ['2030-01-31', 1],
       ['2030-02-01', 1],

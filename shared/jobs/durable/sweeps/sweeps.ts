@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { PoolName } from '#schemas/job.ts'
+import { HOURS_DAYS } from '#schemas/usage.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { reservedSlots } from '#shared/capacity/slots.ts'
@@ -14,6 +15,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/jobs.ts'
 import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
+import { dayOf } from '#shared/usage/usage.ts'
 import { Backlog } from './backlog.ts'
 
 /** Maximum jobs per sweep. The bodies of these jobs (up to 64 KiB each) stay in memory until they are published. */
@@ -49,6 +51,8 @@ const LEASE_MS = 60_000
 const STEPS_MAX = 100
 const FILES_MAX = 50
 const CONVERSATIONS_MAX = 50
+const HOURS_MAX = 250
+const DAY_MS = 86_400_000
 
 /** Limits of the reaper (docs/internals/protocol.md, State transitions). */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
@@ -206,8 +210,9 @@ async function purge({ store, log }: SweepContext, blobs: Blobs, boot: string, s
     const files = await store.files.purge(FILES_MAX)
     await dropBlobs({ blobs, log }, files)
     const conversations = await store.conversations.purge(CONVERSATIONS_MAX)
+    const hasHours = await store.usage.mergeHours(`${dayOf(Date.now() - HOURS_DAYS * DAY_MS)}T00`, HOURS_MAX)
     await store.storedBytes.tidy()
-    if (!hasMore && files.length < FILES_MAX && conversations < CONVERSATIONS_MAX) return false
+    if (!hasMore && !hasHours && files.length < FILES_MAX && conversations < CONVERSATIONS_MAX) return false
     await delay(performance.now() - startedAt)
   }
   return true

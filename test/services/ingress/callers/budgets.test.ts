@@ -59,10 +59,10 @@ describe('a budget', () => {
     call.settle(0.03 * USD, entered)
     const [second] = await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])
     second?.release()
-    const day = new Date().toISOString().slice(0, 10)
+    const hour = new Date().toISOString().slice(0, 13)
     const amounts = { calls: 1, failed: 0, inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, audioMs: 0 }
     await store.usage.add('ing', 1, [
-      { ...amounts, project: 'p', keyId: key.id, model: 'm', day, costNanos: 0.03 * USD },
+      { ...amounts, project: 'p', keyId: key.id, model: 'm', endpoint: '', hour, costNanos: 0.03 * USD },
     ])
     resolve()
     await entered

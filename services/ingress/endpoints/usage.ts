@@ -1,0 +1,155 @@
+import {
+  type BudgetState,
+  HOURS_DAYS,
+  ReadUsage,
+  USAGE_DAYS_MAX,
+  type UsageReport,
+  type UsageSums,
+} from '#schemas/usage.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import { projectIdNamed } from '#services/ingress/callers/keys.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import type { Budget } from '#shared/capacity/budgets.ts'
+import { stateOf } from '#shared/keys/changes.ts'
+import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
+import { csvLine } from '#shared/lib/csv.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { UsageAmounts } from '#shared/store/records.ts'
+import { monthOf } from '#shared/usage/month.ts'
+import { dayOf } from '#shared/usage/usage.ts'
+
+const DAY_MS = 86_400_000
+const NANOS_PER_USD = 1_000_000_000
+const GROUPS_MAX = 1_000
+/** Maximum budgets in a report. Limited, because each budget is a read of the ledger. */
+const BUDGETS_MAX = 500
+
+/**
+ * GET /v1/usage (docs/operate/usage.md, Ask for it): usage of the caller's project. Operators receive the usage of all
+ * projects, or of the project that they name.
+ *
+ * @throws ServiceError `invalid_value`; `permission_denied` for another project; `jobs_unavailable` without a store
+ */
+export async function readUsage(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ReadUsage, call.query)
+  const asked = parseBody(ReadUsage, { ...call.query }, 'openai')
+  const { group_by, order_by, key: keyId, model, endpoint } = asked
+  const project = projectFor(context, call, asked.project)
+  const { from, to } = rangeOf(asked)
+  const ledger = context.usage?.ledger
+  if (!ledger) throw new ServiceError('jobs_unavailable', 'Usage is not available: the deployment has no database.')
+  const filters = { project, keyId, model, endpoint }
+  const limit = GROUPS_MAX + 1
+  const sums = await ledger.sum({ ...filters, from, to, groupBy: group_by, orderBy: order_by, limit })
+  const shown = sums.slice(0, GROUPS_MAX)
+  const nameOf = namesOf(context, group_by)
+  const report: UsageReport = {
+    ...{ object: 'usage', from, to, group_by, project: project ?? null },
+    data: shown.map(({ group, ...sum }) => ({
+      group: group + (group_by === 'hour' ? ':00:00Z' : ''),
+      name: nameOf(group),
+      ...shownAs(sum),
+    })),
+    has_more: sums.length > GROUPS_MAX,
+    total: shownAs(totalOf(shown)),
+    budgets: await budgetsFor(context, call, project),
+  }
+  const format = asked.format ?? (isCsvAccepted(call) ? 'csv' : 'json')
+  if (format === 'json') return await call.reply.whole(report)
+  call.reply.setHeader('content-type', 'text/csv; charset=utf-8')
+  call.reply.setHeader('content-disposition', `attachment; filename="usage-by-${group_by}-${from}-${to}.csv"`)
+  await call.reply.whole(csvOf(report))
+}
+
+function isCsvAccepted({ headers }: Call): boolean {
+  return /^\s*text\/csv\b/i.test(headers.accept ?? '')
+}
+
+function csvOf({ group_by, data }: UsageReport): string {
+  const isNamed = group_by === 'project' || group_by === 'key'
+  const amounts = Object.keys(shownAs(totalOf([]))) as (keyof UsageSums)[]
+  const head = [group_by, ...(isNamed ? ['name'] : []), ...amounts]
+  const rows = data.map((row) => [row.group, ...(isNamed ? [row.name] : []), ...amounts.map((name) => row[name])])
+  return [head, ...rows].map(csvLine).join('')
+}
+
+function namesOf({ keys }: IngressContext, by: ReadUsage['group_by']): (id: string) => string | null {
+  if (by !== 'project' && by !== 'key') return () => null
+  const names = new Map(keys.known.keys.map(({ id, name }) => [id, name]))
+  if (by === 'project') for (const { id, name } of keys.known.projects) names.set(id, name)
+  return (id) => names.get(id) ?? null
+}
+
+function projectFor({ keys }: IngressContext, { key }: Call, asked: string | undefined): string | undefined {
+  const own = projectIdOf(key)
+  if (hasScope(key, 'admin')) return asked === undefined ? undefined : projectIdNamed(keys.known, asked)
+  const ownName = keys.known.projects.find(({ id }) => id === own)?.name
+  if (asked === undefined || asked === own || asked === ownName) return own
+  throw new ServiceError('permission_denied', 'This API key may only see the usage of its own project.', {
+    param: 'project',
+  })
+}
+
+function rangeOf({ from, to, group_by }: ReadUsage): { from: string; to: string } {
+  const now = Date.now()
+  const last = to ?? dayOf(now)
+  const first = from ?? (group_by === 'hour' ? last : monthOf(Date.parse(last)).from)
+  const days = (Date.parse(last) - Date.parse(first)) / DAY_MS + 1
+  if (days < 1) throw new ServiceError('invalid_value', `'from' is later than 'to', ${last}.`, { param: 'from' })
+  const oldest = dayOf(now - HOURS_DAYS * DAY_MS)
+  if (group_by === 'hour' && first < oldest) {
+    const message = `Hours are stored for ${HOURS_DAYS} days. Choose a 'from' of ${oldest} or later, or group_by=day.`
+    throw new ServiceError('invalid_value', message, { param: 'from' })
+  }
+  if (days <= USAGE_DAYS_MAX) return { from: first, to: last }
+  const message = `Expected at most ${USAGE_DAYS_MAX} days, but 'from' and 'to' span ${days}.`
+  throw new ServiceError('invalid_value', message, { param: 'from' })
+}
+
+/** Budgets of the calling key and its project. Operators receive all budgets, those with the largest spent part first. */
+async function budgetsFor(context: IngressContext, { key }: Call, project: string | undefined): Promise<BudgetState[]> {
+  const { budgets } = context
+  const states = hasScope(key, 'admin')
+    ? await budgets.statesOf(allBudgets(context, project))
+    : await budgets.stateOf(key)
+  const names = { key: namesOf(context, 'key'), project: namesOf(context, 'project') }
+  return states.map((state) => ({ ...state, name: names[state.owner](state.id) })).toSorted(bySpentPart)
+}
+
+function allBudgets({ keys }: IngressContext, project: string | undefined): Budget[] {
+  const nowMs = Date.now()
+  const ofProjects = keys.known.projects.flatMap(({ id, limits }): Budget[] => {
+    const usd = limits.budget_usd_per_month
+    return usd === undefined || (project ?? id) !== id ? [] : [{ owner: 'project', id, usd }]
+  })
+  const ofKeys = keys.known.keys.flatMap((key): Budget[] => {
+    const usd = key.limits?.budget_usd_per_month
+    const isAsked = (project ?? projectIdOf(key)) === projectIdOf(key)
+    return usd === undefined || !isAsked || stateOf(key, nowMs) !== 'valid' ? [] : [{ owner: 'key', id: key.id, usd }]
+  })
+  return [...ofProjects, ...ofKeys].slice(0, BUDGETS_MAX)
+}
+
+function bySpentPart(a: BudgetState, b: BudgetState): number {
+  const part = ({ spent_usd, budget_usd }: BudgetState) => (budget_usd === 0 ? 1 : spent_usd / budget_usd)
+  return part(b) - part(a) || (a.id < b.id ? -1 : 1)
+}
+
+function shownAs(amounts: UsageAmounts): UsageSums {
+  const { calls, failed, inputTokens, cachedInputTokens, outputTokens, audioMs, costNanos } = amounts
+  const tokens = { input_tokens: inputTokens, cached_input_tokens: cachedInputTokens, output_tokens: outputTokens }
+  return { calls, failed, ...tokens, audio_seconds: audioMs / 1_000, cost_usd: costNanos / NANOS_PER_USD }
+}
+
+function totalOf(all: readonly UsageAmounts[]): UsageAmounts {
+  const sum = (of: (amounts: UsageAmounts) => number) => all.reduce((total, amounts) => total + of(amounts), 0)
+  return {
+    calls: sum(({ calls }) => calls),
+    failed: sum(({ failed }) => failed),
+    inputTokens: sum(({ inputTokens }) => inputTokens),
+    cachedInputTokens: sum(({ cachedInputTokens }) => cachedInputTokens),
+    outputTokens: sum(({ outputTokens }) => outputTokens),
+    audioMs: sum(({ audioMs }) => audioMs),
+    costNanos: sum(({ costNanos }) => costNanos),
+  }
+}
