@@ -52,6 +52,11 @@ export const SubmitJob = z.object({
 })
 export type SubmitJob = z.infer<typeof SubmitJob>
 
+export const IncludeChildren = z
+  .enum(['true', 'false'])
+  .optional()
+  .describe('true: also list the child jobs of batches and of other jobs. Default: only with parent_id or group')
+
 export const ListJobs = z.object({
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum jobs per page'),
   after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
@@ -65,6 +70,7 @@ export const ListJobs = z.object({
     .describe('Only jobs of this endpoint path'),
   parent_id: z.string().max(64).optional().describe('Only child jobs and redrives of this job'),
   group: z.string().max(64).optional().describe('Id of a job or batch: only the jobs that it has created'),
+  include_children: IncludeChildren,
   include: z.literal('result').optional().describe('Include the results of completed jobs'),
   beta: z.unknown().optional().describe('Ignored. Some SDKs add this parameter to every query'),
 })

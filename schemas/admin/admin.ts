@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { PoolName } from '#schemas/job.ts'
+import { IncludeChildren } from '#schemas/jobs.ts'
 
 const TEXT_MAX = 256
 
@@ -26,6 +27,8 @@ export const ListAdminJobs = z.object({
     .optional()
     .describe('Only jobs created at or after this time, in Unix seconds'),
   parent_id: z.string().max(64).optional().describe('Only child jobs and redrives of this job'),
+  group: z.string().max(64).optional().describe('Id of a job or batch: only the jobs that it has created'),
+  include_children: IncludeChildren,
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
   after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
 })

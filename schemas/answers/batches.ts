@@ -56,6 +56,13 @@ export const BatchAnswer = z.object({
   cancelling_at: Seconds.nullable(),
   cancelled_at: Seconds.nullable(),
   request_counts: z.object({ total: Count, completed: Count, failed: Count }),
+  progress: z
+    .object({
+      requests_per_second: z.number().nullable().describe('Over the last 5 minutes. null: fewer than 5 requests ended'),
+      estimated_end_at: Seconds.nullable().describe('Estimate from requests_per_second and the remaining requests'),
+    })
+    .nullish()
+    .describe('Not in the OpenAI API. null: the requests do not run'),
   waiting_for: z.string().nullish().describe('Limit or budget that delays the remaining requests. null: none'),
   usage: z
     .object({

@@ -197,6 +197,8 @@ export interface OperatorJobs {
   readonly pool?: PoolName | undefined
   readonly model?: string | undefined
   readonly states?: readonly DurableState[] | undefined
+  /** No child jobs. Without `tenant` and `states`, they are not read either. */
+  readonly isOwn?: boolean | undefined
   /** Only jobs whose ids were created at or after this time, in Unix milliseconds. */
   readonly sinceMs?: number | undefined
 }

@@ -193,7 +193,13 @@ export interface JobReads {
   listSteps(scope: Scope, id: string): Promise<DoneStep[]>
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
-  countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableState, number>>>
+  /**
+   * Child jobs by parent and state, with the recently ended ones.
+   *
+   * @param parents At most 100 ids. The caller bounds their child jobs, because each of them is read
+   * @param sinceMs Child jobs that ended at or after this time count as recent
+   */
+  countChildren(scope: Scope, parents: readonly string[], sinceMs: number): Promise<ChildrenOfState[]>
   listUnsettled(limit: number): Promise<DurableJob[]>
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
 }
@@ -311,8 +317,19 @@ export interface ListQuery {
   readonly states?: readonly DurableState[]
   readonly endpoint?: string
   readonly parentId?: string
-  /** Only ended jobs without a parent, regardless of how many other jobs are in between. Requires `endpoint`. */
+  /** No child jobs, regardless of how many of them are in between. Excludes `parentId`. */
   readonly isOwn?: boolean
+}
+
+export interface ChildrenOfState {
+  readonly parent: string
+  readonly state: DurableState
+  readonly count: number
+  readonly recent: number
+  /** Total time from the first start to the end of the recently ended jobs. */
+  readonly recentRunMs: number
+  /** First end among the recently ended jobs. */
+  readonly recentFromMs: number
 }
 
 export interface Depth {

@@ -12,6 +12,8 @@ export interface AdminFilter {
   readonly statuses?: readonly string[] | undefined
   /** Only jobs created at or after this time, in Unix seconds. */
   readonly since?: number | undefined
+  /** For lists only. */
+  readonly includeChildren?: boolean | undefined
 }
 
 const Entry = z.looseObject({
@@ -138,8 +140,9 @@ export class AdminApi {
   }
 
   /** Lists at most `max` jobs of all projects, newest first; fetches pages on demand. */
-  async *list({ statuses, since, ...rest }: AdminFilter, max: number): AsyncGenerator<JobView> {
-    yield* this.#pages(JobPage, 'jobs', { ...rest, status: statuses?.join(','), since }, max)
+  async *list({ statuses, includeChildren, ...rest }: AdminFilter, max: number): AsyncGenerator<JobView> {
+    const include_children = includeChildren ? 'true' : undefined
+    yield* this.#pages(JobPage, 'jobs', { ...rest, status: statuses?.join(','), include_children }, max)
   }
 
   /** Cancels or redrives up to `max` jobs, newest first. A dry run only returns the selected jobs. */

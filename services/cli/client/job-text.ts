@@ -52,17 +52,35 @@ export function describeJob(job: JobView): string {
     ['worker', job.worker],
     ['endpoint', job.endpoint],
     ['model', job.model],
-    ['attempt', job.attempt ? String(job.attempt) : ''],
+    ['attempt', attemptText(job)],
     ['parent', job.parent_id],
     ['created', timeOf(job.created_at)],
     ['started', timeOf(job.started_at)],
     ['ended', timeOf(endedAt(job))],
     ['progress', [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
+    ['rate', progress ? rateText(progress) : ''],
     ['output', excerpt(plain(resultText(job)))],
     ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
   ]
   const shown = fields.filter(([, value]) => value)
   return shown.map(([name, value]) => `${name.padEnd(9)} ${plain(value ?? '')}\n`).join('')
+}
+
+/** Empty for a batch: each wait for its requests begins another execution, so the number does not count failures. */
+export function attemptText({ attempt, endpoint }: JobView): string {
+  return attempt && !endpoint?.endsWith('/batches') ? String(attempt) : ''
+}
+
+/** Rate and estimated end of a batch, such as `1.5 requests/s, ends about 14:05 (in 4 min)`; empty without an estimate. */
+export function rateText({ requests_per_second, estimated_end_at }: BatchRate, nowMs = Date.now()): string {
+  if (typeof requests_per_second !== 'number' || typeof estimated_end_at !== 'number') return ''
+  const at = new Date(estimated_end_at * 1_000).toLocaleTimeString('sv-SE').slice(0, 5)
+  return `${requests_per_second} requests/s, ends about ${at} (in ${ageOf(nowMs / 1_000, estimated_end_at * 1_000)})`
+}
+
+interface BatchRate {
+  readonly requests_per_second?: number | null | undefined
+  readonly estimated_end_at?: number | null | undefined
 }
 
 function excerpt(text: string): string {

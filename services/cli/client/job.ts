@@ -10,6 +10,8 @@ const Progress = z.looseObject({
   phase: z.string().nullish(),
   percent: z.number().nullish(),
   message: z.string().nullish(),
+  requests_per_second: z.number().nullish().describe('Batches only'),
+  estimated_end_at: z.number().nullish().describe('Batches only, in Unix seconds'),
 })
 export type Progress = z.infer<typeof Progress>
 

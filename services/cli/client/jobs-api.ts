@@ -16,6 +16,7 @@ export interface JobFilter {
   /** Only child jobs of the batch or composed job with this id. */
   readonly group?: string | undefined
   readonly metadata?: Readonly<Record<string, string>> | undefined
+  readonly includeChildren?: boolean | undefined
   /** Only jobs created at or after this time, in Unix seconds. */
   readonly since?: number | undefined
 }
@@ -155,7 +156,7 @@ export function jobPath(id: string): string {
 }
 
 function queryOf(
-  { statuses, endpoint, group, metadata = {} }: JobFilter,
+  { statuses, endpoint, group, metadata = {}, includeChildren }: JobFilter,
   limit: number,
   after: string | undefined,
 ): string {
@@ -164,6 +165,7 @@ function queryOf(
   if (statuses) query.set('status', statuses.join(','))
   if (endpoint) query.set('endpoint', endpoint)
   if (group) query.set('group', group)
+  if (includeChildren) query.set('include_children', 'true')
   for (const [name, value] of Object.entries(metadata)) query.set(`metadata[${name}]`, value)
   return query.toString()
 }

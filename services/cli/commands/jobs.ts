@@ -1,6 +1,6 @@
 import type { HttpResponse } from '#services/cli/client/http.ts'
 import { exitCodeOf, type JobView, queueText, type StepView } from '#services/cli/client/job.ts'
-import { ageOf, describeJob } from '#services/cli/client/job-text.ts'
+import { ageOf, attemptText, describeJob } from '#services/cli/client/job-text.ts'
 import type { JobFilter } from '#services/cli/client/jobs-api.ts'
 import {
   CommandError,
@@ -26,13 +26,13 @@ export const jobs: Command = {
   summary: 'List jobs, newest first',
   help: `Usage: sluice jobs [options]
 
-Lists the jobs of your key's project, newest first. On a terminal, the output is a table. With --json, or
+Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. On a terminal, the output is a table. With --json, or
 when output is not a TTY, each job is one line of JSON.
 
 Options:
   --status LIST    only jobs in these statuses, comma-separated: queued, in_progress, cancelling, completed, failed, cancelled, expired
   --endpoint PATH  only jobs of this endpoint
-  --group ID       only child jobs of this batch or composed job
+  --group ID       only the requests of this batch, or the child jobs of this composed job
   --metadata KEY=VALUE
                    only jobs with this metadata; repeatable
   --since TIME     only jobs created since 2030-01-31T08:00:00Z, Unix seconds, or a duration such as 2h
@@ -95,7 +95,7 @@ export function jobTable(found: readonly JobView[], columnsMax: number): string 
     const age = ageOf(job.created_at, nowMs)
     const project = hasProjects ? [job.project ?? ''] : []
     return [
-      ...[job.id, ...project, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? '')],
+      ...[job.id, ...project, age, job.endpoint ?? '', job.model ?? '', attemptText(job)],
       `${job.status}${progress}${queueText(job)}`,
     ]
   })

@@ -54,19 +54,22 @@ export class Reader {
   async read(): Promise<Snapshot> {
     const fleet = this.#sees === 'own' ? undefined : await this.#findFleet()
     this.#sees ??= fleet ? 'all' : 'own'
-    const [names, running, waiting] = await Promise.all([
+    const [names, running, waiting, ...all] = await Promise.all([
       undefinedIfRefused([403], () => this.#api.models()),
       this.#findJobs(RUNNING),
       this.#findJobs(WAITING),
+      this.#findJobs(RUNNING, true),
+      this.#findJobs(WAITING, true),
     ])
     const jobs = running && waiting && [...running.jobs, ...waiting.jobs]
+    const ofModels = all.flatMap((found) => found?.jobs ?? [])
     return {
       object: 'top',
       created_at: Math.floor(Date.now() / 1_000),
       sees: this.#sees,
       pools: fleet?.pools ?? null,
       workers: fleet?.workers ?? null,
-      models: modelsOf(names ?? [], jobs ?? [], fleet),
+      models: modelsOf(names ?? [], ofModels, fleet),
       jobs: jobs ?? null,
       has_more_jobs: running?.hasMore === true || waiting?.hasMore === true,
     }
@@ -84,8 +87,12 @@ export class Reader {
     })
   }
 
-  async #findJobs(statuses: readonly string[]): Promise<{ jobs: JobView[]; hasMore: boolean } | undefined> {
-    const filter = { statuses }
+  /** @param includeChildren Also the requests of batches, which the models run */
+  async #findJobs(
+    statuses: readonly string[],
+    includeChildren = false,
+  ): Promise<{ jobs: JobView[]; hasMore: boolean } | undefined> {
+    const filter = { statuses, includeChildren }
     const list =
       this.#sees === 'all' ? this.#api.admin.list(filter, JOBS_MAX + 1) : this.#api.list(filter, JOBS_MAX + 1)
     const jobs = await undefinedIfRefused(['jobs_unavailable'], () => Array.fromAsync(list))

@@ -4,12 +4,11 @@ import { WORD_LIST } from '#schemas/kinds/moderations.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { childCountsOf, childCountsOfPage } from '#services/ingress/calls/child-counts.ts'
 import { acceptedOf } from '#services/ingress/calls/durable.ts'
-import { firstPage, statesOfAll } from '#services/ingress/calls/job-list.ts'
+import { firstPage, Group, pageOf, statesOfAll } from '#services/ingress/calls/job-list.ts'
 import {
   type ChildCounts,
-  childCountsOf,
-  childCountsOfPage,
   isJobId,
   jobIdOf,
   jobObject,
@@ -46,16 +45,24 @@ export function requireOperator(context: IngressContext): OperatorStore {
 export async function listAllJobs(context: IngressContext, call: Call): Promise<void> {
   const operator = requireOperator(context)
   refuseUnknown(ListAdminJobs, call.query)
-  const { limit, after, parent_id, ...asked } = parseBody(ListAdminJobs, { ...call.query }, 'openai')
+  const { limit, after, parent_id, group, include_children, ...asked } = parseBody(
+    ListAdminJobs,
+    { ...call.query },
+    'openai',
+  )
   for (const [param, id] of Object.entries({ after, parent_id })) {
     if (id !== undefined && !isJobId(id))
       throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
   }
   const { query, isWanted } = filterOf(context, asked)
   const { page, next } = await firstPage(after, async (cursor) => {
-    const asked = { ...query, limit, after: cursor }
+    const asked = { ...query, limit, after: cursor, isOwn: include_children !== 'true' }
     const found =
-      parent_id === undefined ? await operator.listJobs(asked) : await listChildren(context, parent_id, asked)
+      group !== undefined
+        ? await listGroup(context, group, asked)
+        : parent_id === undefined
+          ? await operator.listJobs(asked)
+          : await listChildren(context, parent_id, asked)
     return { page: found.jobs.filter(isWanted), next: found.next }
   })
   const counts = await childCountsOfPage(context, page)
@@ -69,15 +76,31 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
  * the page may have fewer jobs than its limit.
  */
 async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
-  const { limit, after, states, tenant, pool, model, sinceMs = 0 } = query
+  const { limit, after, states } = query
   const page = { limit, parentId, ...(after !== undefined && { after }), ...(states && { states }) }
   const { jobs, hasMore } = await requireJobs(context).list(ALL_TENANTS, page)
-  const isAsked = (job: DurableJob) =>
+  return { jobs: jobs.filter((job) => isAsked(job, query)), next: hasMore ? (jobs.at(-1)?.id ?? null) : null }
+}
+
+/** All requests of a batch, or all child jobs of another job, newest first. */
+async function listGroup(context: IngressContext, id: string, query: OperatorJobs) {
+  const { limit, after, states } = query
+  const group = new Group(id)
+  const jobs = requireJobs(context)
+  const { tenant } = await jobs.get(ALL_TENANTS, group.root)
+  const page = { limit, after: group.cursor(after, 'desc'), ...(states && { states }) }
+  const matches = (job: DurableJob) => group.has(job) && isAsked(job, query)
+  const found = await pageOf(jobs, tenant, page, { matches, group, needsScan: true })
+  return { jobs: [...found.jobs], next: found.hasMore ? found.lastId : null }
+}
+
+function isAsked(job: DurableJob, { tenant, pool, model, sinceMs = 0 }: OperatorJobs): boolean {
+  return (
     job.tenant === (tenant ?? job.tenant) &&
     job.pool === (pool ?? job.pool) &&
     job.model === (model ?? job.model) &&
     job.created_at_ms >= sinceMs
-  return { jobs: jobs.filter(isAsked), next: hasMore ? (jobs.at(-1)?.id ?? null) : null }
+  )
 }
 
 /**
@@ -171,8 +194,10 @@ function operatorJob(job: DurableJob, waits?: PendingReason | null, counts?: Chi
 }
 
 function numbersOf(progress: unknown): object | null {
-  const { phase = null, percent = null } = (progress ?? {}) as { phase?: unknown; percent?: unknown }
-  return progress ? { phase, percent } : null
+  if (!progress) return null
+  const { phase = null, percent = null, message: _, ...rest } = progress as Record<string, unknown>
+  const numbers = ['counts', 'requests_per_second', 'estimated_end_at'].filter((name) => name in rest)
+  return { phase, percent, ...Object.fromEntries(numbers.map((name) => [name, rest[name]])) }
 }
 
 interface PendingReason {

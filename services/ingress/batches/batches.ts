@@ -4,9 +4,10 @@ import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext, PreparedCall } from '#services/ingress/calls/call.ts'
+import { childCountsOf, childCountsOfPage, waitingFor } from '#services/ingress/calls/child-counts.ts'
 import { acceptedOf, createJob } from '#services/ingress/calls/durable.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
-import { countEnded, isJobId, requireJobs, waitingFor } from '#services/ingress/calls/job-object.ts'
+import { type ChildCounts, isJobId, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { boundMetadata, idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/job-options.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
@@ -54,7 +55,7 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
     metadata: asked.metadata ?? undefined,
     body,
   })
-  await call.reply.whole(await batchObject(context, job))
+  await call.reply.whole(await currentBatchObject(context, job))
 }
 
 export async function listBatches(context: IngressContext, call: Call): Promise<void> {
@@ -64,7 +65,10 @@ export async function listBatches(context: IngressContext, call: Call): Promise<
     endpoint: BATCHES,
     ...(after !== undefined && { after: cursorOf(after) }),
   })
-  const data = await Promise.all(page.jobs.map((job) => batchObject(context, job)))
+  const counts = await childCountsOfPage(context, page.jobs)
+  const data = await Promise.all(
+    page.jobs.map(async (job) => objectOf(job, await batchDetails(context, job), counts.get(job.id))),
+  )
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
 }
@@ -193,7 +197,7 @@ export interface BatchDetails {
   readonly request: BatchRequest
   readonly result: BatchResult | undefined
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
-  readonly reported: { readonly phase: string; readonly completed: number; readonly failed: number }
+  readonly isFinalizing: boolean
 }
 
 export async function batchDetails(context: IngressContext, job: DurableJob): Promise<BatchDetails> {
@@ -201,36 +205,25 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
   const content = await context.store?.findContent(tenant, id)
   const steps = await requireJobs(context).stepsOf(job)
   const validated = steps.find(({ kind }) => kind === 'validate')
-  const said = (progress as { progress?: { phase?: string; counts?: Record<string, number> } } | null)?.progress
+  const reported = (progress as { progress?: { phase?: string } } | null)?.progress
   return {
     request: tolerant(BatchRequest).parse(readStored(content?.request).body),
     result: content?.result == null ? undefined : tolerant(BatchResult).parse(content.result),
     begun: validated && { atMs: validated.at_ms, requests: validated.cost.requests ?? 0 },
-    reported: { phase: said?.phase ?? '', completed: said?.counts?.completed ?? 0, failed: said?.counts?.failed ?? 0 },
+    isFinalizing: reported?.phase === 'finalizing',
   }
 }
 
-/** A batch in the form of the OpenAI API. Reads the store once per unfinished part, so that the counts are exact. */
+/** A batch in the form of the OpenAI API, with the reason why its remaining requests wait. */
 async function currentBatchObject(context: IngressContext, job: DurableJob) {
   const details = await batchDetails(context, job)
-  if (TERMINAL.has(job.state) || !details.begun || details.reported.phase === 'finalizing')
-    return objectOf(job, details)
-  const [ended, waiting_for] = await Promise.all([
-    countEnded(context, job, details.reported),
-    waitingFor(context, job, details.reported),
-  ])
-  return { ...objectOf(job, { ...details, reported: { ...details.reported, ...ended } }), waiting_for }
+  const counts = await childCountsOf(context, job)
+  const isRunning = !TERMINAL.has(job.state) && details.begun && !details.isFinalizing && counts
+  const waiting_for = isRunning ? await waitingFor(context, job, counts) : null
+  return { ...objectOf(job, details, counts), ...(isRunning && { waiting_for }) }
 }
 
-/**
- * A batch with the counts in its last progress event, which may be outdated. Lists use this form, because exact counts
- * need several reads of the store per batch.
- */
-async function batchObject(context: IngressContext, job: DurableJob) {
-  return objectOf(job, await batchDetails(context, job))
-}
-
-function objectOf(job: DurableJob, details: BatchDetails) {
+function objectOf(job: DurableJob, details: BatchDetails, counts: ChildCounts | undefined) {
   const { request, result, begun } = details
   const status = statusOf(job, details)
   const endedAt = (...statuses: string[]) => (statuses.includes(status) ? seconds(job.finished_at_ms) : null)
@@ -254,26 +247,34 @@ function objectOf(job: DurableJob, details: BatchDetails) {
     expired_at: endedAt('expired'),
     cancelling_at: seconds(job.cancel_requested_at_ms),
     cancelled_at: endedAt('cancelled'),
-    request_counts: countsOf(details),
+    request_counts: countsOf(details, counts),
+    progress: progressOf(status, counts),
     usage: usageOf(result),
     metadata: job.metadata,
   }
 }
 
-function statusOf(job: DurableJob, { result, begun, reported: told }: BatchDetails): string {
+function statusOf(job: DurableJob, { result, begun, isFinalizing }: BatchDetails): string {
   if (result) return result.status
   if (TERMINAL.has(job.state)) return job.state
   if (job.cancel_requested_at_ms !== null) return 'cancelling'
   if (!begun) return 'validating'
-  return told.phase === 'finalizing' ? 'finalizing' : 'in_progress'
+  return isFinalizing ? 'finalizing' : 'in_progress'
 }
 
-function countsOf({ result, begun, reported: told }: BatchDetails) {
+function countsOf({ result, begun }: BatchDetails, counts: ChildCounts | undefined) {
   const total = begun?.requests ?? 0
   if (result?.status === 'failed') return { total, completed: 0, failed: 0 }
-  if (!result) return { total, completed: told.completed, failed: told.failed }
+  if (!result) return { total, completed: counts?.completed ?? 0, failed: counts?.failed ?? 0 }
   const { completed } = result.counts
   return { total, completed, failed: total - completed }
+}
+
+/** Rate and estimated end while the requests run; null before and after. */
+function progressOf(status: string, counts: ChildCounts | undefined): object | null {
+  if (status !== 'in_progress' || !counts) return null
+  const { requests_per_second = null, estimated_end_at = null } = counts
+  return { requests_per_second, estimated_end_at }
 }
 
 function errorsOf({ state, error }: DurableJob, result: BatchResult | undefined): object | null {

@@ -10,7 +10,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { childJobId, firstJobId, jobIdTime } from '#shared/store/jobs.ts'
 import type { ListQuery } from '#shared/store/store.ts'
 import type { Call, IngressContext } from './call.ts'
-import { childCountsOfPage, isJobId, jobObject, requireJobs, statusOf } from './job-object.ts'
+import { childCountsOfPage } from './child-counts.ts'
+import { isJobId, jobObject, requireJobs, statusOf } from './job-object.ts'
 
 const PARTS_MAX = 500
 
@@ -31,7 +32,8 @@ const PAIRS_MAX = 16
 type Matches = (job: DurableJob) => boolean
 
 /**
- * GET /v1/jobs: jobs of the caller's project, newest first. Results are included only on request.
+ * GET /v1/jobs: jobs of the caller's project, newest first. Results are included only on request. Child jobs, such as
+ * the requests of a batch, are listed only with their parent, because they would hide all other jobs.
  *
  * A page may have fewer jobs than its limit, because no index supports filters by metadata, by group, or by statuses
  * that share a state. A page with `has_more` has at least one job.
@@ -70,6 +72,7 @@ function storeQuery(query: ListJobs, statuses: readonly string[] | undefined, gr
     ...(statuses && { states: statesOfAll(statuses) }),
     ...(query.endpoint !== undefined && { endpoint: query.endpoint }),
     ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
+    ...(query.include_children !== 'true' && !group && query.parent_id === undefined && { isOwn: true }),
   }
 }
 
@@ -172,7 +175,8 @@ function idOf(text: string, param: string): string {
  * All calls of a batch, or all child jobs of a deep-research job. Their ids begin with the timestamp in the id of the root job, so these
  * jobs are adjacent in the list of the project.
  */
-class Group {
+export class Group {
+  readonly root: string
   readonly #parents: ReadonlySet<string>
   readonly #beginning: string
 
@@ -182,6 +186,7 @@ class Group {
     if (atMs === undefined) {
       throw new ServiceError('invalid_value', 'Expected the id of a job or of a batch.', { param: 'group' })
     }
+    this.root = root
     this.#beginning = firstJobId(atMs)
     this.#parents = new Set([root, ...Array.from({ length: PARTS_MAX }, (_, nth) => childJobId(root, String(nth)))])
   }

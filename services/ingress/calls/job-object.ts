@@ -1,4 +1,4 @@
-import type { DurableEvent, DurableJob, DurableState, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import { ERRORS } from '#schemas/error.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
@@ -8,8 +8,19 @@ import { projectIdOf } from '#shared/keys/keys.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { childJobId, type DoneStep } from '#shared/store/jobs.ts'
+import type { DoneStep } from '#shared/store/jobs.ts'
 import type { Call, IngressContext } from './call.ts'
+
+export interface ChildCounts {
+  readonly total: number
+  readonly completed: number
+  /** Failed, cancelled or expired. */
+  readonly failed: number
+  /** Requests that ended per second over the last minutes. Null without a basis; absent unless a batch runs. */
+  readonly requests_per_second?: number | null
+  /** Unix seconds. Null without a basis. */
+  readonly estimated_end_at?: number | null
+}
 
 interface JobDetails {
   readonly result?: unknown
@@ -57,9 +68,9 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     priority: job.priority,
     parent_id: job.parent_id,
     ...(details.children && { children: details.children.map(childObject) }),
-    ...(details.counts && { child_counts: details.counts }),
+    ...(details.counts && { child_counts: ofChildren(details.counts) }),
     ...(details.steps && { steps: details.steps.map(stepObject) }),
-    progress: progressOf(job),
+    progress: progressOf(job, details.counts),
     ...(isResultKnown && { result: details.result ?? null }),
     error: job.error === null ? null : errorOf(job),
     usage: job.usage,
@@ -107,14 +118,27 @@ export function eventObject(
   return { ...head, ...(isOfAttempt && { attempt }), ...(event.data as object | null) }
 }
 
+function ofChildren({ total, completed, failed }: ChildCounts): object {
+  return { total, completed, failed }
+}
+
 /**
  * Progress in the last `job.progress` event. Handlers send no progress event when they end, so a completed job is shown
- * with 100 %.
+ * with 100 %. The progress of a batch comes from the current counts, because its events count only whole parts.
  */
-function progressOf({ state, progress }: DurableJob): object | null {
+function progressOf({ state, kind, progress }: DurableJob, counts: ChildCounts | undefined): object | null {
   const shown = (progress as { progress?: object } | null)?.progress
+  if (kind === batch.name && counts) return { phase: null, ...shown, ...batchProgress(counts) }
   if (!shown) return null
   return state === 'completed' ? { ...shown, percent: 100 } : shown
+}
+
+function batchProgress(counts: ChildCounts): object {
+  const { total, completed, failed, requests_per_second = null, estimated_end_at = null } = counts
+  const ended = completed + failed
+  const percent = total === 0 ? 0 : Math.floor((100 * ended) / total)
+  const message = `${ended} of ${total} requests have ended${failed > 0 ? `, ${failed} of them failed` : ''}.`
+  return { percent, message, counts: ofChildren(counts), requests_per_second, estimated_end_at }
 }
 
 function errorOf(job: DurableJob): object {
@@ -173,124 +197,4 @@ export function queryNumber(call: Call, name: string, most: number): number | un
   if (value <= most) return value
   const message = `Invalid '${name}': expected a whole number from 0 to ${most}.`
   throw new ServiceError('invalid_value', message, { param: name })
-}
-
-/**
- * Maximum composed jobs per page whose child jobs are counted exactly. Limited, because counting the child jobs of one
- * batch takes about twenty reads of the store.
- */
-const COUNTED_MAX = 10
-
-export interface ChildCounts {
-  readonly total: number
-  readonly completed: number
-  readonly failed: number
-}
-
-/** Progress of the child jobs. Undefined if there are none, or if the batch was not validated yet. */
-export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
-  if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
-  const counts = reportedCountsOf(job) ?? (await plannedOf(context, job))
-  // The progress event counts only whole parts, so ended requests of unfinished parts are added here. If all requests
-  // are already counted, then nothing is added.
-  if (!counts || counts.completed + counts.failed >= counts.total) return counts
-  return { ...counts, ...(await countEnded(context, job, counts)) }
-}
-
-/**
- * Counts of a batch without a progress event. The total is the number of requests that the first step, `validate`, has
- * recorded.
- */
-async function plannedOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
-  if (TERMINAL.has(job.state)) return undefined
-  const validated = (await requireJobs(context).stepsOf(job)).find(({ kind }) => kind === 'validate')
-  return validated && { total: validated.cost.requests ?? 0, completed: 0, failed: 0 }
-}
-
-/**
- * Child counts of a page of jobs, by job id. The first {@link COUNTED_MAX} jobs are counted as by
- * {@link childCountsOf}. For later batches of the page, the counts come from their last progress event. Other later
- * jobs have no counts.
- */
-export async function childCountsOfPage(
-  context: IngressContext,
-  jobs: readonly DurableJob[],
-): Promise<ReadonlyMap<string, ChildCounts>> {
-  const composed = jobs.filter(({ kind, children }) => children > 0 || kind === batch.name)
-  const counted = new Set(composed.slice(0, COUNTED_MAX))
-  const all = await Promise.all(
-    composed.map(
-      async (job) => [job.id, counted.has(job) ? await childCountsOf(context, job) : reportedCountsOf(job)] as const,
-    ),
-  )
-  return new Map(all.flatMap(([id, counts]) => (counts ? [[id, counts] as const] : [])))
-}
-
-function reportedCountsOf({ kind, progress }: DurableJob): ChildCounts | undefined {
-  if (kind !== batch.name) return undefined
-  const { progress: said } = (progress ?? {}) as { progress?: { counts?: ChildCounts } }
-  return said?.counts && { total: said.counts.total, completed: said.counts.completed, failed: said.counts.failed }
-}
-
-async function countChildren({ store }: IngressContext, { id, tenant, children }: DurableJob): Promise<ChildCounts> {
-  const counts: Partial<Record<DurableState, number>> = (await store?.countChildren(tenant, id)) ?? {}
-  const { completed = 0, failed = 0, cancelled = 0, expired = 0 } = counts
-  return { total: children, completed, failed: failed + cancelled + expired }
-}
-
-/**
- * Maximum requests per part. A job may have at most 500 child jobs, so a batch of 50,000 requests has 500 parts of 100
- * requests.
- */
-export const PART_REQUESTS = 100
-export const PARTS_IN_FLIGHT_MAX = 20
-
-/** Progress phase of a part whose next line waits for a rate limit or a budget. */
-export const LINES_WAIT = 'waiting'
-
-interface EndedRequests {
-  readonly completed: number
-  readonly failed: number
-}
-
-/**
- * Counts the ended requests of a batch, including those of unfinished parts.
- *
- * A batch records progress only once per group of parts, because one write per request would be expensive. Requests
- * that ended since the last record are added here.
- *
- * @param reported Counts of the last progress event, which contain only whole parts
- */
-export async function countEnded(
-  { store }: IngressContext,
-  { id, tenant }: DurableJob,
-  reported: EndedRequests,
-): Promise<EndedRequests> {
-  const parts = partsUnderWay(id, reported)
-  const counts = await Promise.all(parts.map(async (part) => (await store?.countChildren(tenant, part)) ?? {}))
-  return counts.reduce<EndedRequests>(
-    (sum, { completed = 0, failed = 0, cancelled = 0, expired = 0 }) => ({
-      completed: sum.completed + completed,
-      failed: sum.failed + failed + cancelled + expired,
-    }),
-    reported,
-  )
-}
-
-export async function waitingFor(
-  { store }: IngressContext,
-  { id, tenant }: DurableJob,
-  reported: EndedRequests,
-): Promise<string | null> {
-  const parts = await Promise.all(partsUnderWay(id, reported).map((part) => store?.find(tenant, part)))
-  for (const part of parts) {
-    const { progress } = (part?.progress ?? {}) as { progress?: { phase?: string; message?: string } }
-    if (part?.state === 'scheduled' && progress?.phase === LINES_WAIT) return progress.message ?? null
-  }
-  return null
-}
-
-function partsUnderWay(id: string, { completed, failed }: EndedRequests): string[] {
-  const first = Math.floor((completed + failed) / PART_REQUESTS)
-  return Array.from({ length: PARTS_IN_FLIGHT_MAX }, (_, nth) => childJobId(id, String(first + nth)))
 }

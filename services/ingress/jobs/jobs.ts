@@ -17,6 +17,7 @@ import { formatOf } from '#services/ingress/body/body.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { childCountsOf } from '#services/ingress/calls/child-counts.ts'
 import {
   acceptedOf,
   createJob,
@@ -25,14 +26,7 @@ import {
   sendAccepted,
   waitFor,
 } from '#services/ingress/calls/durable.ts'
-import {
-  childCountsOf,
-  findJob,
-  jobIdOf,
-  jobObject,
-  queryNumber,
-  requireJobs,
-} from '#services/ingress/calls/job-object.ts'
+import { findJob, jobIdOf, jobObject, queryNumber, requireJobs } from '#services/ingress/calls/job-object.ts'
 import {
   boundMetadata,
   idempotencyOf,

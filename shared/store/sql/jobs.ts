@@ -308,8 +308,8 @@ function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], que
   const conditions = [
     ...filters.map(({ condition }) => condition),
     ...(query.isOwn ? ['depth = 0'] : []),
-    notErased(query),
-    isUnended ? 'purge_at_ms IS NULL' : 'purge_at_ms > now_ms()',
+    ...(isUnended && query.isOwn ? [] : [notErased(query)]),
+    isUnended ? (query.isOwn ? 'coalesce(purge_at_ms, 0) < 1' : 'purge_at_ms IS NULL') : 'purge_at_ms > now_ms()',
     `state = :state${nth}`,
   ]
   return `SELECT * FROM (SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditions.join(' AND ')}
@@ -318,6 +318,6 @@ function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], que
 
 /** Each condition repeats the expression of an index, because the planner uses an index only for an equal expression. */
 function notErased({ endpoint, isOwn }: ListQuery): string {
-  if (isOwn) return 'coalesce(erased_at_ms, 0) < 1'
+  if (isOwn) return endpoint === undefined ? 'coalesce(erased_at_ms, -1) < 0' : 'coalesce(erased_at_ms, 0) < 1'
   return endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'
 }

@@ -43,13 +43,21 @@ export function jobsToScan(query: OperatorJobs, look: number): { statement: Stat
     return { statement: byState('operator_project', states, ofProject), params: { ...bounds, tenant } }
   }
   const states = (query.states ?? []).filter((state) => state !== 'completed')
-  if (states.length === 0 || states.length !== query.states?.length) return { statement: BY_ID, params: bounds }
+  if (states.length === 0 || states.length !== query.states?.length) {
+    return { statement: query.isOwn ? OWN_BY_ID : BY_ID, params: bounds }
+  }
   return { statement: byState('operator_all', states, (state) => IN_ALL_PROJECTS[state]), params: bounds }
 }
 
 export const BY_ID: Statement = {
   name: 'operator_by_id',
   sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE id < :after AND id >= :since ORDER BY id DESC LIMIT :look`,
+}
+
+export const OWN_BY_ID: Statement = {
+  name: 'operator_own_by_id',
+  sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE depth = 0 AND id || '' < :after AND id || '' >= :since
+        ORDER BY id || '' DESC LIMIT :look`,
 }
 
 function ofProject(state: DurableState): string {

@@ -1,9 +1,9 @@
-import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { DurableEvent, DurableJob, DurableState, WebhookDelivery } from '#schemas/durable-job.ts'
 import { ErrorBody } from '#schemas/error.ts'
 import { parseSoon } from '#shared/json/read.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import type { OwnedJob } from '#shared/store/jobs.ts'
-import type { Depth, QueuedOf } from '#shared/store/store.ts'
+import type { ChildrenOfState, Depth, QueuedOf } from '#shared/store/store.ts'
 import type { Row } from './sql.ts'
 import { JOB_COLUMNS } from './statements.ts'
 
@@ -42,6 +42,17 @@ export async function eventsOf(rows: readonly Row[]): Promise<DurableEvent[]> {
 
 export function deliveryOf(row: Row): WebhookDelivery {
   return { ...row, history: jsonOf(row.history) ?? [] } as WebhookDelivery
+}
+
+export function childrenOfStateOf(row: Row): ChildrenOfState {
+  return {
+    parent: String(row.parent_id),
+    state: row.state as DurableState,
+    count: Number(row.count),
+    recent: Number(row.recent),
+    recentRunMs: Number(row.recent_run_ms),
+    recentFromMs: Number(row.recent_from_ms),
+  }
 }
 
 export function depthOf(row: Row): Depth {

@@ -16,6 +16,7 @@ import type {
 } from '#shared/store/jobs.ts'
 import {
   ALL_TENANTS,
+  type ChildrenOfState,
   type Created,
   type Depth,
   type Dispatch,
@@ -49,7 +50,17 @@ import {
 } from './jobs.ts'
 import { SqlOperator } from './operator.ts'
 import { eraseJob, forgetSome, purgeSome } from './purge.ts'
-import { deliveryOf, depthOf, eventsOf, jobOf, jsonSoon, jsonText, ownedOf, queuedModelOf } from './rows.ts'
+import {
+  childrenOfStateOf,
+  deliveryOf,
+  depthOf,
+  eventsOf,
+  jobOf,
+  jsonSoon,
+  jsonText,
+  ownedOf,
+  queuedModelOf,
+} from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import { OWNED, REDRIVE, RENEW, SPARE } from './statements.ts'
@@ -254,9 +265,9 @@ export class SqlStore implements Store {
     return (await this.#db.run(statements.LIST_CHILDREN, { id, tenant: tenantOf(scope) })).map(jobOf)
   }
 
-  async countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableJob['state'], number>>> {
-    const rows = await this.#db.run(statements.COUNT_CHILDREN, { id, tenant: tenantOf(scope) })
-    return Object.fromEntries(rows.map(({ state, count }) => [String(state), Number(count)]))
+  async countChildren(scope: Scope, parents: readonly string[], sinceMs: number): Promise<ChildrenOfState[]> {
+    const params = { parents: JSON.stringify(parents), tenant: tenantOf(scope), since: sinceMs }
+    return (await this.#db.run(statements.countChildren(this.#db.isShared), params)).map(childrenOfStateOf)
   }
 
   async listUnsettled(limit: number): Promise<DurableJob[]> {

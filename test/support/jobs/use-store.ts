@@ -76,7 +76,7 @@ async function moveFamilies(store: Store): Promise<void> {
   await store.listSteps(MANY_TENANT, job.id)
   await store.listRecordedSteps(MANY_TENANT, job.id, 0, 20)
   await store.listChildren(MANY_TENANT, job.id)
-  await store.countChildren(MANY_TENANT, job.id)
+  await store.countChildren(MANY_TENANT, [job.id, PARENT], 0)
   await store.park({ ...run, chunk: 3 }, { ids, wrapUpMs: 1_000 })
   await store.wake(job.id)
   await store.cancel(MANY_TENANT, job.id)
@@ -124,6 +124,14 @@ async function read(store: Store, layout: Layout): Promise<void> {
     await store.list(MANY_TENANT, { ...own, order, after: middle })
   }
   await store.list('key_b', { limit: 100 })
+  for (const states of [undefined, ['failed' as const], STATES]) {
+    for (const order of ['asc', 'desc'] as const) {
+      const query = { limit: 100, order, isOwn: true, ...(states && { states }) }
+      await store.list(MANY_TENANT, query)
+      await store.list('key_b', { ...query, after: middle })
+      await store.list(MANY_TENANT, { ...query, endpoint: '/v1/embeddings' })
+    }
+  }
 }
 
 /** Every combination of filters, with the rarest values. */
@@ -155,6 +163,7 @@ async function operate({ operator }: Store, layout: Layout): Promise<void> {
     for (const asked of [...states, STATES]) {
       const query = { limit: 100, tenant, states: asked as ListQuery['states'], model: 'rare' }
       await operator.listJobs(query)
+      await operator.listJobs({ ...query, isOwn: true })
       await operator.listJobs({ ...query, after: middle, sinceMs: layout.nowMs - 3 * 24 * HOUR_MS })
     }
   }

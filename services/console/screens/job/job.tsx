@@ -269,7 +269,8 @@ function detailsOf(job: AnyJob): [string, string][] {
     ['Endpoint', job.endpoint],
     ['Pool', job.queue.pool],
     ['Priority', job.priority],
-    ['Attempt', `${job.attempt} of ${job.max_attempts}`],
+    // Each wait of a composed job for its child jobs begins another execution, so the number does not count failures.
+    ...(job.child_counts ? [] : [['Attempt', `${job.attempt} of ${job.max_attempts}`] as [string, string]]),
     ['Created', dateTimeText(job.created_at)],
   ]
   if (started !== null) details.push(['Queue time', durationText(started - job.created_at)])

@@ -222,7 +222,7 @@ function durationOf({ status, queue, started_at, created_at, attempt, ...job }: 
   if (ended !== null) return durationText(ended - (started_at ?? created_at))
   if (status === 'queued')
     return queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString()} in queue`
-  return attempt > 1 ? `attempt ${attempt}` : 'running'
+  return attempt > 1 && !job.child_counts ? `attempt ${attempt}` : 'running'
 }
 
 const PARENT_REFRESH_MS = 2_000

@@ -118,8 +118,7 @@ export class JobList {
     if (status) query.set('status', status)
     if (isAll && model) query.set('model', model)
     if (!isAll && endpoint) query.set('endpoint', endpoint)
-    // The admin API filters by direct parent only. For a batch, it returns the parts of the batch instead of the requests.
-    if (group) query.set(isAll ? 'parent_id' : 'group', isAll ? group.replace(/^(msg)?batch_/, 'job_') : group)
+    if (group) query.set('group', group)
     return await fetchJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
   }
 }

@@ -9,7 +9,7 @@ import type {
 import { dropInput, FILES_MAX } from '#services/ingress/batches/files.ts'
 import { type Line, LineChecker, linesOf } from '#services/ingress/batches/lines.ts'
 import type { Caller, IngressContext } from '#services/ingress/calls/call.ts'
-import { PART_REQUESTS, PARTS_IN_FLIGHT_MAX } from '#services/ingress/calls/job-object.ts'
+import { PART_REQUESTS, PARTS_IN_FLIGHT_MAX } from '#services/ingress/calls/child-counts.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { startWorker } from '#shared/jobs/worker/worker.ts'
 import { batch, batchPart } from '#shared/kinds/batch.ts'

@@ -6,6 +6,7 @@ import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../su
 
 const CHAT = '/v1/chat/completions'
 type Line = Record<string, unknown>
+type Row = Readonly<Record<string, unknown>>
 
 const say = (content: string, more: object = {}) => ({
   model: 'echo-1',
@@ -174,6 +175,28 @@ describe('batches', () => {
     for (const { error } of errors) expect(error).toMatchObject({ code })
     expect(batch.request_counts).toEqual({ total: 120, completed: 5, failed: 115 })
   }
+
+  it('have the same live counts in every view, and are one job in the list of jobs', async () => {
+    const { id } = await create((await upload(MIXED)).id)
+    const jobId = id.replace('batch_', 'job_')
+    await quickAreDone(id)
+    const read = async (path: string) => (await (await stack.get(path)).json()) as Row
+    const counts = { total: 120, completed: 5, failed: 0 }
+    const progress = { percent: 4, counts, message: '5 of 120 requests have ended.' }
+    expect(await read(`/v1/jobs/${jobId}`)).toMatchObject({ child_counts: counts, progress })
+    const jobs = (await read('/v1/jobs?limit=100')).data as Row[]
+    expect(jobs.find((job) => job.id === jobId)).toMatchObject({ child_counts: counts, progress })
+    expect(jobs.filter(({ endpoint }) => endpoint !== '/v1/batches')).toEqual([])
+    const lines = (await read('/v1/jobs?limit=100&include_children=true')).data as Row[]
+    expect(lines.filter(({ endpoint }) => endpoint === CHAT)).not.toEqual([])
+    const batches = (await read('/v1/batches')).data as Row[]
+    for (const batch of [batches.find((one) => one.id === id), await read(`/v1/batches/${id}`)]) {
+      expect(batch).toMatchObject({ request_counts: counts, progress: { requests_per_second: expect.any(Number) } })
+      expect((batch as { progress: Row }).progress.estimated_end_at).toBeGreaterThan(Date.now() / 1_000)
+    }
+    await client.batches.cancel(id)
+    expect(await ended(id)).toMatchObject({ request_counts: { total: 120, completed: 5, failed: 115 }, progress: null })
+  })
 
   it('write the finished results if they are cancelled', async () => {
     const { id } = await create((await upload(MIXED)).id)

@@ -87,7 +87,9 @@ describe('batches of messages', () => {
     await expect(client.messages.batches.results(id)).rejects.toThrow(/results_url|not ended/)
     await expect(client.messages.batches.delete(id)).rejects.toMatchObject({ status: 409 })
     await until(async () => {
-      const { data } = (await (await stack.get('/v1/jobs?status=in_progress&endpoint=/v1/messages')).json()) as {
+      const { data } = (await (
+        await stack.get('/v1/jobs?status=in_progress&endpoint=/v1/messages&include_children=true')
+      ).json()) as {
         data: object[]
       }
       return data.length === 2

@@ -1,0 +1,154 @@
+/*
+ * Progress of batches and of other jobs with child jobs: one count for every view, derived from the requests that have ended.
+ *
+ * The problem: a batch records progress only after a group of five parts, because one write per request would be
+ * expensive. A batch of 500 requests is one group, so its recorded progress stays at 0 until its end. Every view (jobs,
+ * lists, batches) therefore adds the ended requests of the unfinished parts when it is read, in one statement.
+ *
+ * The rate is the number of requests that ended in the last {@link RATE_WINDOW_MS}, divided by the time that these
+ * requests took together. This time begins one mean run time before the first of these ends:
+ *
+ *     2 slots, 3 s per request, ends at 60, 60, 63, 63, 66 s (the model was loaded until 57 s)
+ *     at 66 s: 5 requests since 60 - 3 = 57 s, so 0.56 per second; the true rate is 0.67
+ *
+ * The time before the first request, such as the start of a model, is therefore not counted. Without
+ * {@link RATE_BASIS} ends in the window there is no rate. The estimated end is now plus the remaining requests divided
+ * by the rate.
+ */
+
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { batch } from '#shared/kinds/batch.ts'
+import { childJobId } from '#shared/store/jobs.ts'
+import type { ChildrenOfState } from '#shared/store/store.ts'
+import type { IngressContext } from './call.ts'
+import { type ChildCounts, requireJobs } from './job-object.ts'
+
+const RATE_WINDOW_MS = 300_000
+const RATE_BASIS = 5
+/** Recorded parts whose ends count for the rate: one group. */
+const RECORDED_PARTS = 5
+
+/**
+ * Maximum requests per part. A job may have at most 500 child jobs, so a batch of 50,000 requests has 500 parts of 100
+ * requests.
+ */
+export const PART_REQUESTS = 100
+export const PARTS_IN_FLIGHT_MAX = 20
+
+/** Progress phase of a part whose next line waits for a rate limit or a budget. */
+export const LINES_WAIT = 'waiting'
+
+/** Progress of the child jobs. Undefined if there are none, or if the batch was not validated yet. */
+export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
+  if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
+  const counts = reportedCountsOf(job) ?? (await plannedOf(context, job))
+  return counts && !TERMINAL.has(job.state) ? await countLive(context, job, counts) : counts
+}
+
+/** Child counts of a page of jobs, by job id. The event loop is yielded after each batch, for embedded stores. */
+export async function childCountsOfPage(
+  context: IngressContext,
+  jobs: readonly DurableJob[],
+): Promise<ReadonlyMap<string, ChildCounts>> {
+  const all = new Map<string, ChildCounts>()
+  for (const job of jobs) {
+    if (job.children === 0 && job.kind !== batch.name) continue
+    const counts = await childCountsOf(context, job)
+    if (counts) all.set(job.id, counts)
+    if (!TERMINAL.has(job.state)) await nextTurn()
+  }
+  return all
+}
+
+function reportedCountsOf({ progress }: DurableJob): ChildCounts | undefined {
+  const { progress: said } = (progress ?? {}) as { progress?: { counts?: ChildCounts } }
+  return said?.counts && { total: said.counts.total, completed: said.counts.completed, failed: said.counts.failed }
+}
+
+/**
+ * Counts of a batch without a progress event. The total is the number of requests that the first step, `validate`, has
+ * recorded.
+ */
+async function plannedOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
+  if (TERMINAL.has(job.state)) return undefined
+  const validated = (await requireJobs(context).stepsOf(job)).find(({ kind }) => kind === 'validate')
+  return validated && { total: validated.cost.requests ?? 0, completed: 0, failed: 0 }
+}
+
+async function countChildren({ store }: IngressContext, { id, tenant, children }: DurableJob): Promise<ChildCounts> {
+  return { total: children, ...endsOf((await store?.countChildren(tenant, [id], Date.now())) ?? []) }
+}
+
+/** @param reported Counts of the last progress event, which contain only whole parts */
+async function countLive(
+  { store }: IngressContext,
+  { id, tenant }: DurableJob,
+  reported: ChildCounts,
+): Promise<ChildCounts> {
+  const { total } = reported
+  const nowMs = Date.now()
+  const [first, underWay] = partsUnderWay(id, reported)
+  const recorded = partIds(id, Math.max(0, first - RECORDED_PARTS), first)
+  const sinceMs = nowMs - RATE_WINDOW_MS
+  const rows = (await store?.countChildren(tenant, [...recorded, ...underWay], sinceMs)) ?? []
+  const live = endsOf(rows.filter(({ parent }) => !recorded.includes(parent)))
+  const completed = reported.completed + live.completed
+  const failed = reported.failed + live.failed
+  const rate = rateOf(rows, sinceMs, nowMs)
+  const left = total - completed - failed
+  return {
+    ...{ total, completed, failed },
+    requests_per_second: rate === null ? null : Number(rate.toPrecision(3)),
+    estimated_end_at: rate === null ? null : Math.ceil(nowMs / 1_000 + left / rate),
+  }
+}
+
+function endsOf(rows: readonly ChildrenOfState[]): { readonly completed: number; readonly failed: number } {
+  const ended = rows.filter(({ state }) => TERMINAL.has(state))
+  const completed = sumOf(ended.filter(({ state }) => state === 'completed').map(({ count }) => count))
+  return { completed, failed: sumOf(ended.map(({ count }) => count)) - completed }
+}
+
+export function rateOf(
+  rows: readonly Pick<ChildrenOfState, 'recent' | 'recentRunMs' | 'recentFromMs'>[],
+  sinceMs: number,
+  nowMs: number,
+): number | null {
+  const recent = rows.filter((row) => row.recent > 0)
+  const count = sumOf(recent.map((row) => row.recent))
+  if (count < RATE_BASIS) return null
+  const meanRunMs = sumOf(recent.map(({ recentRunMs }) => recentRunMs)) / count
+  const firstMs = Math.min(...recent.map(({ recentFromMs }) => recentFromMs))
+  const fromMs = Math.max(sinceMs, firstMs - meanRunMs)
+  return (1_000 * count) / Math.max(1_000, nowMs - fromMs)
+}
+
+function sumOf(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0)
+}
+
+/** The limit or budget for which the next requests of a batch wait; null if there is none. */
+export async function waitingFor(
+  { store }: IngressContext,
+  { id, tenant }: DurableJob,
+  counts: ChildCounts,
+): Promise<string | null> {
+  const [, ids] = partsUnderWay(id, counts)
+  const parts = await Promise.all(ids.map((part) => store?.find(tenant, part)))
+  for (const part of parts) {
+    const { progress } = (part?.progress ?? {}) as { progress?: { phase?: string; message?: string } }
+    if (part?.state === 'scheduled' && progress?.phase === LINES_WAIT) return progress.message ?? null
+  }
+  return null
+}
+
+function partsUnderWay(id: string, { completed, failed }: ChildCounts): [first: number, ids: string[]] {
+  const first = Math.floor((completed + failed) / PART_REQUESTS)
+  return [first, partIds(id, first, first + PARTS_IN_FLIGHT_MAX)]
+}
+
+function partIds(id: string, from: number, to: number): string[] {
+  return Array.from({ length: to - from }, (_, nth) => childJobId(id, String(from + nth)))
+}
