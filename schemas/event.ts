@@ -103,6 +103,17 @@ export const ControlRecord = z.discriminatedUnion('type', [
         )
         .optional()
         .describe('Adaptive concurrency limits of upstream servers, for all workers together'),
+      preparing: z
+        .array(
+          z.strictObject({
+            model: z.string().nullable().describe('null: any model'),
+            resource: z.string().describe('Model or environment that is downloaded, built or loaded'),
+            percent: z.int().min(0).max(100),
+            step: z.string(),
+          }),
+        )
+        .optional()
+        .describe('Models whose calls wait in the worker, because a part of them is not ready yet'),
       open_circuits: z.array(z.string()).optional().describe('Models with open circuit breakers on all servers'),
     })
     .describe(

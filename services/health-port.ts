@@ -16,7 +16,7 @@ export interface HealthPort {
    * Replaces the starting state with the health of these services. The array is read on each request, so services that are added later
    * count too.
    */
-  show(services: readonly Service[], ports: Pick<Ports, 'metrics'>): void
+  show(services: readonly Service[], ports: Pick<Ports, 'metrics' | 'preparations'>): void
 }
 
 /**

@@ -9,7 +9,7 @@ const PREPARING: readonly Role[] = ['inference', 'embeddings', 'transcription', 
 
 const FIRST_START = [
   'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
-  'ready, calls to it return 503 with its progress.',
+  'ready, calls to it wait, and streams show its progress.',
 ]
 
 /**

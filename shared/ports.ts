@@ -16,6 +16,7 @@ import { sweepBlobs } from './jobs/durable/history.ts'
 import { topicsFor } from './jobs/records.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
+import { abortable } from './lib/abortable.ts'
 import { newId } from './lib/id.ts'
 import { Metrics } from './lib/metrics.ts'
 import { LocalServer } from './local-server/local-server.ts'
@@ -25,6 +26,7 @@ import { watchModels } from './models/watch.ts'
 import type { EngineOpeners } from './ports/engines.ts'
 import { type Extension, loadExtensions } from './ports/extensions.ts'
 import { fleetCountsOpener } from './ports/fleet-counts.ts'
+import { LOCAL_SERVER_RESOURCE, Preparations, SANDBOX_RESOURCE } from './prepare/preparations.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
 import { openWhenAvailable } from './process/wait-for-dependency.ts'
@@ -58,6 +60,7 @@ export interface Ports {
   openSearch(): Promise<SearchBackend[]>
   readonly localServer: LocalServer
   readonly sandbox: ChosenSandbox
+  readonly preparations: Preparations
   /**
    * Downloads and prepares the missing models or the sandbox of a pool. Preparations run one after another. Calling again is
    * harmless.
@@ -108,18 +111,20 @@ export async function openPorts(
   const openKeys = () => openWhenAvailable('the key store', () => openKeyStore(config, onKeyProblem), log)
   const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config
-  const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
+  const preparations = new Preparations()
+  const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log, preparations })
   const connect = (signal: AbortSignal, model?: string) => localServer.connect(signal, model)
   // If all roles share a process, then most calls are for models. Interpreters are then started only with the first code run.
-  const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
-  const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
-  const loadEngines = async () => (await import('./ports/engines.ts')).engineOpeners({ config, upstreams, connect })
+  const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log, preparations })
+  const prepareModels = openPreparation(models, weightsDir, localServer, sandbox, preparations.stopping)
+  const engineOptions = { config, upstreams, connect, preparations }
+  const loadEngines = async () => (await import('./ports/engines.ts')).engineOpeners(engineOptions)
   const openSearch = async () => (await import('./ports/search.ts')).openSearchBackends(config, log)
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
   const opened = {
     ...{ broker, blobs, unwatchBlobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels, extensions },
-    ...{ contentFilter, upstreams, loadEngines, openSearch, localServer, sandbox, prepareModels },
+    ...{ contentFilter, upstreams, loadEngines, openSearch, localServer, sandbox, preparations, prepareModels },
   }
   return { config, log, metrics, version, ...opened, onFatal }
 }
@@ -130,11 +135,13 @@ export function portsService({
   pauses,
   localServer,
   sandbox,
+  preparations,
   unwatchBlobs,
   unwatchModels,
 }: Ports): Service {
   return {
     name: 'ports',
+    stopping: () => preparations.stop(),
     drain: async () => {},
     problems: () => [],
     async close() {
@@ -157,14 +164,17 @@ function openPreparation(
   directory: string,
   localServer: LocalServer,
   sandbox: ChosenSandbox,
+  stopping: AbortSignal,
 ): Ports['prepareModels'] {
   let last: Promise<void> = Promise.resolve()
-  return (pool, onProgress, signal) => {
+  return (pool, onProgress, until) => {
+    const signal = AbortSignal.any([until, stopping])
     const own = models.served.models.filter((model) => model.pool === pool)
-    const report = (fraction: number, message: string) => onProgress('the sandbox for code', fraction, message)
+    const report = (fraction: number, message: string) => onProgress(SANDBOX_RESOURCE, fraction, message)
     const prepare = () =>
       pool === 'code' ? sandbox.prepare(report, signal) : prepareAll(own, directory, localServer, onProgress, signal)
-    const next = last.then(prepare)
+    // Without the abort, a closing service would wait for the preparations of services that close later.
+    const next = abortable(last, signal).then(prepare)
     last = next.catch(() => {})
     return next
   }
@@ -184,7 +194,7 @@ async function prepareAll(
   }
   // For remote speech models, the local server decodes audio and separates speakers, so it is prepared for them too.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
-  await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
+  await localServer.prepare((fraction, message) => onProgress(LOCAL_SERVER_RESOURCE, fraction, message), signal)
 }
 
 export function sandboxAdapters(config: Config, log: Log): LoadAdapter[] {

@@ -1,6 +1,9 @@
+import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { ModelConfig } from '#schemas/models.ts'
 import type { Log } from './log/log.ts'
 import type { Ports, PrepareProgress } from './ports.ts'
+import { LOCAL_SERVER_RESOURCE, SANDBOX_RESOURCE } from './prepare/preparations.ts'
 
 /*
  * Progress of the downloads and builds at a first start. On a terminal, a bar is redrawn in one line, and each finished part adds a
@@ -17,7 +20,7 @@ interface Together {
   hasFailed: boolean
   /** Names of models and environments that were reported as ready. Several pools may share one, which is reported once. */
   readonly ready: Set<string>
-  readonly shares: Map<string, number>
+  readonly gauged: Set<string>
   readonly startedMs: number
 }
 
@@ -25,9 +28,11 @@ type Next = (onProgress: PrepareProgress, signal: AbortSignal) => Promise<void>
 
 const together = new WeakMap<Pick<Ports, 'metrics'>, Together>()
 
+type PreparingModel = NonNullable<Extract<ControlRecord, { type: 'capacity' }>['preparing']>[number]
+
 /**
  * Prepares the models or the sandbox of a pool while the worker runs, including models that are added later. Until the preparation
- * ends, calls receive 503 with the progress. If it fails, they receive the reason.
+ * ends, calls wait, and streams receive the progress. If it fails, calls receive 503 with the reason.
  *
  * @param next A further step, after everything of the pool is prepared and before the first call
  */
@@ -46,9 +51,33 @@ export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): 
   }
 }
 
-export function preparingOf(ports: Pick<Ports, 'metrics'>): string[] {
-  const shares = [...(together.get(ports)?.shares ?? [])].filter(([, share]) => share < 1)
-  return shares.map(([what, share]) => `${what} (${Math.floor(100 * share)} %)`)
+export function preparingOf({ preparations }: Pick<Ports, 'preparations'>): string[] {
+  return preparations.running().map(([what, { fraction }]) => `${what} (${Math.floor(100 * fraction)} %)`)
+}
+
+/** Progress of the resources that jobs of a pool wait for, by model. Workers publish it with their capacity. */
+export function preparingIn(ports: Pick<Ports, 'models' | 'preparations'>, pool: PoolName): PreparingModel[] {
+  const { models, preparations } = ports
+  if (preparations.running().length === 0) return []
+  const stepOf = (model: string | null, resources: readonly string[]): PreparingModel[] => {
+    const resource = resources.find((name) => preparations.stepOf(name))
+    const step = resource === undefined ? undefined : preparations.stepOf(resource)
+    if (resource === undefined || !step) return []
+    return [{ model, resource, percent: Math.floor(100 * step.fraction), step: step.message }]
+  }
+  if (pool === 'code') return stepOf(null, [SANDBOX_RESOURCE])
+  return models.served.models
+    .filter((model) => model.pool === pool)
+    .flatMap((model) => stepOf(model.id, resourcesOf(model)))
+}
+
+function resourcesOf({ id, engine, pool }: ModelConfig): string[] {
+  const ofModel = engine.type === 'local' ? [engine.model] : [id, inMemory(id)]
+  return engine.type === 'local' || pool === 'transcription' ? [LOCAL_SERVER_RESOURCE, ...ofModel] : ofModel
+}
+
+export function inMemory(model: string): string {
+  return `${model} in memory`
 }
 
 function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?: Next): Promise<void> {
@@ -57,7 +86,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
     wasShown: false,
     hasFailed: false,
     ready: new Set<string>(),
-    shares: new Map<string, number>(),
+    gauged: new Set<string>(),
     startedMs: performance.now(),
   }
   together.set(ports, all)
@@ -65,7 +94,8 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
   const draw = process.stderr.isTTY ? drawBar : logSteps(ports.log)
   const show = unlessReady((what, fraction, message) => {
     all.wasShown = true
-    showShare(ports, all, what, fraction)
+    ports.preparations.report(what, fraction, message)
+    showStep(ports, all.gauged, what)
     if (fraction >= 1 && all.ready.has(what)) return
     if (fraction >= 1) all.ready.add(what)
     draw(what, fraction, message)
@@ -75,7 +105,8 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
     .then(() => next?.(show, abort.signal))
     .catch((error: unknown) => {
       all.hasFailed = true
-      if (!abort.signal.aborted) ports.log.error({ err: error, pool }, 'model or sandbox could not be prepared')
+      const isStopped = abort.signal.aborted || ports.preparations.stopping.aborted
+      if (!isStopped) ports.log.error({ err: error, pool }, 'model or sandbox could not be prepared')
     })
     .finally(() => {
       all.underWay -= 1
@@ -83,10 +114,10 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
     })
 }
 
-function showShare({ metrics }: Ports, { shares }: Together, what: string, fraction: number): void {
-  const isNew = !shares.has(what)
-  shares.set(what, fraction)
-  if (isNew) metrics.gauge('sluice_prepared_ratio', { resource: what }, () => shares.get(what))
+function showStep({ metrics, preparations }: Ports, gauged: Set<string>, what: string): void {
+  if (gauged.has(what)) return
+  gauged.add(what)
+  metrics.gauge('sluice_prepared_ratio', { resource: what }, () => preparations.fractionOf(what))
 }
 
 function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {

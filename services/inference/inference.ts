@@ -29,7 +29,7 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports, PrepareProgress } from '#shared/ports.ts'
-import { prepareInBackground } from '#shared/prepare-progress.ts'
+import { inMemory, prepareInBackground } from '#shared/prepare-progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { type Generate, generateHosted } from './hosted/hosted.ts'
@@ -165,7 +165,7 @@ function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRe
   return async (onProgress: PrepareProgress, signal: AbortSignal): Promise<void> => {
     for (const model of served.models) {
       if (model.engine.type !== 'llama' || !model.engine.preload) continue
-      const what = `${model.id} in memory`
+      const what = inMemory(model.id)
       onProgress(what, 0, 'being loaded')
       await engines.get(model.id).preload?.(signal)
       onProgress(what, 1, 'loaded')

@@ -8,6 +8,8 @@ const TIMES_MAX = 32
  */
 const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
+/** Number of waiting jobs up to which a position is exact. Above it, each job is reported as the last one. */
+const POSITIONS_MAX = 200
 /** If a job has waited longer than this, then all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
 /** If jobs have waited for this time and for two job durations, then this ingress is assumed to use all slots that it can get. */
@@ -91,6 +93,24 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /** Mean duration in ms. A running job that exceeds the usual duration counts with the time for which it has run. */
+  /**
+   * Position of a job that waits here, or at a worker for a permit of its model; 1 is the next one. Undefined for a job that runs.
+   *
+   * @param places Slots that run such jobs; 0 if unknown
+   */
+  positionOf(job: Job, places: number, inOrder: (jobs: Job[]) => [Job, number][]): number | undefined {
+    const parked = places > 0 ? Math.max(0, this.#running.size - places) : 0
+    if (this.#waiting.has(job)) {
+      const jobs = [...this.#waiting.keys()]
+      if (jobs.length > POSITIONS_MAX) return jobs.length + parked
+      const [, before = 0] = inOrder(jobs).find(([one]) => one === job) ?? []
+      return parked + before + 1
+    }
+    if (parked === 0 || parked > POSITIONS_MAX) return undefined
+    const position = [...this.#running.keys()].indexOf(job) - places + 1
+    return position > 0 ? position : undefined
+  }
+
   #takesMs(now: number): number | undefined {
     const ended = this.#times.length
     const [oldest] = this.#running.values()
@@ -326,6 +346,17 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   left(job: Job): void {
     this.#queueOf.get(job)?.waitEstimate.left(job, Date.now())
     this.#queueOf.delete(job)
+  }
+
+  /** Queue position and estimated wait of a job that has not started; undefined if the job runs. */
+  waitOf(job: Job): { readonly position: number; readonly waitMs: number | undefined } | undefined {
+    const queue = this.#queueOf.get(job)
+    if (!queue) return undefined
+    const places = this.#capacityOf(queue, job.envelope)
+    const position = queue.waitEstimate.positionOf(job, places, inFairOrder)
+    if (position === undefined) return undefined
+    const everyMs = queue.waitEstimate.everyMs(Date.now(), places)
+    return { position, waitMs: everyMs === undefined ? undefined : position * everyMs }
   }
 
   estimateMs(work: Work & { readonly pool: PoolName }, ahead: number): number {

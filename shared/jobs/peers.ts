@@ -23,6 +23,7 @@ interface PeerCapacity {
   readonly pid: number | undefined
   readonly adaptiveLimits?: Capacity['adaptive_limits']
   readonly openCircuits?: Capacity['open_circuits']
+  readonly preparing?: Capacity['preparing']
 }
 
 export interface Peer {
@@ -100,6 +101,17 @@ export class Peers {
     return this.workers(pool).filter(isOne)
   }
 
+  /** Progress of the worker that is ready first; undefined if a worker with the model is ready, or none has the model. */
+  preparing(pool: PoolName, model: string): Preparing | undefined {
+    let first: Preparing | undefined
+    for (const peer of this.workersWithModel(pool, model)) {
+      const own = preparingOn(peer, model)
+      if (!own) return undefined
+      if (!first || own.percent > first.percent) first = own
+    }
+    return first
+  }
+
   protected setAlive(heartbeat: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
     const seen = { ...heartbeat, lastSeenMs: Date.now(), isSuspected: false }
     const peer = this.peers.get(heartbeat.boot)
@@ -114,7 +126,17 @@ export class Peers {
 
   protected setCapacity(
     boot: string,
-    { models, concurrency_limits, backlog, parked_calls, host, pid, adaptive_limits, open_circuits }: Capacity,
+    {
+      models,
+      concurrency_limits,
+      backlog,
+      parked_calls,
+      host,
+      pid,
+      adaptive_limits,
+      open_circuits,
+      preparing,
+    }: Capacity,
   ): Peer | undefined {
     const peer = this.peers.get(boot)
     if (!peer) return undefined
@@ -128,10 +150,23 @@ export class Peers {
         pid,
         adaptiveLimits: adaptive_limits,
         openCircuits: open_circuits,
+        preparing,
       },
     }
     return peer
   }
+}
+
+export type Preparing = NonNullable<Capacity['preparing']>[number]
+
+/** Progress of the model on this worker; undefined if the model is ready. */
+export function preparingOn({ capacity }: Peer, model: string): Preparing | undefined {
+  return capacity?.preparing?.find((one) => one.model === null || one.model === model)
+}
+
+/** Progress of a preparation, as text for callers. */
+export function preparingText(preparing: Preparing | undefined): string | undefined {
+  return preparing && `preparing ${preparing.resource}: ${preparing.percent} %, ${preparing.step}`
 }
 
 /** Heartbeat interval in ms of a busy process in a small fleet, and the unit of longer intervals. */

@@ -31,6 +31,7 @@ import {
   IDLE_UNITS,
   type Peer,
   Peers,
+  preparingOn,
   type Role,
   slackMs,
 } from './peers.ts'
@@ -148,6 +149,12 @@ export class Presence extends Peers {
     if (listenedMs > this.heartbeatMs * (HEARTBEATS_PER_CAPACITY + 1)) return true
     const isOpen = ({ slots, capacity }: Peer) => slots > 0 && capacity === undefined
     return listenedMs > 1.5 * Math.max(this.heartbeatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
+  }
+
+  /** Whether calls of the model wait in this process, because a part of the model is not ready. */
+  isPreparing(model: string): boolean {
+    const own = this.peers.get(this.#self.boot)
+    return own !== undefined && preparingOn(own, model) !== undefined
   }
 
   publishCapacity(): void {

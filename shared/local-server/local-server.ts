@@ -4,6 +4,7 @@ import { abortable } from '#shared/lib/abortable.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
+import { LOCAL_SERVER_RESOURCE, type Preparations } from '#shared/prepare/preparations.ts'
 import { BackgroundPreparation, type OnProgress, type PreparationState } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
 import {
@@ -38,6 +39,7 @@ export interface LocalServerOptions {
   readonly directory: string
   readonly python?: string | undefined
   readonly log: Log
+  readonly preparations?: Preparations | undefined
   /** Time without a call after which the process is stopped. Default: 10 minutes. */
   readonly idleMs?: number | undefined
   /** Limit of the private memory of each server process. Default: 2 GiB. For the audio decoder the limit is always 1 GiB. */
@@ -61,7 +63,7 @@ export class LocalServer {
   #starting: Promise<ServerProcess> | undefined
   #running: ServerProcess | undefined
   #stopping: Promise<void> | undefined
-  readonly #preparation = new BackgroundPreparation('The local model server', () => this.prepare())
+  readonly #preparation = new BackgroundPreparation('The local model server')
   readonly #found = new Set<string>()
   readonly #models = new Map<string, BackgroundPreparation>()
   #crashesMs: number[] = []
@@ -83,18 +85,24 @@ export class LocalServer {
    * @throws ServiceError `model_loading` with one line about the missing dependency; the abort reason
    */
   async prepare(onProgress?: OnProgress, signal?: AbortSignal): Promise<void> {
-    const { directory, python } = this.#options
-    const either = signal ? AbortSignal.any([signal, this.#closing.signal]) : this.#closing.signal
-    await prepareEnvironment(directory, { onProgress, signal: either, python })
+    const { directory, python, preparations } = this.#options
+    const either = signal ? AbortSignal.any([signal, this.#ending]) : this.#ending
+    const report: OnProgress = (fraction, message) => {
+      // A complete environment is not reported, because nothing had to be prepared.
+      if (fraction < 1 || preparations?.fractionOf(LOCAL_SERVER_RESOURCE) !== undefined)
+        preparations?.report(LOCAL_SERVER_RESOURCE, fraction, message)
+      onProgress?.(fraction, message)
+    }
+    await prepareEnvironment(directory, { onProgress: report, signal: either, python })
   }
 
   /**
-   * Returns a connection, and starts the server if needed. If the environment or the model is missing, then its preparation is started in
-   * the background, and the call fails.
+   * Returns a connection, and starts the server if needed. If the environment or the model is missing, then its preparation is started, and
+   * the call waits for the end of it.
    *
    * @param model The model that the call needs. Absent: a model that every environment contains
-   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation runs or has failed, or if the server does not start or
-   * crashed too often; the abort reason
+   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation has failed, or if the server does not start or crashed too
+   * often; the abort reason
    */
   async connect(signal: AbortSignal, model?: string): Promise<LocalConnection> {
     signal.throwIfAborted()
@@ -149,9 +157,8 @@ export class LocalServer {
   }
 
   async #findEnvironment(): Promise<Environment> {
-    const state = await this.state()
-    if (state.state !== 'ready') throw this.#preparation.begin(state)
-    const { found: environment } = state
+    const wanted = { state: () => this.state(), prepare: () => this.prepare() }
+    const environment = await this.#preparation.wait(wanted, this.#ending)
     const found = await describePython(environment.python.executable, this.#closing.signal).catch(() => undefined)
     if (found?.tag === environment.python.tag) return environment
     this.#options.log.warn(
@@ -159,18 +166,25 @@ export class LocalServer {
       'Python of the local model server changed or is missing; preparing again',
     )
     await discardEnvironment(environment)
-    throw this.#preparation.begin({ state: 'absent' })
+    return await this.#preparation.wait(wanted, this.#ending)
   }
 
   async #findModel(name: string): Promise<void> {
     const environment = await this.#findEnvironment()
-    const state = await getModelState(environment, name)
-    if (state.state === 'ready') return void this.#found.add(name)
-    const { signal } = this.#closing
-    const prepare = () => prepareModel(environment, name, { signal, python: this.#options.python })
-    const preparation = this.#models.get(name) ?? new BackgroundPreparation(`The model ${name}`, prepare)
+    const { preparations, python } = this.#options
+    const onProgress: OnProgress = (fraction, message) => preparations?.report(name, fraction, message)
+    const state = () => getModelState(environment, name)
+    const prepare = () => prepareModel(environment, name, { onProgress, signal: this.#ending, python })
+    const preparation = this.#models.get(name) ?? new BackgroundPreparation(`The model ${name}`)
     this.#models.set(name, preparation)
-    throw preparation.begin(state)
+    await preparation.wait({ state, prepare }, this.#ending)
+    this.#found.add(name)
+  }
+
+  /** Aborts when this server is closed, or when the process stops. */
+  get #ending(): AbortSignal {
+    const { preparations } = this.#options
+    return preparations ? AbortSignal.any([this.#closing.signal, preparations.stopping]) : this.#closing.signal
   }
 
   /**

@@ -21,11 +21,13 @@ import { openOpenAiTranscription } from '#shared/engines/openai/transcript/trans
 import { openOpenAiModeration, openUpstreamRerank } from '#shared/engines/openai/whole.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import type { Preparations } from '#shared/prepare/preparations.ts'
 
 export interface EngineOptions {
   readonly config: Config
   readonly upstreams: UpstreamFleet
   readonly connect: Parameters<typeof openLocalEmbeddings>[1]
+  readonly preparations: Preparations
 }
 
 /**
@@ -44,9 +46,9 @@ export interface EngineOpeners {
   openAudioTools(): AudioTools
 }
 
-export function engineOpeners({ config, upstreams, connect }: EngineOptions): EngineOpeners {
+export function engineOpeners({ config, upstreams, connect, preparations }: EngineOptions): EngineOpeners {
   return {
-    openChatEngine: (model) => openChat(model, config, upstreams),
+    openChatEngine: (model) => openChat(model, config, upstreams, preparations),
     openEmbeddingEngine: (model) =>
       model.engine.type === 'local'
         ? openLocalEmbeddings(model, connect)
@@ -63,14 +65,19 @@ export function engineOpeners({ config, upstreams, connect }: EngineOptions): En
   }
 }
 
-function openChat(model: ModelConfig, config: Config, fleet: UpstreamFleet): ChatEngine {
+function openChat(model: ModelConfig, config: Config, fleet: UpstreamFleet, preparations: Preparations): ChatEngine {
   switch (model.engine.type) {
     case 'openai':
       return openOpenAiEngine(model, config.env, fleet.open(model))
     case 'anthropic':
       return openAnthropicEngine(model, config.env, fleet.open(model))
     case 'llama':
-      return openLlamaEngine(model, { weightsDir: config.weightsDir, modelsDir: config.modelsDir, prepare: true })
+      return openLlamaEngine(model, {
+        weightsDir: config.weightsDir,
+        modelsDir: config.modelsDir,
+        onProgress: (fraction, message) => preparations.report(model.id, fraction, message),
+        stopping: preparations.stopping,
+      })
     case 'echo':
       return openEchoEngine(model)
     case 'local':

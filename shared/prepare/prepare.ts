@@ -15,7 +15,6 @@ import { PreparationLock, readNote } from './lock.ts'
 
 const POLL_MS = 250
 const RETRY_PREPARATION_MS = 60_000
-const RETRY_AFTER_MS = 5_000
 
 export interface Prepared<Found> {
   /** The work directory is next to the final path, so that both are on one disk. */
@@ -104,41 +103,66 @@ async function makeLocked<Found>(
   await rm(thing.workDir, { recursive: true, force: true })
 }
 
+/** The artefact that a call waits for: how the state is read, and how a missing artefact is prepared. */
+interface Wanted<Found> {
+  readonly state: () => Promise<PreparationState<Found>>
+  /** Undefined if another process does the preparation. */
+  readonly prepare: (() => Promise<unknown>) | undefined
+}
+
+/**
+ * A preparation that calls wait for. The first call starts the preparation, and all calls wait until it ends. Preparation is thus no
+ * failed attempt: a call that waits uses only its own deadline.
+ */
 export class BackgroundPreparation {
   readonly #what: string
-  readonly #prepare: (() => Promise<unknown>) | undefined
   #running: Promise<unknown> | undefined
+  /** Last failure in this process. The lock file has it too, unless the disk is full. */
+  #failed: Extract<NotReady, { state: 'failed' }> | undefined
 
-  /** @param what Subject of the messages to callers @param prepare Undefined if another process does the preparation */
-  constructor(what: string, prepare: (() => Promise<unknown>) | undefined) {
+  /** @param what Subject of the messages to callers */
+  constructor(what: string) {
     this.#what = what
-    this.#prepare = prepare
   }
 
   /**
-   * Starts a preparation, unless one runs or failed within the last minute. @returns Error `model_loading` for the call that needs
-   * the artefact
+   * Returns the facts of the artefact when it is ready. Starts a preparation, unless one runs or failed within the last minute.
+   *
+   * @param signal Ends the wait, but not the preparation
+   * @throws ServiceError `model_loading` with the reason, if the preparation failed; the signal's reason
    */
-  begin(state: NotReady): ServiceError {
-    const failedAgoMs = state.state === 'failed' ? Date.now() - state.atMs : Number.POSITIVE_INFINITY
-    if (failedAgoMs > RETRY_PREPARATION_MS) this.#start()
-    if (state.state === 'failed') {
-      const message = `${this.#what} could not be prepared: ${state.reason}`
-      return new ServiceError('model_loading', message, { retryAfterMs: RETRY_PREPARATION_MS })
+  async wait<Found>({ state, prepare }: Wanted<Found>, signal: AbortSignal): Promise<Found> {
+    for (;;) {
+      signal.throwIfAborted()
+      const found = await state()
+      if (found.state === 'ready') return found.found
+      const now = found.state === 'absent' ? (this.#failed ?? found) : found
+      const failedAgoMs = now.state === 'failed' ? Date.now() - now.atMs : Number.POSITIVE_INFINITY
+      if (now.state === 'failed' && failedAgoMs <= RETRY_PREPARATION_MS) {
+        const message = `${this.#what} could not be prepared: ${now.reason}`
+        throw new ServiceError('model_loading', message, { retryAfterMs: RETRY_PREPARATION_MS })
+      }
+      this.#start(prepare)
+      // The rejection is ignored here, because the next iteration handles an abort.
+      await sleep(POLL_MS, undefined, { signal }).catch(() => {})
     }
-    const percent = state.state === 'preparing' ? Math.floor(100 * state.fraction) : 0
-    const message = `${this.#what} is being prepared (${percent} %). Try again shortly.`
-    return new ServiceError('model_loading', message, { retryAfterMs: RETRY_AFTER_MS })
   }
 
   async settled(): Promise<void> {
     await this.#running
   }
 
-  #start(): void {
-    this.#running ??= this.#prepare?.()
-      // The lock file contains the reason, for readiness checks and the next call.
-      .catch(() => {})
+  #start(prepare: (() => Promise<unknown>) | undefined): void {
+    if (this.#running) return
+    this.#failed = undefined
+    this.#running = prepare?.()
+      .catch((error: unknown) => {
+        this.#failed = {
+          state: 'failed',
+          reason: error instanceof Error ? error.message : String(error),
+          atMs: Date.now(),
+        }
+      })
       .finally(() => {
         this.#running = undefined
       })

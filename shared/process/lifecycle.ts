@@ -2,6 +2,8 @@ import type { Log } from '#shared/log/log.ts'
 
 export interface Service {
   readonly name: string
+  /** Called before any service drains: ends waits that would delay the drain. */
+  stopping?(): void
   /** Stops accepting work and waits for running work. When `signal` aborts, the remaining work is requeued or fails. */
   drain(signal: AbortSignal): Promise<void>
   close(): Promise<void>
@@ -20,6 +22,7 @@ const SAME_SIGNAL_MS = 1_000
  * @returns False if a service did not stop in time
  */
 export async function stopAll(services: readonly Service[], drainMs: number, log: Log): Promise<boolean> {
+  for (const service of services) service.stopping?.()
   const deadline = AbortSignal.timeout(drainMs)
   let isClean = await within(drainInReverse(services, deadline), drainMs + CLOSE_MS)
   for (const service of [...services].reverse()) {

@@ -1,6 +1,7 @@
 import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
+import { type Preparations, SANDBOX_RESOURCE } from '#shared/prepare/preparations.ts'
 import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandbox.ts'
 
 /*
@@ -16,7 +17,7 @@ import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandb
 
 /** Delay before adapters that all failed are tried again. */
 const RETRY_DELAY_MS = 60_000
-/** Maximum time for which a run waits until a sandbox is open. An interpreter loads its libraries in a few seconds. */
+/** Maximum time for which a run waits until a prepared sandbox is open. An interpreter loads its libraries in a few seconds. */
 const OPEN_MS_MAX = 30_000
 /** A preparation that takes less time had nothing to do. The progress is then not reported, and callers wait for the end. */
 const QUICK_MS = 2_000
@@ -33,6 +34,7 @@ export interface ChoiceOptions {
   /** If true, then the sandbox is opened as soon as it is prepared. If false, then the first run opens it. */
   readonly isEager: boolean
   readonly log: Log
+  readonly preparations?: Preparations | undefined
   /** Delay before the adapters are tried again if all of them failed. Default: one minute. */
   readonly againMs?: number
 }
@@ -67,24 +69,28 @@ export class ChosenSandbox {
    */
   async prepare(onProgress: OnProgress, signal: AbortSignal): Promise<void> {
     if (this.#options.adapters.length === 0) return
-    await this.#choose(this.#options.isEager, onProgress, AbortSignal.any([signal, this.#closing.signal]))
+    await this.#choose(this.#options.isEager, onProgress, AbortSignal.any([signal, this.#stopping]))
   }
 
   /**
-   * Returns the sandbox. If no sandbox is open, then this call opens one and waits up to {@link OPEN_MS_MAX}.
+   * Returns the sandbox. If no sandbox is open, then this call opens one. The call waits for the preparation until its signal aborts, and
+   * for the opening up to {@link OPEN_MS_MAX}.
    *
-   * @throws ServiceError `sandbox_unavailable` with `retryAfterMs`, and with the progress of the preparation or the reason of the failure;
-   * the signal's reason
+   * @throws ServiceError `sandbox_unavailable` with `retryAfterMs` and the reason of the failure; the signal's reason
    */
   async get(signal: AbortSignal): Promise<Sandbox> {
     const opened = this.#sandbox
     if (opened) return opened
     if (this.#options.adapters.length === 0) throw this.#refusal()
-    const late = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(OPEN_MS_MAX)])
-    // The rejection is ignored here, because the next statements handle an abort.
-    while (!isSettled(this.#state) && !late.aborted) await abortable(this.#news(), late).catch(() => {})
-    signal.throwIfAborted()
-    this.#closing.signal.throwIfAborted()
+    const stopped = AbortSignal.any([signal, this.#stopping])
+    while (!isSettled(this.#state)) {
+      const isPrepared = this.#state.name === 'prepared' || this.#state.name === 'opening'
+      const late = isPrepared ? AbortSignal.any([stopped, AbortSignal.timeout(OPEN_MS_MAX)]) : stopped
+      // The rejection is ignored here, because the next statements handle an abort.
+      await abortable(this.#news(), late).catch(() => {})
+      stopped.throwIfAborted()
+      if (late.aborted) break
+    }
     if (this.#sandbox) return this.#sandbox
     throw this.#refusal()
   }
@@ -124,16 +130,23 @@ export class ChosenSandbox {
     await Promise.all(this.#discarded)
   }
 
+  /** Aborts when the sandbox is closed, or when the process stops. */
+  get #stopping(): AbortSignal {
+    const { preparations } = this.#options
+    return preparations ? AbortSignal.any([this.#closing.signal, preparations.stopping]) : this.#closing.signal
+  }
+
   get #sandbox(): Sandbox | undefined {
     return this.#state.name === 'open' ? this.#state.sandbox : undefined
   }
 
-  /** Resolves when the state may have changed. If the sandbox is prepared, then the first waiting caller opens it. */
+  /** Resolves when the state may have changed. The first waiting caller prepares and opens the sandbox, unless that is in progress. */
   async #news(): Promise<void> {
     const changed = this.#changed.promise
-    if (this.#state.name !== 'prepared') return await changed
+    const { name } = this.#state
+    if (name !== 'prepared' && name !== 'absent') return await changed
     // The rejection is ignored here, because the state contains the reason of the failure.
-    const chosen = this.#choose(true, () => {}, this.#closing.signal).catch(() => {})
+    const chosen = this.#choose(true, () => {}, this.#stopping).catch(() => {})
     await Promise.race([chosen, changed])
   }
 
@@ -169,9 +182,11 @@ export class ChosenSandbox {
     const sinceMs = performance.now()
     const report = (fraction: number, message: string) => {
       this.#become({ name: 'preparing', sinceMs, fraction, message })
+      this.#options.preparations?.report(SANDBOX_RESOURCE, fraction, message)
       onProgress(fraction, message)
     }
     await unlessQuick(report, (onProgress) => adapter.prepare(onProgress, signal))
+    if (this.#state.name === 'preparing') this.#options.preparations?.report(SANDBOX_RESOURCE, 1, 'ready')
     if (isToOpen) {
       this.#become({ name: 'opening' })
       const sandbox = await adapter.open(signal)
@@ -189,8 +204,8 @@ export class ChosenSandbox {
     this.#become({ name: 'refused', reason, atMs: performance.now() })
     clearTimeout(this.#again)
     this.#again = setTimeout(() => {
-      this.#choose(isEager, () => {}, this.#closing.signal).catch((error: unknown) => {
-        if (!this.#closing.signal.aborted) log.warn({ err: error }, 'no sandbox available; retrying')
+      this.#choose(isEager, () => {}, this.#stopping).catch((error: unknown) => {
+        if (!this.#stopping.aborted) log.warn({ err: error }, 'no sandbox available; retrying')
       })
     }, againMs).unref()
     return this.#refusal()
@@ -240,7 +255,7 @@ async function unlessQuick(report: OnProgress, work: (onProgress: OnProgress) =>
   }
 }
 
-/** Whether waiting cannot help: the sandbox is open, or callers must retry later. */
+/** Whether waiting cannot help: the sandbox is open, or no adapter works. */
 function isSettled({ name }: State): boolean {
-  return name === 'open' || name === 'refused' || name === 'preparing'
+  return name === 'open' || name === 'refused'
 }

@@ -89,7 +89,7 @@ async function answerAttached(
   const { see } = usage
   let end: 'completed' | 'failed' = 'failed'
   try {
-    if (stream) await sendStream(reply, job, stream, see)
+    if (stream) await sendStream(reply, job, stream, { onEvent: see, waitsFor: () => context.jobs.waitOf(job) })
     else if (prepared.isBytes && answer.bytes)
       await sendBytes(reply, job, answer.bytes.type(encode), answer.bytes.of, see)
     else {

@@ -271,8 +271,9 @@ export interface Reply {
    * Sets the form of the answer, so that keep-alives can be sent while the caller waits.
    *
    * @param failed Returns the error frame of a stream that fails after its head; default: the frame of the API format
+   * @param waitsFor Returns what a stream waits for before its first output, which is sent as a comment; see {@link StreamOptions}
    */
-  open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void
+  open(form: ReplyForm, failed?: (error: ServiceError) => Frame, waitsFor?: () => string | undefined): void
   /**
    * Sends frames of a stream. The result is a promise only if the send buffer is full. One promise per token would cost
    * more than the encoding of the token.
@@ -315,13 +316,19 @@ export interface Output {
   next(): Promise<unknown[] | undefined>
 }
 
+interface StreamOptions {
+  readonly onEvent?: (event: unknown) => void
+  /** Reason why the job waits, such as its queue position; undefined if the job runs. Called once per second before the first output. */
+  readonly waitsFor?: () => string | undefined
+}
+
 export async function sendStream(
   reply: Reply,
   output: Output,
   stream: AnswerStream,
-  onEvent: (event: unknown) => void = () => {},
+  { onEvent = () => {}, waitsFor }: StreamOptions = {},
 ): Promise<void> {
-  reply.open('stream', stream.failed?.bind(stream))
+  reply.open('stream', stream.failed?.bind(stream), waitsFor)
   for (;;) {
     const events = await output.next()
     if (reply.isDisconnected) return

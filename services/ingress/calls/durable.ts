@@ -18,6 +18,7 @@ import { formatOf } from '#services/ingress/body/body.ts'
 import { HELD_PER_BYTE } from '#shared/capacity/byte-budgets.ts'
 import { type DurableJobs, isDefinitelyUndone } from '#shared/jobs/durable/durable.ts'
 import { type AwaitedJob, isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { preparingText } from '#shared/jobs/peers.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { type AnswerStream, type Frame, frameOf } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -99,7 +100,7 @@ async function answerCreated(
     const message = 'A request with this Idempotency-Key is still being processed. Its job can be followed.'
     throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })
   }
-  if (prepared.stream) await (kept?.stream(context, call, job, false) ?? sendRecorded(call, jobs, job))
+  if (prepared.stream) await (kept?.stream(context, call, job, false) ?? sendRecorded(context, call, jobs, job))
   else await sendResult(call, jobs, job, prepared, kept)
 }
 
@@ -172,9 +173,15 @@ async function sendResult(
   await reply.whole(kept ? kept.formatted(answer, prepared.encode ?? {}) : answer)
 }
 
-async function sendRecorded({ reply }: Call, jobs: DurableJobs, job: DurableJob): Promise<void> {
+async function sendRecorded(
+  context: IngressContext,
+  { reply }: Call,
+  jobs: DurableJobs,
+  job: DurableJob,
+): Promise<void> {
   await using output = new StoredOutput(jobs, job, reply.disconnectedOrDraining)
-  await sendStream(reply, output, storedOutputStream(job.endpoint))
+  const waitsFor = () => preparingText(context.jobs.presence.preparing(job.pool, job.model))
+  await sendStream(reply, output, storedOutputStream(job.endpoint), { waitsFor })
 }
 
 /**

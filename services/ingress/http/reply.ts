@@ -6,7 +6,8 @@
  *
  * 1. The head of a stream is delayed until the first output, by at most 5 s. A failure before the head is an HTTP error.
  *    A later one is the last frame of a stream. If only the head was sent, then the error becomes the body.
- * 2. A silent stream receives a keep-alive every 15 s. A JSON answer gets its head after 240 s, then newlines.
+ * 2. Before its first output, a stream receives comments with its queue position or the progress of its model. A silent
+ *    stream receives a keep-alive every 15 s. A JSON answer gets its head after 240 s, then newlines.
  * 3. Memory is bounded, because output waits while the client reads slowly. If the client reads nothing for
  *    `slowReaderMs`, then the connection is cut.
  * 4. If the connection closes early or the key is revoked, then `disconnected` aborts, which cancels an attached job. The
@@ -36,6 +37,8 @@ const LAST_CHUNK = '0\r\n\r\n'
 /** See docs/internals/protocol.md, Failures after the head. */
 const HEAD_WAIT_MS = 5_000
 const KEEP_ALIVE_MS = 15_000
+/** Interval at which a stream without output checks whether the reason of its wait has changed. */
+const WAIT_COMMENT_MS = 1_000
 /** Clients disconnect after 300 s without a byte (docs/internals/protocol.md, Long answers). */
 const EARLY_HEAD_MS = 240_000
 const SMALL_BODY = 16 * 1024
@@ -78,6 +81,9 @@ export class HttpReply implements Reply {
   #head: NodeJS.Timeout | undefined
   #pulse: NodeJS.Timeout | undefined
   #isWhole = false
+  #waitsFor: (() => string | undefined) | undefined
+  #waitTimer: NodeJS.Timeout | undefined
+  #waitText = ''
 
   constructor(context: IngressContext, req: RoutedRequest, res: ServerResponse) {
     this.log = new CallLog(context)
@@ -127,9 +133,10 @@ export class HttpReply implements Reply {
     if (cancel) this.setHeader('x-job-id', jobId)
   }
 
-  open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void {
+  open(form: ReplyForm, failed?: (error: ServiceError) => Frame, waitsFor?: () => string | undefined): void {
     this.#form = form
     this.#failed = failed
+    this.#waitsFor = waitsFor
     if (form === 'stream') this.#head = setTimeout(() => this.#sendHead(), HEAD_WAIT_MS)
     else if (form === 'json') this.#head = setTimeout(() => this.#openEarly(), EARLY_HEAD_MS)
     else if (form === 'events') this.#openHistory()
@@ -139,6 +146,7 @@ export class HttpReply implements Reply {
     for (const frame of frames) this.#held += sseText(frame)
     if (!this.#res.headersSent && !isOutput) return undefined
     this.#openStream()
+    if (isOutput && this.#waitTimer) clearInterval(this.#waitTimer)
     const held = this.#held
     this.#held = ''
     this.#pulse?.refresh()
@@ -230,7 +238,21 @@ export class HttpReply implements Reply {
 
   #sendHead(): void {
     this.#openStream()
-    if (!this.#res.destroyed) this.#res.flushHeaders()
+    const res = this.#res
+    if (res.destroyed) return
+    res.flushHeaders()
+    if (!this.#waitsFor) return
+    this.#writeWait()
+    this.#waitTimer = setInterval(() => this.#writeWait(), WAIT_COMMENT_MS)
+  }
+
+  /** Writes what the call waits for as a comment, unless the last comment said the same. */
+  #writeWait(): void {
+    const res = this.#res
+    const text = this.#waitsFor?.()?.replace(/[\r\n]+/g, ' ')
+    if (text === undefined || text === this.#waitText || res.writableNeedDrain || res.writableEnded) return
+    this.#waitText = text
+    res.write(`: ${text}\n\n`)
   }
 
   /** Writes the head with the first frame, which saves a system call per stream. */
@@ -271,6 +293,7 @@ export class HttpReply implements Reply {
   #stopWaiting(): void {
     clearTimeout(this.#head)
     clearInterval(this.#pulse)
+    clearInterval(this.#waitTimer)
   }
 
   #setProcessingTime(): void {

@@ -23,7 +23,9 @@ export interface LlamaEngineOptions {
   readonly prepare?: boolean | undefined
   /** The Python interpreter that prepares weights. Default: python3 of the PATH. */
   readonly python?: string | undefined
-  readonly onProgress?: OnProgress
+  readonly onProgress?: OnProgress | undefined
+  /** Ends waits for the preparation, because the process stops. */
+  readonly stopping?: AbortSignal | undefined
 }
 
 /**
@@ -56,8 +58,7 @@ class LlamaEngine implements ChatEngine {
     this.#config = config
     this.#engine = config.engine
     this.#options = options
-    const prepare = options.prepare === false ? undefined : () => this.#prepare(weights ?? '')
-    this.#preparation = new BackgroundPreparation(`The model ${config.id}`, prepare)
+    this.#preparation = new BackgroundPreparation(`The model ${config.id}`)
   }
 
   async *generate(request: GenerateRequest, options: GenerateOptions): AsyncGenerator<GenerateEvent> {
@@ -114,11 +115,13 @@ class LlamaEngine implements ChatEngine {
   }
 
   async #findFile(): Promise<string> {
-    const { file, weights } = this.#engine
+    const { file, weights = '' } = this.#engine
     if (file !== undefined) return this.#ownFile(file)
-    const state = await getWeightsState(weights ?? '', this.#options.weightsDir)
-    if (state.state === 'ready') return state.found
-    throw this.#preparation.begin(state)
+    const { weightsDir, prepare: isOwn = true, stopping } = this.#options
+    const state = () => getWeightsState(weights, weightsDir)
+    const prepare = isOwn ? () => this.#prepare(weights) : undefined
+    const signal = stopping ? AbortSignal.any([this.#closing.signal, stopping]) : this.#closing.signal
+    return await this.#preparation.wait({ state, prepare }, signal)
   }
 
   #ownFile(file: string): string {

@@ -20,7 +20,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { AdmissionControl } from '#shared/capacity/admission-control.ts'
 import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
-import type { Peer } from '#shared/jobs/peers.ts'
+import { type Peer, preparingText } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import {
   jobsTopic,
@@ -52,6 +52,8 @@ const NO_WORKER_TIMEOUT_MS = 60_000
  */
 const REPLY_LOSS_GRACE_MS = 10_000
 const LATE_CHECK_INTERVAL_MS = 2_000
+/** Retry-After of a call whose deadline ended during the preparation of its model. */
+const PREPARING_RETRY_MS = 10_000
 
 export class AttachedJobs implements JobOwner {
   readonly boot = newId('ing_', 16)
@@ -171,6 +173,18 @@ export class AttachedJobs implements JobOwner {
   /** Ends a job and stops its worker, because the caller disconnected or cancelled. @param error Error for the caller, if still connected */
   cancel(job: AttachedJob, error?: ErrorBody): void {
     this.onOutcome(job, { type: 'cancelled', error })
+  }
+
+  /** Reason why a job without output waits, as text for its caller; undefined if the job has output, or runs in a slot. */
+  waitOf(job: AttachedJob): string | undefined {
+    if (job.state === 'done' || job.firstOutputAtMs !== undefined) return undefined
+    const { pool, model } = job.envelope
+    const preparing = preparingText(this.presence.preparing(pool, model))
+    if (preparing !== undefined) return preparing
+    const wait = this.#admission.waitOf(job)
+    if (!wait) return undefined
+    const { position, waitMs } = wait
+    return `#${position} in queue${waitMs === undefined ? '' : `, about ${Math.max(1, Math.round(waitMs / 1_000))} s`}`
   }
 
   failAll(error: ErrorBody): void {
@@ -338,12 +352,22 @@ export class AttachedJobs implements JobOwner {
 
   #end(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void {
     if (!this.#jobs.delete(job.id)) return
+    const shown = error?.code === 'timeout' ? (this.#unpreparedError(job) ?? error) : error
     for (const timer of Object.values(job.timers)) clearTimeout(timer)
     if (job.stored && 'blob' in job.stored) this.#sender.dropBlob(job.id)
     this.#admission.left(job)
     this.#sender.leave(job)
     if (end === 'completed') this.#admission.completed(job.envelope)
-    job.finish(error)
-    this.#options.observer.onEnd(job, end, error)
+    job.finish(shown)
+    this.#options.observer.onEnd(job, end, shown)
+  }
+
+  /** Error for a job whose deadline ended while every worker with its model prepared the model; undefined if a worker is ready. */
+  #unpreparedError({ envelope: { pool, model }, firstOutputAtMs }: AttachedJob): ErrorBody | undefined {
+    const preparing = this.presence.preparing(pool, model)
+    if (!preparing || firstOutputAtMs !== undefined) return undefined
+    const message = `The deadline of the call ended during the preparation (${preparingText(preparing)}). Try again later.`
+    const code = pool === 'code' ? 'sandbox_unavailable' : 'model_loading'
+    return { code, message, param: null, retry_after_ms: PREPARING_RETRY_MS }
   }
 }

@@ -35,6 +35,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Models } from '#shared/models/models.ts'
 import { handlersOf } from '#shared/ports/extensions.ts'
 import type { Ports } from '#shared/ports.ts'
+import { preparingIn } from '#shared/prepare-progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Starvation } from '#shared/process/starvation.ts'
 import type { Store } from '#shared/store/store.ts'
@@ -77,6 +78,8 @@ interface WorkerOptions {
   readonly bodyBudgetBytes: number
   readonly upstreams?: UpstreamFleet | undefined
   readonly pauses?: Pauses | undefined
+  /** Models whose calls wait for a download or a build on this worker; default: none. */
+  readonly preparing?: (() => NonNullable<Capacity['preparing']>) | undefined
   /** Called if the consume loop failed permanently: the process must exit. */
   readonly onFatal: (error: unknown) => void
 }
@@ -257,12 +260,14 @@ export class Worker {
     const capacity = this.#bulkheads.capacityToPublish() ?? UNLIMITED
     const found = this.#options.upstreams?.limitsToPublish(capacity.models ?? []) ?? []
     const failing = this.#options.upstreams?.failingModels(capacity.models ?? []) ?? []
+    const preparing = this.#options.preparing?.() ?? []
     const self = { parked_calls: this.parkedCalls, host: hostname(), pid: process.pid }
     return {
       ...capacity,
       ...self,
       ...(found.length > 0 && { adaptive_limits: found }),
       ...(failing.length > 0 && { open_circuits: failing }),
+      ...(preparing.length > 0 && { preparing }),
     }
   }
 
@@ -356,8 +361,10 @@ export async function startWorker(
     },
   }
   const { jobLeaseMs: leaseMs, bodyBudgetBytes } = config
-  const { pauses, upstreams } = ports
-  const options = { broker, blobs, log, version, store, leaseMs, bodyBudgetBytes, pauses, upstreams, onFatal, observer }
+  const { pauses, preparations, upstreams } = ports
+  const preparing = () => preparingIn(ports, name)
+  const capacity = { pauses, preparing, upstreams }
+  const options = { broker, blobs, log, version, store, leaseMs, bodyBudgetBytes, ...capacity, onFatal, observer }
   const worker = await Worker.open({ ...definition, ...own?.() }, options)
   const forgetModels = ports.models.onChange(() => {
     const untilOver = own ? worker.change(own()) : Promise.resolve()
@@ -365,6 +372,7 @@ export async function startWorker(
       log.warn({ err: error, pool: name }, 'engine of a removed model could not be closed; its memory stays in use'),
     )
   })
+  const forgetPreparations = preparations.onChange(() => worker.presence.publishCapacity())
   metrics.gauge('sluice_pool_running', { pool: name }, () => worker.running)
   metrics.gauge('sluice_worker_parked_calls', { pool: name }, () => worker.parkedCalls)
   metrics.gauge('sluice_worker_requeued_total', { pool: name }, () => worker.requeued)
@@ -387,6 +395,7 @@ export async function startWorker(
     },
     async close() {
       forgetModels()
+      forgetPreparations()
       starved.close()
       await worker.close()
       await close()

@@ -52,18 +52,34 @@ it('code calls get 503 with the reason of each sandbox and Retry-After if no san
   expect(message).toMatch(/There is no daemon\..*There is no bwrap\./)
 })
 
-it('code calls get the progress of the preparation while the sandbox is prepared', async () => {
-  const prepare: Parameters<typeof scriptedAdapter>[1] = {
-    prepare(onProgress, signal) {
-      onProgress(0.42, 'installing numpy')
-      return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
-    },
-  }
-  await using stack = await stackOf(scriptedAdapter(() => DONE, prepare))
-  const { status, retryAfter, message } = await failureOf(stack)
-  expect(status).toBe(503)
+/** Reports 42 %, and ends only when it is aborted. */
+const endless: Parameters<typeof scriptedAdapter>[1] = {
+  prepare(onProgress, signal) {
+    onProgress(0.42, 'installing numpy')
+    return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+  },
+}
+
+it('a code call waits for the preparation until its deadline, and then gets 503 with the progress', async () => {
+  const sandboxes = [scriptedAdapter(() => DONE, endless)]
+  await using stack = await startStack({ sandboxes, settings: { REQUEST_TIMEOUT_MS: '3000' } })
+  const { status, retryAfter, code, message } = await failureOf(stack)
+  expect([status, code]).toEqual([503, 'sandbox_unavailable'])
   expect(retryAfter).toBeGreaterThan(5)
-  expect(message).toContain('42 %: installing numpy')
+  expect(message).toContain('42 %, installing numpy')
+})
+
+it('a stream gets comments with the progress of the preparation, and the end of the process ends its wait', async () => {
+  const stack = await stackOf(scriptedAdapter(() => DONE, endless))
+  const { body } = await stack.post(CODE, { code: 'print(1)', lang: 'python', stream: true })
+  let text = ''
+  const reading = (async () => {
+    for await (const piece of body ?? []) text += Buffer.from(piece).toString()
+  })()
+  await until(() => text.includes(': preparing the sandbox for code: 42 %, installing numpy\n\n'))
+  await stack[Symbol.asyncDispose]()
+  await reading
+  expect(text).toContain('"code":"overloaded"')
 })
 
 it('a code call that arrives during the selection of a sandbox waits until the sandbox is open', async () => {

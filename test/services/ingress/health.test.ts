@@ -7,6 +7,7 @@ import { requirePort } from '#services/ingress/ingress.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
+import { Preparations } from '#shared/prepare/preparations.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { openAdmin, secretOf } from '../../support/admin.ts'
 import { startSingleProcess } from '../../support/processes/single-process.ts'
@@ -88,7 +89,7 @@ it('the ingress opens METRICS_PORT before its roles are ready, and reports a por
     `METRICS_PORT: ${port} is in use. Each process needs its own port`,
   )
   const service = { name: 'x', problems: () => ['away'] } as unknown as Service
-  health.show([service], { metrics: new Metrics() })
+  health.show([service], { metrics: new Metrics(), preparations: new Preparations() })
   expect(await (await get('/readyz')).json()).toEqual({ status: 'not ready', problems: ['away'] })
   expect((await get('/metrics')).status).toBe(200)
 })

@@ -1,4 +1,4 @@
-import { chmod, mkdir, mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, utimes, writeFile } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
@@ -11,7 +11,7 @@ import { fillSchema } from '#shared/engines/echo/fill.ts'
 import type { ChatEngine } from '#shared/engines/engine.ts'
 import { writeSchemaGrammar } from '#shared/engines/llama/grammar/grammar.ts'
 import { floatRange, integerRange } from '#shared/engines/llama/grammar/numbers.ts'
-import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
+import { type LlamaEngineOptions, openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { StopFilter } from '#shared/engines/stop.ts'
 import { PreparationLock } from '#shared/prepare/lock.ts'
 import { getWeightsState, prepareWeights } from '#shared/prepare/weights.ts'
@@ -411,17 +411,19 @@ describe('the preparation of model weights', () => {
     expect((await readdir(dir.path)).filter((name) => name.endsWith('.gguf'))).toEqual([])
   })
 
-  test('reports its percentage to readiness and to callers until the engine is closed', async () => {
+  test('makes calls wait, and reports its percentage until the engine is closed', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, 'truncate -s 46435520 "$3/part"; exec sleep 600', '')
-    const engine = openLlama({}, { weightsDir: dir.path, python })
-    expect(await failure(engine, tell('Hi'))).toMatchObject({ code: 'model_loading', retryAfterMs: 5_000 })
-    await until(
-      async () =>
-        (await getWeightsState(WEIGHTS, dir.path)).state === 'preparing' && (await percentOf(engine)) === '45',
-      { withinMs: 20_000 },
-    )
+    let fraction = 0
+    const onProgress = (now: number) => {
+      fraction = now
+    }
+    const engine = openLlama({}, { weightsDir: dir.path, python, onProgress })
+    const waiting = failure(engine, tell('Hi'))
+    await until(async () => (await getWeightsState(WEIGHTS, dir.path)).state === 'preparing', { withinMs: 20_000 })
+    await until(() => Math.floor(100 * fraction) === 45, { withinMs: 20_000 })
     await engine.close()
+    expect(await waiting).toMatchObject({ code: 'overloaded' })
     expect(await getWeightsState(WEIGHTS, dir.path)).toEqual({ state: 'absent' })
   })
 
@@ -429,12 +431,12 @@ describe('the preparation of model weights', () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, `echo x >> ${dir.path}/tries; exit 1`, '')
     await using engine = openLlama({}, { weightsDir: dir.path, python })
-    await failure(engine, tell('Hi'))
-    await until(async () => (await getWeightsState(WEIGHTS, dir.path)).state === 'failed', { withinMs: 20_000 })
     for (let i = 0; i < 3; i++) {
       expect((await failure(engine, tell('Hi'))).message).toContain('could not be prepared: pip could not download')
     }
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
+    // Python describes itself once per download.
+    expect((await readFile(join(dir.path, 'tries'), 'utf8')).split('\n').length).toBeLessThanOrEqual(3)
   })
 
   test('grants its lock to one of 20 processes, and to another one after a failure', async () => {
@@ -533,10 +535,7 @@ function tell(text: string, fields: object = {}) {
   return ask({ turns: [{ role: 'user', parts: [{ type: 'text', text }] }], ...fields })
 }
 
-function openLlama(
-  engine: object = {},
-  more: { weightsDir?: string; python?: string } = {},
-): ChatEngine & AsyncDisposable {
+function openLlama(engine: object = {}, more: Partial<LlamaEngineOptions> = {}): ChatEngine & AsyncDisposable {
   const config = ModelConfig.parse({
     id: 'm1',
     engine: { type: 'llama', weights: WEIGHTS, context_tokens: 512, ...engine },
@@ -552,10 +551,6 @@ async function biasedToken(engine: ChatEngine): Promise<string[]> {
     tell('Hi', { logit_bias: { 260: 100 }, temperature: 0, max_tokens: 1, logprobs: true }),
   )
   return events.flatMap((event) => (event.type === 'text' ? (event.logprobs ?? []).map((one) => one.token) : []))
-}
-
-async function percentOf(engine: ChatEngine): Promise<string | undefined> {
-  return /\((\d+) %\)/.exec((await failure(engine, tell('Hi'))).message)?.[1]
 }
 
 async function temporaryDir(): Promise<{ path: string } & AsyncDisposable> {

@@ -176,18 +176,19 @@ describe('the Python environment of the local model server', () => {
     await server.close()
   })
 
-  test('is prepared by the first call; calls fail with the progress of the preparation until it is ready', async () => {
+  test('is prepared by the first call; calls wait for it until they are aborted or the server is closed', async () => {
     await using place = await temporary()
     const python = join(place.path, 'slow-python')
     await writeFile(python, '#!/bin/sh\nexec sleep 60\n')
     await chmod(python, 0o755)
     const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python })
-    const connect = () => server.connect(AbortSignal.timeout(5_000))
+    const connect = () => server.connect(AbortSignal.timeout(60_000))
     expect((await server.state()).state).toBe('absent')
-    await expect(connect()).rejects.toMatchObject({ code: 'model_loading', retryAfterMs: 5_000 })
+    const waiting = connect().catch((error: unknown) => error)
     await until(async () => (await server.state()).state === 'preparing')
-    await expect(connect()).rejects.toThrow('is being prepared (0 %)')
+    await expect(server.connect(AbortSignal.abort('aborted'))).rejects.toBe('aborted')
     await server.close()
+    expect(await waiting).toMatchObject({ code: 'overloaded' })
     // An interrupted preparation is not a failed one: the next may start at once.
     expect((await server.state()).state).toBe('absent')
   })
