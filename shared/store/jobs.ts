@@ -8,14 +8,14 @@ import { newId } from '#shared/lib/id.ts'
 /**
  * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).
  *
- * Ids sort by age, so an id serves as the cursor of lists and determines the daily partition of the job and its events. The time
- * comes from the clock of the process, so deadlines and leases never use that time.
+ * Ids sort by age, so an id serves as the cursor of lists and determines the daily partition of the job and its events. The time comes from the clock
+ * of the process, so it is never used for deadlines or leases.
  */
 const PREFIX = 'job_'
 const TIME_LENGTH = 10
 const RANDOM_LENGTH = 22
 const ATTACHMENT_LENGTH = 8
-/** Crockford's base 32, as in ULID: texts of equal length sort like the encoded numbers. */
+/** Crockford's base 32, as in ULID. Encoded numbers of equal length sort like the numbers themselves. */
 const DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
 
 export function newJobId(atMs: number = Date.now()): string {
@@ -23,8 +23,8 @@ export function newJobId(atMs: number = Date.now()): string {
 }
 
 /**
- * Id of a child job, derived from the parent and the step. A step repeated after a crash finds its child. The id has the time of the parent, so both
- * are in the same partition.
+ * Returns the id of a child job, derived from parent and step, so that a step repeated after a crash finds its child. The id contains the time of the
+ * parent, which places both in the same partition.
  */
 export function childJobId(parentId: string, step: string): string {
   const hash = createHash('sha256').update(`${parentId}\n${step}`).digest('hex').slice(0, RANDOM_LENGTH)
@@ -32,19 +32,19 @@ export function childJobId(parentId: string, step: string): string {
 }
 
 /**
- * Key of an additional blob of a job. The key begins with the job id, so that the sweep of blobs can check whether the job still
- * exists. The blob may be written before the job.
+ * Creates the key of an additional blob of a job. The key begins with the job id, so that the blob sweep can check whether the job still exists. The
+ * blob may be written before the job.
  */
 export function newAttachmentKey(jobId: string): string {
   return newId(`${jobId}-`, ATTACHMENT_LENGTH)
 }
 
-/** The id of the durable job that a blob belongs to; undefined for any other blob, such as the body of an attached job. */
+/** Returns the id of the durable job that owns a blob. Undefined for any other blob, such as the body of an attached job. */
 export function ownerOfBlob(key: string): string | undefined {
   return /^(job_[0-9A-HJKMNP-TV-Z]{10}\w{22})(-\w+)?$/.exec(key)?.[1]
 }
 
-/** A lower bound of the ids that are created at a time or later, for range queries. */
+/** Returns a lower bound of the ids that are created at a time or later, for range queries. */
 export function firstJobId(atMs: number): string {
   let time = ''
   for (let rest = atMs, i = 0; i < TIME_LENGTH; i++, rest = Math.floor(rest / 32)) time = DIGITS[rest % 32] + time
@@ -72,27 +72,28 @@ export interface FailedEnd {
 }
 
 /**
- * Effect of a cancel on a job that may write a partial result. With `again`, the first cancel requests the partial result, and a second
- * one ends the job. With `once`, a second cancel has no effect. With `final`, the job ends without a partial result.
+ * Effect of a cancel on a job that may write a partial result.
+ *
+ * 1. `again`: the first cancel requests the partial result, and a second cancel ends the job.
+ * 2. `once`: the first cancel requests the partial result, and a second cancel has no effect.
+ * 3. `final`: the job ends without a partial result.
  */
 export type CancelHow = 'again' | 'once' | 'final'
-
-/** Records of composed jobs: their steps and children (docs/internals/design.md, Composed jobs). */
 
 export interface NewStep {
   readonly key: string
   readonly kind: string
-  /** JSON text of a {@link StepInput}; absent if the input is not recorded. */
+  /** JSON text of a {@link StepInput}. Undefined if the input is not recorded. */
   readonly input?: string | undefined
   readonly output: StepOutput
-  /** Size of the blob with the output, in bytes; absent if the output is not in a blob. */
+  /** Bytes of the blob with the output. Undefined if the output is not in a blob. */
   readonly blobBytes?: number | undefined
   readonly cost: Readonly<Record<string, number>>
 }
 
 export type StepOutput = { readonly value: unknown } | { readonly blob: string }
 
-/** Input of a step, complete or truncated: canonical JSON with its original length in characters. */
+/** Input of a step as canonical JSON. A long input is truncated, and `length` is its original length in characters. */
 export type StepInput = { readonly value: unknown } | { readonly cut: string; readonly length: number }
 
 export interface DoneStep extends Omit<NewStep, 'input' | 'output' | 'blobBytes'> {
@@ -106,38 +107,41 @@ export interface RecordedStep extends DoneStep {
   readonly output: StepOutput
 }
 
-/** A child job to submit. Tenant, priority and trace are those of the parent. */
+/** A child job to submit. The child inherits tenant, priority and trace of its parent. */
 export interface NewChild {
   readonly id: string
   readonly pool: PoolName
   readonly kind: string
   readonly endpoint: string
   readonly model: string
-  /** Input for the worker: the body, or the key of the blob that contains it. */
+  /** Body of the child job, or the key of the blob that contains the body. */
   readonly request: unknown
   readonly metadata?: Readonly<Record<string, string>> | undefined
-  /** Time from now until the deadline, in ms. Default and maximum: the remaining time of the parent. */
+  /** Time from now until the child's deadline, in ms. Default and maximum: the remaining time of the parent. */
   readonly deadlineInMs?: number | undefined
-  /** Estimated maximum cost, in billionths of a US dollar. */
+  /** Estimated maximum cost, in billionths of a US dollar, which is reserved in budgets. */
   readonly reservedNanos?: number | undefined
   readonly blobBytes?: number | undefined
 }
 
-/** Lease for the purge. Only one process purges at a time, because two concurrent purges would wait for each other's rows. */
+/** Name of the lease for the purge. Only one process purges at a time, because two concurrent purges would wait for each other's row locks. */
 export const PURGE_LEASE = 'purge'
 
-/** Lease that `Sweeps.reap` requires. The duration must be less than a process lease minus the renewal interval. */
+/**
+ * Name of the lease that `Sweeps.reap` requires. The lease duration must be less than a process lease minus the renewal
+ * interval.
+ */
 export const REAPER_LEASE = 'reaper'
 
 export interface Leases {
   /**
-   * Renews the lease of a process for `leaseMs` and returns the jobs that it owns. A job that runs in the process but is not
-   * returned was taken away. If crashes were counted because the process seemed dead, then a renewal subtracts them again.
+   * Renews the lease of a process for `leaseMs` and returns the jobs that the process owns. A job that runs in the process but is not returned has
+   * another owner now. Crashes that were counted because the process seemed dead are subtracted again.
    */
   renew(process: ProcessLease): Promise<OwnedJob[]>
-  /** Ends the lease of a process, so that the reaper may take its jobs at once. */
+  /** Ends the lease of a process, so that the reaper may requeue the process's jobs at once. */
   deregister(boot: string): Promise<void>
-  /** Takes or renews a named lease, unless another process holds it. */
+  /** Takes or renews a named lease. Returns false if another process holds the lease. */
   holdLease(name: string, boot: string, leaseMs: number): Promise<boolean>
   releaseLease(name: string, boot: string): Promise<void>
 }
@@ -148,38 +152,39 @@ export interface ProcessLease {
   readonly slots: number
   readonly version: string
   readonly draining: boolean
-  /** Milliseconds from now after which the process counts as dead, unless it renews. */
+  /** Lease duration in ms. A process that does not renew within this time counts as dead. */
   readonly leaseMs: number
 }
 
 export interface OwnedJob {
   readonly id: string
   readonly attempt: number
-  /** The job must stop: a cancel was requested, without a grace period for a partial result. */
+  /** True if a cancel was requested and the job must stop without writing a partial result. */
   readonly isCancelRequested: boolean
-  /** A cancel was requested, and the job should write its partial result. */
+  /** True if a cancel was requested and the job should write its partial result before it stops. */
   readonly isToWrapUp: boolean
 }
 
-/** Maximum result of {@link OperatorStore.countAhead}, because an exact higher count is of no use. */
+/** Maximum result of {@link OperatorStore.countAhead}. Counting further would only add cost. */
 export const AHEAD_MAX = 10_000
 
 /**
- * Reads and actions of operators over all projects: jobs, webhook messages, and pauses. For the admin API only, because nothing here checks the
- * project.
+ * Operators' reads and actions across all projects: jobs, webhook messages and pauses. Only for the admin API, because no method checks the project.
  */
 export interface OperatorStore {
-  /** A page of jobs, newest first, without erased ones. The number of rows read is bounded, so a page may be short or empty. */
+  /**
+   * Lists jobs, newest first, without erased ones. The number of rows read is bounded, so a page may be short or empty although further pages follow.
+   */
   listJobs(query: OperatorJobs): Promise<{ readonly jobs: DurableJob[]; readonly next: Cursor }>
-  /** Number of older queued jobs for the same work at the same priority; at most {@link AHEAD_MAX}. */
+  /** Counts the older queued jobs of the same model and priority, up to {@link AHEAD_MAX}. */
   countAhead(job: Pick<DurableJob, 'id' | 'pool' | 'kind' | 'model' | 'priority'>): Promise<number>
-  /** A page of undelivered or delivered messages, newest first. As for {@link listJobs}, the page may be short or empty. */
+  /** Lists webhook messages, newest first. As for {@link listJobs}, a page may be short or empty. */
   listDeliveries(
     query: OperatorDeliveries,
   ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
   /**
-   * Makes a message due at once; a given-up message gets all of its tries again. Returns undefined if the message is unknown or
-   * delivered, or if its address was erased.
+   * Makes a webhook message due at once. A message that was given up gets all of its tries again. Returns undefined if the message is unknown,
+   * delivered, or without address after an erasure.
    */
   retryDelivery(id: string): Promise<WebhookDelivery | undefined>
   listPauses(): Promise<Pause[]>
@@ -187,7 +192,7 @@ export interface OperatorStore {
   resume(target: PauseTarget): Promise<void>
 }
 
-/** Cursor of the next page: the id of the last row read; null if there is no further page. */
+/** Cursor of the next page: the id of the last row read. Null if there is no further page. */
 export type Cursor = string | null
 
 export interface OperatorJobs {
@@ -207,7 +212,7 @@ export interface OperatorDeliveries {
   readonly limit: number
   readonly after?: string | undefined
   readonly tenant?: string | undefined
-  /** `failed` means that all attempts failed. Default: failed and pending. */
+  /** State of the messages. `failed` means that all tries failed. Default: failed and pending. */
   readonly state?: WebhookDelivery['state'] | undefined
 }
 
@@ -217,21 +222,21 @@ export interface PauseTarget {
 }
 
 export interface Pause extends PauseTarget {
-  /** Id of the key that set the pause. */
+  /** Id of the API key that set the pause. */
   readonly by: string
   readonly since_ms: number
 }
 
 /** Webhook messages. The state transition that ends a job creates its message in the state `pending`. */
 export interface Webhooks {
-  /** Takes due messages, each under a lease that ends at its new `next_at_ms`. For each job, only the first pending message is taken. */
+  /** Takes due messages for delivery, each under a lease that ends at its new `next_at_ms`. For each job, only the first pending message is taken. */
   takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
   /**
-   * Records the outcome of a taken message.
+   * Records the outcome of a delivery.
    *
-   * @param history Recent tries including this one, at most `DELIVERY_TRIES_MAX`; undefined: nothing was sent, and tries, status and history are
-   * unchanged.
-   * @returns False if another process has taken the message since
+   * @param history Recent tries including this one, at most `DELIVERY_TRIES_MAX`. If undefined, then nothing was sent, and tries, status and history
+   * stay unchanged.
+   * @returns False if the message belongs to another process now
    */
   recordDelivery(
     taken: Pick<WebhookDelivery, 'id' | 'next_at_ms'>,

@@ -6,11 +6,11 @@ import { newId } from '#shared/lib/id.ts'
 import { firstJobId, jobIdTime } from './jobs.ts'
 
 /**
- * Purpose of a file that a batch was created from. Such a file counts towards the quota and is never listed. The id of the file
- * is an attachment key of the batch job (`newAttachmentKey`).
+ * Purpose of the input file of a batch. Such a file counts towards the quota and is never listed. The id of the file is an attachment key of the
+ * batch job (`newAttachmentKey`).
  */
 export const BATCH_INPUT = 'batch_input'
-/** Purpose of a file that holds a segment of a response history (shared/jobs/durable/history.ts). Only jobs refer to such a file. */
+/** Purpose of a file with a segment of a response history (shared/jobs/durable/history.ts). Only jobs refer to such files. */
 export const HISTORY = 'history'
 const RANDOM_LENGTH = 22
 
@@ -29,7 +29,6 @@ export interface NewFile extends Omit<StoredFile, 'created_at_ms' | 'expires_at_
   readonly keepMs: number
 }
 
-/** Limits for the files of one project. The total bytes of files are limited by the quota of stored bytes. */
 export interface FileBounds {
   readonly filesMax: number
 }
@@ -42,21 +41,21 @@ export interface FileQuery {
 }
 
 /**
- * Metadata of files. A caller writes the blob before it creates the file, and deletes the blob after the file. So a crash leaves orphaned blobs,
- * which the sweep of blobs deletes, and never a file without content.
+ * Metadata of files. A caller writes the blob before the metadata, and deletes the metadata before the blob. A crash can therefore leave an orphaned
+ * blob, which the blob sweep deletes, but never a file without content.
  */
 export interface FileStore {
-  /**
-   * Stores a file if the project has fewer than `filesMax` files, and returns whether the file is stored. True if the id already exists.
-   */
+  /** Creates a file, unless the project already has `filesMax` files. Returns true if the file was created or its id already exists. */
   create(file: NewFile, bounds: FileBounds): Promise<boolean>
   find(tenant: string, id: string): Promise<StoredFile | undefined>
-  /** A page of files without batch inputs. One additional file is returned if there are further pages. */
+  /** Lists a page of files, except batch inputs. One additional file is returned if there are further pages. */
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
   delete(tenant: string, id: string): Promise<boolean>
-  /** Adds one reference of a job to each file, and extends retention to at least `keepMs`. Returns the number of files found. */
+  /** Adds one reference of a job to each file, and extends the files' retention to at least `keepMs`. Returns the number of files found. */
   refer(tenant: string, ids: readonly string[], keepMs: number): Promise<number>
-  /** Removes one reference of a job from each file. Deletes files without references, and returns their ids. */
+  /**
+   * Removes one reference of a job from each file. Deletes files without remaining references, and returns their ids.
+   */
   release(tenant: string, ids: readonly string[]): Promise<string[]>
   has(id: string): Promise<boolean>
   purge(limit: number): Promise<string[]>
@@ -70,7 +69,7 @@ export function newFileId(atMs: number = Date.now()): string {
   return newId(firstFileId(atMs), RANDOM_LENGTH)
 }
 
-/** The id of a file that a job creates, derived from job and name. Repeated attempts of the job create the same file. */
+/** Returns the id of a file that a job creates, derived from job and name, so that repeated attempts create the same file. */
 export function fileIdOf(jobId: string, name: string): string {
   const hash = createHash('sha256').update(`${jobId}\n${name}`).digest('hex').slice(0, RANDOM_LENGTH)
   return firstFileId(jobIdTime(jobId) ?? 0) + hash
@@ -90,7 +89,7 @@ export interface StoredConversation {
   readonly metadata: Readonly<Record<string, string>>
   readonly items: readonly ConversationItem[]
   readonly job_id: string | null
-  /** Input of the response in progress. When the response ends, its input and output are added to the conversation together. */
+  /** Input of the response that is in progress. When the response ends, its input and output are added to the conversation together. */
   readonly pending: readonly ConversationItem[]
   readonly version: number
   readonly created_at_ms: number
@@ -98,7 +97,7 @@ export interface StoredConversation {
 
 export type ConversationChange = Partial<Pick<StoredConversation, 'metadata' | 'items' | 'job_id' | 'pending'>>
 
-/** Conversations, which responses continue. Each is one row, so every change is atomic. */
+/** Conversations of the Responses API. Each conversation is one row, so every change is atomic. */
 export interface ConversationStore {
   create(
     conversation: Pick<StoredConversation, 'id' | 'tenant' | 'metadata' | 'items'>,
@@ -106,8 +105,8 @@ export interface ConversationStore {
   ): Promise<boolean>
   find(tenant: string, id: string): Promise<StoredConversation | undefined>
   /**
-   * Replaces fields if the version is unchanged, and extends retention to `keepMs` from now. @returns False if another call has changed the
-   * conversation
+   * Changes a conversation if its version is unchanged, and extends its retention to `keepMs` from now. @returns False if another call has changed
+   * the conversation
    */
   change(read: StoredConversation, change: ConversationChange, keepMs: number): Promise<boolean>
   delete(tenant: string, id: string): Promise<boolean>
@@ -126,7 +125,7 @@ export function isConversationId(text: string): boolean {
   return /^conv_[0-9A-Za-z]{8,64}$/.test(text)
 }
 
-/** Amounts of the ledger: whole numbers, so that sums are exact. */
+/** Counted usage. All amounts are whole numbers, so that sums are exact. */
 export interface UsageAmounts {
   readonly calls: number
   readonly failed: number
@@ -155,7 +154,7 @@ export interface EndedJob {
   readonly model: string
   readonly endpoint: string
   readonly state: string
-  /** Usage reported by the owner; null if none was reported. */
+  /** Usage that the worker reported. Null if none was reported. */
   readonly metered: unknown
   readonly endedAtMs: number
 }
@@ -185,7 +184,7 @@ export interface Spender {
   readonly id: string
 }
 
-/** Spent amount, and the reservations of unended durable jobs, in billionths of a US dollar. */
+/** Spent amount, and amount reserved by unended durable jobs, in billionths of a US dollar. */
 interface Spent extends Spender {
   readonly costNanos: number
   readonly reservedNanos: number
@@ -199,18 +198,22 @@ export interface UsageLedger {
   /**
    * Adds a batch of counted usage.
    *
-   * @param batch Number of the batch of `boot`, from 1. A repeated number adds nothing, so a batch whose answer was lost may be sent again.
+   * @param batch Number of the batch of the process `boot`, from 1. A repeated number adds nothing, so a batch may be sent again after a lost
+   * response.
    */
   add(boot: string, batch: number, entries: readonly UsageEntry[]): Promise<void>
   listEnded(limit: number): Promise<EndedJob[]>
-  /** Adds ended jobs to the ledger, each exactly once, even with concurrent callers. */
+  /** Adds the usage of ended jobs to the ledger, each job exactly once, even with concurrent callers. */
   enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void>
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
   /** Merges at most `limit` rows of hours before `before` into hour 00 of their day. @returns Whether there may be more */
   mergeHours(before: string, limit: number): Promise<boolean>
   /** Last active day since `since`, and usage since `from`, in the order of `of`; at most 500 spenders. */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
-  /** Spending between two days, and reservations whose cost is not entered yet. At most 500 spenders; those without spending may be omitted. */
+  /**
+   * Returns the spending between two days, and the reservations of jobs whose cost is not yet in the ledger. `of` has at most 500 projects or keys.
+   * Entries without spending may be missing.
+   */
   spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
 }
 
@@ -218,28 +221,28 @@ export interface HasUsage {
   readonly usage: UsageLedger
 }
 
-/** Unended jobs by tenant: the basis of limits per tenant and of fair queues. */
+/** Reads of unended jobs by tenant, for limits per tenant and fair queues. */
 export interface TenantReads {
-  /** Number of queued and running jobs per tenant. The cost depends only on the number of these jobs. */
+  /** Counts the queued and running jobs of each tenant. The cost depends only on the number of these jobs. */
   depth(): Promise<TenantDepth[]>
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
   /**
-   * Positions of a tenant's queued jobs among its own jobs: of each of the {@link EXACT_POSITIONS} oldest jobs, then of one job
-   * per {@link POSITIONS_STEP}.
+   * Returns queue positions of a tenant's jobs among all jobs of that tenant. Exact for the {@link EXACT_POSITIONS} oldest jobs, then for one job per
+   * {@link POSITIONS_STEP}.
    */
   positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
   running(tenant: string): Promise<number>
   waitingOfKey(keyId: string): Promise<Record<'queued' | 'scheduled', number>>
-  /** Whether any job is queued for these slots, including jobs of tenants at their limits. */
+  /** Whether any job of this pool, kind, model and priority is queued, including jobs of tenants at their limits. */
   isWaiting(of: Lane): Promise<boolean>
   /**
-   * Sets the limits that every later claim respects. A store shared by many processes ignores this. Claims then read the stored limits
-   * (shared/keys/postgres.ts) and the calls that all ingresses have reported (shared/capacity/fleet-counts.ts).
+   * Sets the limits that every later claim enforces. A shared store ignores this call, and claims read the stored limits (shared/keys/postgres.ts)
+   * and the running calls that all ingresses report (shared/capacity/fleet-counts.ts).
    */
   limitRunning(limits: RunningLimits): void
 }
 
-/** Maximum concurrent calls and durable jobs of each tenant, and the number of its running calls. Called during a claim. */
+/** Maximum concurrent calls and durable jobs of each tenant, and number of its running calls. Read during each claim. */
 export interface RunningLimits {
   mostOf(tenant: string): number | undefined
   callsOf(tenant: string): number
@@ -266,23 +269,22 @@ export interface QueuedPosition {
 export const EXACT_POSITIONS = 1_000
 /** Beyond {@link EXACT_POSITIONS}, only one position per this many jobs is returned. */
 export const POSITIONS_STEP = 100
-/** Maximum number of waiting jobs of a tenant that are read to determine positions in the queue. */
+/** Maximum queued jobs of a tenant that are read to determine queue positions. */
 export const POSITIONS_MAX = 10_000
 
 export interface HeldBytes {
   readonly isGranted: boolean
-  /** Bytes that the project stores, plus the reservations of other processes. */
+  /** Bytes that the project stores, including reservations of other processes. */
   readonly used: number
 }
 
 /**
- * Stored bytes per project: files, bodies and results of jobs with their blobs, and conversations. Each write or delete updates the count in the same
- * commit.
+ * Stored bytes per project: files, bodies, results and blobs of jobs, and conversations. Each write or delete updates the count in the same commit.
  */
 export interface StoredBytes {
-  /** Lifetime of a process's reservations without renewal, in ms. */
+  /** Time in ms after which the reservations of a process that does not renew them end. */
   readonly keepMs: number
-  /** Sets the reservation of the process `boot` for a project. An increase is granted only if the project then stores at most `most` bytes. */
+  /** Sets the reserved bytes of the process `boot` for a project. An increase is granted only if the project then stores at most `most` bytes. */
   hold(tenant: string, boot: string, bytes: number, most: number): Promise<HeldBytes>
   tidy(): Promise<void>
 }

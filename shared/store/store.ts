@@ -17,29 +17,26 @@ import type {
 import type { HasConversations, HasFiles, HasStoredBytes, HasUsage, TenantReads } from './records.ts'
 
 /**
- * The store port: the owner of durable jobs (docs/internals/protocol.md, State transitions). Postgres in production, SQLite by default.
+ * The store port, which alone decides the state of durable jobs (docs/internals/protocol.md, State transitions). Adapters: SQLite by default, and
+ * Postgres for several processes.
  *
  * Guarantees of every adapter (test/shared/store/store.test.ts):
- * 1. Each state transition is one guarded statement on database time. The call resolves after the transition is durable; `undefined` means
- *   that the
- *    guard refused and nothing changed. A job in a terminal state never changes again.
- * 2. The event of a transition and its webhook message are committed with it. Events of a job are numbered from 1 without gaps. Publish
- *   only events
- *    that a committed transition returned.
- * 3. While the store is unreachable, every call rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the
- *   store is
+ * 1. Each state transition is one guarded statement that uses the database clock. The call resolves when the transition is durable. The result
+ *    `undefined` means that the guard refused and nothing changed. A job in a terminal state never changes again.
+ * 2. The event of a transition and its webhook message are committed with it. Events of a job are numbered from 1 without gaps. Only events that a
+ *    committed transition returned may be published.
+ * 3. While the store is unreachable, every call rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the store is
  *    back.
  * 4. A single call that waited too long for a connection or a lock also rejects with `overloaded`.
- * 5. After such an error, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link
- *   HeldAttempt.chunk} and
+ * 5. After such an error, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link HeldAttempt.chunk} and
  *    the job id make the repetition return the first result.
  *
  * Only `shared/jobs/` changes the state of jobs: all other code holds a {@link StoreView}.
  */
 export interface Store extends StoreView, JobTransitions, FamilyTransitions, Sweeps, Leases {
   /**
-   * Deletes some expired rows and prepares the partitions of the coming days. Call every minute, and again at once while `hasMore` is true. Each call
-   * is bounded, so that other calls are not delayed.
+   * Deletes some expired rows and prepares the partitions of the coming days. Must be called every minute, and again at once while `hasMore` is true.
+   * Each call is bounded, so that other calls are not delayed.
    */
   purge(): Promise<Purged>
 }
@@ -54,44 +51,53 @@ export interface StoreView
     HasStoredBytes {
   /** Name of the adapter for logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
-  /** False from the detection of an outage until the store answers again. */
+  /** False from the detection of an outage until the database answers again. */
   readonly isReachable: boolean
-  /** True if a write of the last minute found the disk of the database full. Always false for a disk of this machine, which the doctor checks. */
+  /** True if a write within the last minute found the database's disk full. Always false for a disk of this machine, which the doctor checks. */
   readonly isFull: boolean
-  /** True only if nothing is queued, running or pending: until the next write, sweeps would find nothing. */
+  /**
+   * True only if no job is queued or running and nothing is pending, so that sweeps would find nothing until the next
+   * write.
+   */
   readonly isIdle: boolean
   /** Resolves when {@link isIdle} is false, or when `signal` aborts. */
   untilWork(signal: AbortSignal): Promise<void>
   readonly tenants: TenantReads
   readonly operator: OperatorStore
-  /** Waits for running calls, then closes all connections. Idempotent. */
+  /** Waits for running calls, then closes all connections. May be called several times. */
   close(): Promise<void>
 }
 
 export interface JobTransitions {
-  /** Accepts a job, which the caller publishes if its state is queued. If a job with this id exists, then that job is returned. */
+  /** Accepts a job. If a job with this id exists, then that job is returned. The caller publishes the job if its state is queued. */
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
-  /** queued → in_progress, by a live process, before the job expires. The returned job has the new attempt number. */
+  /**
+   * queued → in_progress. Requires a live process and a job that has not expired. The returned job has the new attempt
+   * number.
+   */
   claim(id: string, boot: string): Promise<TransitionResult | undefined>
   /**
-   * Claims at most `limit` queued jobs of one model, round robin over tenants (docs/internals/design.md, Fairness). The round starts after the tenant `after`;
-   * each visit takes the oldest job of a tenant. Returns the claimed jobs with their requests, by id. Jobs that other processes are claiming are
-   * skipped.
+   * Claims at most `limit` queued jobs of one model, round robin over tenants (docs/internals/design.md, Fairness). The round starts after the tenant
+   * `after`, and takes the oldest job of each visited tenant. Returns the claimed jobs with their requests, ordered by id. Jobs that other processes
+   * are claiming are skipped.
    */
   claimNext(of: QueuedOf, boot: string, limit: number, after?: string): Promise<Dispatch[]>
   append(run: HeldAttempt, output: Output): Promise<TransitionResult | undefined>
-  /** in_progress → completed. A completed result wins over a cancel that was only requested. */
+  /** in_progress → completed. A cancel that was only requested does not prevent completion. */
   complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   /**
-   * in_progress → scheduled in `delayMs`. Uses up a try unless `isTry` is false. If a cancel was requested and no grace period for a
-   * partial result remains, then the job is cancelled instead.
+   * in_progress → scheduled in `delayMs`. Counts against the retry budget unless `isTry` is false. If a cancel was requested and no grace period for
+   * a partial result remains, then the job is cancelled instead.
    */
   retry(
     run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<TransitionResult | undefined>
-  /** in_progress → queued, without using up a try; the caller publishes the job. Cancelled instead under the condition of {@link retry}. */
+  /**
+   * in_progress → queued, without using the retry budget. The caller publishes the job. If a cancel was requested and no grace period for a partial
+   * result remains, then the job is cancelled instead.
+   */
   handBack(run: HeldAttempt, output?: Output): Promise<TransitionResult | undefined>
   honourCancel(
     run: HeldAttempt,
@@ -99,36 +105,37 @@ export interface JobTransitions {
     metered?: CompletedEnd['metered'],
   ): Promise<TransitionResult | undefined>
   /**
-   * queued, scheduled, waiting → cancelled. A job in progress gets a cancel request, once. Returns undefined if the job has ended, has
-   * such a request, or does not exist.
+   * queued, scheduled, waiting → cancelled. A job in progress gets a cancel request. Returns undefined if the job has ended, already has such a
+   * request, or does not exist.
    *
-   * With {@link NewJob.partialMs}, the first cancel starts that grace period instead. A waiting job with recorded steps is then queued,
-   * and the caller publishes it. The second cancel works as above, and so does a first one that is `final`. A cancel with `once` never
-   * counts as the second.
+   * With {@link NewJob.partialMs}, the first cancel starts a grace period of this length instead. A waiting job with recorded steps is queued, and
+   * the caller publishes it. A second cancel, or a first cancel with `final`, ends the job as described above. A second cancel with `once` has no
+   * effect.
    */
   cancel(scope: Scope, id: string, how?: CancelHow): Promise<Dispatch | undefined>
   /**
-   * Deletes request, result and events of a job that has ended; the remaining row stays until the purge. Returns false if the job has not
-   * ended.
+   * Deletes request, result and events of a job that has ended. The rest of the row remains until the purge. Returns false if the job has not ended.
    */
   erase(scope: Scope, id: string): Promise<boolean>
-  /** Hides the ended children of a job. The next purges delete them as expired. */
+  /** Hides the ended children of a job, which the next purges delete. */
   forgetChildren(id: string): Promise<void>
-  /** Creates a copy of a failed, cancelled or expired job with the same time limit. The caller publishes the copy. */
+  /**
+   * Creates a copy of a failed, cancelled or expired job with the original time limit. The caller publishes the copy.
+   */
   redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
 }
 
 /** State transitions that connect a composed job with its steps and children (docs/internals/design.md, Composed jobs). */
 export interface FamilyTransitions {
   addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<TransitionResult | undefined>
-  /** Creates a child, which the caller publishes. The call is a numbered write of the parent's owner and returns the parent. */
+  /** Creates a child of the job that `run` owns, as a numbered write. The caller publishes the child. Returns the parent. */
   submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined>
   /**
-   * in_progress → waiting, until the children `ids` have ended, or `wrapUpMs` before the deadline. No try is used up.
+   * in_progress → waiting, until the children `ids` have ended, or until `wrapUpMs` before the deadline. The retry budget is unchanged.
    *
    * If the children have already ended, or if a cancel permits a partial result, then the job is queued, and the caller publishes it.
    *
-   * If a cancel leaves no grace period, then the job is cancelled, as for {@link JobTransitions.retry}.
+   * If a cancel was requested and no grace period remains, then the job is cancelled, as for {@link JobTransitions.retry}.
    */
   park(
     run: HeldAttempt,
@@ -137,22 +144,22 @@ export interface FamilyTransitions {
   /** waiting → queued, after the awaited children have ended. The caller publishes the job. */
   wake(id: string): Promise<Dispatch | undefined>
   cancelChildren(id: string, limit: number): Promise<TransitionResult[]>
-  /** Marks an ended job as settled: its parent and children have been updated. Refused while the job has uncancelled children. */
+  /** Marks an ended job as settled, after its parent and children were updated. Has no effect while the job has children without a cancel request. */
   settle(id: string): Promise<void>
 }
 
 /**
- * Sweeps of the scheduler. Any number of schedulers may run at once. Each call returns at most `limit` changed jobs, and the caller
- * publishes those that are queued.
+ * Sweeps of the scheduler. Several schedulers may run concurrently. Each call returns at most `limit` changed jobs, and the caller publishes those
+ * that are queued.
  */
 export interface Sweeps {
   /** scheduled → queued, if `run_at` has passed. */
   startDue(limit: number): Promise<Dispatch[]>
-  /** Queued jobs of a pool whose last publication is at least `olderThanMs` ago, oldest first. Marks these jobs as published now. */
+  /** Returns queued jobs of a pool whose last publication is at least `olderThanMs` ago, oldest first, and records a new publication time. */
   takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
   /**
-   * queued, scheduled → expired, after the maximum wait. A job with a cancel request is cancelled instead, after the grace period for its
-   * partial result.
+   * queued, scheduled → expired, after the maximum wait. A job with a cancel request is cancelled instead, after the grace period for its partial
+   * result.
    */
   expire(limit: number): Promise<TransitionResult[]>
   /** waiting → queued, after the maximum wait for children. */
@@ -160,34 +167,43 @@ export interface Sweeps {
   /** waiting → failed with `timeout`, after the deadline. */
   timeOutWaiting(limit: number): Promise<TransitionResult[]>
   /**
-   * Ends or requeues jobs in progress whose owners failed to do so.
+   * Ends or requeues jobs in progress whose owner did not:
+   *
    * 1. If the owner's lease has expired: → queued, or failed after `crashesMax` crashes.
    * 2. If a cancel was requested `cancelGraceMs` ago: → cancelled.
    * 3. If the deadline passed `deadlineGraceMs` ago: → failed with `timeout`.
    *
-   * Does nothing until `boot` has held the lease `reaper` for one whole lease of the job's owner. After an outage of the store, every lease looks
-   * expired.
+   * Has no effect until the process `boot` has held the lease `reaper` for one whole lease duration of the job's owner. After an outage of the store,
+   * every lease would look expired.
    */
   reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
 }
 
-/** Reads of jobs. Only committed transitions are visible, and no job after its `purge_at_ms`. */
+/** Reads of jobs. Only committed transitions are visible. A job after its `purge_at_ms` is not visible. */
 export interface JobReads {
   find(scope: Scope, id: string): Promise<DurableJob | undefined>
-  /** The job of an equal earlier call with this key; undefined if the key is free. The outcome is never `created`. */
+  /**
+   * Finds the job of an earlier call with this idempotency key. Undefined if the key is free. The outcome is never
+   * `created`.
+   */
   findMade(tenant: string, key: IdempotencyKey): Promise<Created | undefined>
   /** Whether a job has passed its `purge_at_ms` and its row still exists. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
   findResultText(scope: Scope, id: string): Promise<string | null>
   /**
-   * A page of jobs, newest first unless `order` is asc, without erased ones. For one tenant, the cost depends on the page only. For all tenants, all
-   * jobs that do not match are read too.
+   * Lists jobs without erased ones, newest first unless `order` is asc. For one tenant, the cost depends only on the page. For all tenants, the call
+   * also reads all jobs that do not match.
    */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
-  /** Events after `after`, in order: at most `limit`, and none after {@link EVENTS_BYTES_MAX} of data were exceeded. */
+  /**
+   * Lists events after `after`, in order. A page ends after `limit` events, or after the event that exceeds
+   * {@link EVENTS_BYTES_MAX}.
+   */
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
-  /** Number of queued and running jobs, and the age of the oldest. Cost depends on those only, not on stored jobs. */
+  /**
+   * Counts queued and running jobs, with the age of the oldest. The cost does not depend on the number of ended jobs.
+   */
   depth(): Promise<Depth[]>
   findStep(id: string, key: string): Promise<(DoneStep & { readonly output: StepOutput }) | undefined>
   listSteps(scope: Scope, id: string): Promise<DoneStep[]>
@@ -204,10 +220,13 @@ export interface JobReads {
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
 }
 
-/** Scope of operators and the service itself: the jobs of all tenants. */
+/** Scope of operators and of Sluice itself: the jobs of all tenants. */
 export const ALL_TENANTS = Symbol('every tenant')
 
-/** The jobs that a call can see: those of one tenant, or explicitly all. For other jobs, the call behaves as if they did not exist. */
+/**
+ * The jobs that a call can access: those of one tenant, or explicitly those of all tenants. For other jobs, the call behaves as if they did not
+ * exist.
+ */
 export type Scope = string | typeof ALL_TENANTS
 
 export interface HeldAttempt {
@@ -215,30 +234,31 @@ export interface HeldAttempt {
   readonly attempt: number
   readonly boot: string
   /**
-   * Number of earlier writes of this attempt. The next write carries this number, by which the store detects a repeated or an outdated
-   * write.
+   * Number of earlier writes of this attempt, which is the number of the next write. The store detects repeated and outdated writes by this number.
    */
   readonly chunk: number
 }
 
-/** A job to accept. Times are durations, because only the clock of the database counts. */
+/** A job to accept. Times are durations, because only the database clock is used. */
 export interface NewJob {
   readonly id: string
   readonly tenant: string
-  /** Id of the API key that submits the job, for the ledger; default: the tenant. */
+  /** Id of the API key that submits the job, for the usage ledger. Default: the tenant. */
   readonly keyId?: string
   readonly pool: PoolName
   readonly kind: string
   readonly endpoint: string
   readonly model: string
-  /** Input for the worker: the body, or the key of the blob that contains it. */
+  /** Body of the job, or the key of the blob that contains the body. */
   readonly request: unknown
   /** Time in ms from acceptance, or from `runAtMs`, until the deadline. */
   readonly deadlineInMs: number
-  /** Maximum wait before the first start, in ms; default: until the deadline. */
+  /** Maximum wait before the first start, in ms. Default: until the deadline. */
   readonly startInMs?: number
   readonly runAtMs?: number
-  /** Retention after the end, in ms. Must be at least 24 h, or the idempotency key outlives the job. */
+  /**
+   * Retention after the job's end, in ms. Must be at least 24 h, so that the idempotency key does not outlive the job.
+   */
   readonly retentionMs: number
   readonly priority?: Priority
   readonly stream?: boolean
@@ -247,27 +267,27 @@ export interface NewJob {
   readonly webhook?: { readonly url: string; readonly events: readonly string[] }
   readonly requestId?: string
   readonly traceparent?: string
-  /** Grace period in ms for a partial result after a cancel; default: a cancel ends the job at once. */
+  /** Grace period for a partial result after a cancel, in ms. Default: a cancel ends the job at once. */
   readonly partialMs?: number | undefined
-  /** Estimated maximum cost in billionths of a US dollar, reserved in budgets until the real cost is entered; default: none. */
+  /** Estimated maximum cost in billionths of a US dollar, reserved in budgets until the real cost is in the ledger. Default: none. */
   readonly reservedNanos?: number | undefined
   readonly blobBytes?: number | undefined
 }
 
-/** Idempotency key: the caller guarantees that requests with equal keys are equal. */
+/** Idempotency key of a caller, who guarantees that requests with equal keys are equal. */
 export interface IdempotencyKey {
   /** Method and path of the request. The key is valid within this scope and the tenant of the job. */
   readonly scope: string
   readonly key: string
   readonly fingerprint: string
   readonly keepMs: number
-  /** Id of an earlier job that holds this key and has failed. The new job takes the key over. */
+  /** Id of an earlier job with this key that has failed. The key then refers to the new job. */
   readonly replaces?: string
 }
 
 /**
- * `exists`: a job with this id, or with this key and fingerprint, was created earlier. The state of that job shows whether it has
- * ended.
+ * Outcome of a submission. `exists` means that an earlier request with this id, or with this key and fingerprint, created a job. The state of that
+ * job shows whether it has ended.
  */
 export type Created =
   | { readonly outcome: 'created'; readonly job: DurableJob; readonly events: DurableEvent[] }
@@ -283,10 +303,13 @@ export interface Dispatch extends TransitionResult {
   readonly request: unknown
 }
 
-/** Bytes of event data after which a page of events ends, because reading and parsing them blocks the event loop. */
+/**
+ * Maximum bytes of event data per page, because reading and parsing them blocks the event loop. The page ends after the
+ * event that exceeds this maximum.
+ */
 export const EVENTS_BYTES_MAX = 256 * 1024
 
-/** Output of an attempt. A `job.progress` event also replaces the progress of the job. */
+/** An output event of an attempt. A `job.progress` event also replaces the progress of the job. */
 export interface NewEvent {
   readonly type: 'job.output.delta' | 'job.progress'
   readonly data: unknown
@@ -295,23 +318,23 @@ export interface NewEvent {
 export type Output = readonly NewEvent[]
 
 export interface ReapPolicy {
-  /** Number of lost workers at which a job fails with `worker_lost`. */
+  /** Number of lost workers after which a job fails with `worker_lost`. */
   readonly crashesMax: number
-  /** Time in ms that an owner has to honour a cancel. */
+  /** Maximum time in ms for an owner to stop a job after a cancel request. */
   readonly cancelGraceMs: number
-  /** Time in ms after the deadline that an owner has to report the end of the job. */
+  /** Maximum time in ms after the deadline for an owner to report the end of the job. */
   readonly deadlineGraceMs: number
 }
 
 export interface Purged {
-  /** Requests of the deleted jobs that may name blobs. */
+  /** Requests of the deleted jobs, whose blobs must also be deleted. */
   readonly requests: readonly unknown[]
   readonly hasMore: boolean
 }
 
 export interface ListQuery {
   readonly limit: number
-  /** Cursor: the id of the last job of the page before. */
+  /** Id of the last job of the previous page. */
   readonly after?: string
   readonly order?: 'asc' | 'desc'
   readonly states?: readonly DurableState[]
@@ -349,7 +372,7 @@ export interface QueuedOf {
   readonly priority: Priority
 }
 
-/** A store that can change the metadata of a job. The work of a job never depends on its metadata. */
+/** Port for changing the metadata of a job. The work of a job never depends on its metadata. */
 interface HasMetadata {
   /** Replaces the metadata of a job. @returns False if the job does not exist or its retention has ended */
   setMetadata(tenant: string, id: string, metadata: Readonly<Record<string, string>>): Promise<boolean>

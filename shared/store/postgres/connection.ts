@@ -25,14 +25,14 @@ export interface ConnectionOptions {
 const CONNECT_TIMEOUT_MS = 5_000
 const IDLE_MS = 60_000
 const WAITING_MAX = 5_000
-/** Time by which the client's timeout exceeds the server's, so that the server's timeout error arrives first. */
+/** Time by which the client's timeout exceeds the server's, in ms, so that the server's timeout error arrives first. */
 const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
 /**
- * Every statement finds its rows by an index, so one generic plan serves all parameters. Plans are cached, so a plan made while a
- * table was empty must use the indexes too; therefore scans and large joins are disabled. JIT compilation is disabled, because
- * disabled scans have a very high estimated cost, which would trigger it.
+ * Planner settings. Every statement finds its rows by an index, so one cached generic plan serves all parameters. Sequential scans and large joins
+ * are disabled, so that a plan made while a table was empty also uses the indexes. JIT is disabled, because the high estimated cost of disabled scans
+ * would trigger it.
  */
 export const PLAN: Settings = {
   enable_seqscan: 'off',
@@ -43,17 +43,17 @@ export const PLAN: Settings = {
 }
 
 const FULL_MS = 60_000
-/** Minimum time between two log lines about failed calls of one class. */
+/** Minimum time between two log lines about failed calls of one class, in ms. */
 const FAILED_MS = 60_000
 
 /**
  * A pool of connections to Postgres that recovers from outages.
  *
- * If a connection fails, then the database counts as unreachable, and every call is refused at once. One probe retries forever with bounded delay,
- * until the database accepts writes. Waiting for a free connection or a lock is not an outage: the wait is bounded, and only that call fails.
+ * If a connection fails, then the database counts as unreachable, and every call is refused at once. A probe retries with bounded delays until the
+ * database accepts writes. A timeout while waiting for a free connection or a lock is no outage, so only that call fails.
  *
- * A pooler in transaction mode assigns each transaction to any server, so no session state survives: see {@link beginSession}.
- * Direct connections use named statements and session settings.
+ * A pooler in transaction mode may run each transaction on another server, so no session state survives (see {@link beginSession}). Direct
+ * connections use named statements and session settings.
  */
 export class PostgresConnection {
   readonly #pool: Pool
@@ -61,7 +61,7 @@ export class PostgresConnection {
   readonly #closed = new AbortController()
   readonly #compiled = new Map<string, Compiled>()
   readonly #settings: Settings
-  /** True after a server did not have a statement that was prepared at this address, as happens behind some poolers. */
+  /** True after a server lacked a statement that was prepared at this address, as happens behind some poolers. */
   #hasLostStatements = false
   #isReachable = true
   #fullAtMs = Number.NEGATIVE_INFINITY
@@ -73,7 +73,7 @@ export class PostgresConnection {
     const timeout = String(options.statementTimeoutMs)
     this.#settings = { ...PLAN, statement_timeout: timeout, idle_in_transaction_session_timeout: timeout }
     this.#pool = new Pool(poolConfig(options, this.#settings))
-    // An idle connection broke. Without a listener, the event would end the process.
+    // An idle connection emits an error when it breaks. Without a listener, the error would end the process.
     this.#pool.on('error', (error) => this.#lose(translate(error).error))
   }
 
@@ -81,7 +81,7 @@ export class PostgresConnection {
     return this.#isReachable
   }
 
-  /** Whether a write of the last minute found the disk full. Reads still work, as do writes that need no new page. */
+  /** Whether a write within the last minute found the disk full. Reads and most updates still work then. */
   get isFull(): boolean {
     return performance.now() - this.#fullAtMs < FULL_MS
   }
@@ -120,7 +120,7 @@ export class PostgresConnection {
     await this.#closing
   }
 
-  /** Whether a pooler may assign another server to each transaction. */
+  /** Whether the connection leads to a pooler, which may run each transaction on another server. */
   #isPooled(client: PoolClient): boolean {
     return this.#hasLostStatements || isPooled(client)
   }
@@ -148,13 +148,13 @@ export class PostgresConnection {
       if (effect === 'gone') this.#lose(error)
       if (effect === 'full') this.#noteFull(error)
       if (name === 'statements_lost') this.#hasLostStatements = true
-      // A slow call is not logged, because only this call fails and its caller may retry.
+      // Slow calls are not logged, because only the call itself fails and its caller may retry.
       if (effect === 'failed' && name !== 'slow') this.#noteFailed(name, error)
       throw error
     }
   }
 
-  /** Logs a failure at most once per minute and class, so that the log has the reason for errors that callers receive. */
+  /** Logs failed calls at most once per minute and class, so that operators find the reason of errors that callers receive. */
   #noteFailed(name: string, error: unknown): void {
     const now = performance.now()
     if (now - (this.#failedAtMs.get(name) ?? Number.NEGATIVE_INFINITY) < FAILED_MS) return
@@ -171,7 +171,7 @@ export class PostgresConnection {
     if (!this.#isReachable || this.#closed.signal.aborted) return
     this.#isReachable = false
     this.#onProblem('job store unreachable; retrying', { err: error })
-    // The probe never rejects, and it ends when the database accepts writes or the store is closed.
+    // The probe never rejects. The probe ends when the database accepts writes or the store is closed.
     void this.#probe()
   }
 
@@ -186,7 +186,7 @@ export class PostgresConnection {
     }
   }
 
-  /** Whether the database accepts writes: after a failover, the old address may lead to a standby. */
+  /** Whether the database accepts writes. After a failover, the old address may lead to a read-only standby. */
   async #answers(): Promise<boolean> {
     try {
       const { rows } = await this.#pool.query('SELECT pg_is_in_recovery() AS is_standby')
@@ -197,12 +197,11 @@ export class PostgresConnection {
   }
 }
 
-/** The pool has one timeout for opening a connection and for waiting for a free one. This class limits the opening alone. */
+/** Client with its own limit for opening a connection. The pool has only one timeout for opening a connection and waiting for a free one. */
 class PromptClient extends Client {
   constructor(config?: ClientConfig) {
     super({ ...config, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
-    // The client emits this event in addition to the failure of the running statement. Without a listener, the event would end the
-    // process.
+    // The client emits this event in addition to the error of the running statement. Without a listener, the event would end the process.
     this.on('error', () => undefined)
   }
 }
@@ -212,15 +211,14 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     connectionString: url,
     max: connectionsMax,
     Client: PromptClient,
-    // A caller may wait for a free connection as long as the statement on a busy connection may run.
+    // A caller may wait for a free connection as long as a statement may run on a busy one.
     connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
     keepAlive: true,
-    // The pool uses the connection only after this promise has resolved.
     onConnect: async (client) => await beginSession(client, settings),
     application_name: 'sluice',
-    // 64-bit integers are read as numbers, because counts and Unix milliseconds stay far below 2^53.
+    // 64-bit integers are parsed as numbers, because counts and Unix milliseconds stay far below 2^53.
     types: {
       getTypeParser: ((oid: number, format?: 'text') =>
         oid === INT8 ? Number : types.getTypeParser(oid, format)) as typeof types.getTypeParser,
@@ -229,7 +227,7 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
 }
 
 interface Texts {
-  /** A statement without parameters and result rows, which runs first in the same transaction. */
+  /** A statement without parameters and result rows that runs first in the same transaction. */
   readonly before: string
   readonly text: string
   readonly values: readonly unknown[]
@@ -242,8 +240,8 @@ interface Wire {
 }
 
 /**
- * Runs `before` and then an unnamed statement, with a single Sync message of the extended protocol. Postgres treats both as one
- * transaction (its manual, chapter "Pipelining"). So both need one round trip and one server of a pooler.
+ * Runs `before` and then an unnamed statement, with a single Sync message of the extended protocol. Postgres runs both as one transaction (its
+ * manual, chapter "Pipelining"), so they need one round trip and one server of a pooler.
  */
 function rowsOf(client: ClientBase, { before, text, values }: Texts): Promise<Record<string, unknown>[]> {
   return new Promise((resolve, reject) => {
@@ -275,9 +273,9 @@ class PairQuery extends Query {
 /*
  * Sessions on Postgres, directly or through a pooler.
  *
- * PgBouncer in transaction mode (pool_mode = transaction) assigns a server to a connection for one transaction at a time. So session state may be on
- * another server, or visible to another client. Examples are named statements (SQLSTATE 26000 and 42P05), SET, session-level advisory locks, LISTEN
- * and temporary tables. PgBouncer also refuses unknown startup parameters (08P01). Therefore:
+ * PgBouncer in transaction mode (pool_mode = transaction) assigns a server to a connection for one transaction at a time. Session state may therefore
+ * be missing on the next server, or visible to another client. Examples are named statements (SQLSTATE 26000 and 42P05), SET, session-level advisory
+ * locks, LISTEN and temporary tables. PgBouncer also refuses unknown startup parameters (08P01). Therefore:
  *
  * 1. No setting is a startup parameter.
  *
@@ -286,15 +284,18 @@ class PairQuery extends Query {
  *
  * 3. Behind a pooler, each transaction applies its own settings, in the same round trip, and statements have no names.
  *
- * Session mode is treated alike, because it cannot be distinguished reliably. The price is one query plan per statement.
+ * A pooler in session mode cannot be distinguished reliably, so it is treated in the same way. The price is a new query plan for each statement.
  */
 
-/** Settings of Postgres, by name. Any database user may change these settings. */
+/** Settings of Postgres, by name. Only settings that any database user may change. */
 type Settings = Readonly<Record<string, string>>
 
 const POOLED = new WeakSet<object>()
 
-/** A statement that applies settings and returns no rows. @param condition If false, then nothing is applied. */
+/**
+ * Returns a statement that applies settings and returns no rows. @param condition SQL condition. If false, then no
+ * setting is applied.
+ */
 export function bySetting(settings: Settings, scope: 'session' | 'transaction', condition = 'TRUE'): string {
   const calls = Object.entries(settings).map(
     ([name, value]) => `set_config('${name}', '${value}', ${scope === 'transaction'})`,
@@ -303,7 +304,7 @@ export function bySetting(settings: Settings, scope: 'session' | 'transaction', 
   return `SELECT 1 WHERE CASE WHEN ${condition} THEN concat(${calls.join(', ')}) = '' END`
 }
 
-/** Applies settings to the whole connection if it leads to Postgres itself; otherwise records that it is pooled. */
+/** Applies settings to the whole connection, unless it leads to a pooler, which is recorded instead. */
 export async function beginSession(client: ClientBase, settings: Settings): Promise<void> {
   // `processID` is part of the public protocol (BackendKeyData), but missing in the types of pg.
   const { processID } = client as unknown as { processID: number }

@@ -6,12 +6,12 @@ import { ServiceError } from '#shared/lib/error.ts'
  * 2. Whether a starting process waits for recovery. A wrong password stays wrong, so the process exits after some seconds.
  * 3. The message for the operator: the problem and its remedy. Callers get a sentence without internals.
  *
- * A failure without a class is a defect of ours or a value that Postgres refuses, such as a violated constraint. Only such a failure may
- * end a job. PgBouncer before 1.20 gives all of its own failures SQLSTATE 08P01, so message texts are compared before SQLSTATEs.
+ * A failure without a class is a defect of Sluice or a value that Postgres refuses, such as a violated constraint. Only such a failure may end a job.
+ * PgBouncer before 1.20 gives all of its own failures SQLSTATE 08P01, so message texts are compared before SQLSTATEs.
  */
 
 const RETRY_AFTER_MS = 2_000
-/** Retry-After for a full disk, in ms: by then an operator or the purge may have freed space. */
+/** Retry-After for a full disk, in ms. Within this time, an operator or the purge may have freed space. */
 const FULL_RETRY_MS = 60_000
 
 const SQLSTATE = /^[0-9A-Z]{5}$/
@@ -31,7 +31,7 @@ interface FailureClass {
 
 const CHECK_ADDRESS = 'Start Postgres, or correct the host and port in DATABASE_URL.'
 
-/** The classes are compared in this order; the first match applies. */
+/** Failure classes in order. The first match applies. */
 const CLASSES: readonly FailureClass[] = [
   {
     name: 'startup_parameter',
@@ -184,21 +184,18 @@ const CLASSES: readonly FailureClass[] = [
   {
     name: 'server',
     effect: 'failed',
-    // All SQLSTATE classes except those of rejected values (20 to 23, 44, 54, P0) and of invalid statements (42), which would be
-    // defects.
+    // All SQLSTATE classes except those that indicate rejected values (20 to 23, 44, 54, P0) or invalid statements (42).
     states: /^(0|24|25|26|2B|2D|2F|34|38|39|3B|40|53|55|57|58|72|F0|HV|XX)[0-9A-Z]{3,4}$/,
     problem: 'Postgres reports an internal error',
     remediation: 'Check the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
   },
 ]
 
-/**
- * A failure of Postgres as operators see it, with its remedy. This error is the `cause` of the {@link ServiceError} that callers receive.
- */
+/** A failure of Postgres for operators, with its remedy. This error is the `cause` of the {@link ServiceError} that callers receive. */
 export class PostgresProblem extends Error {
   readonly code: string | undefined
   readonly remediation: string
-  /** True if retries cannot succeed, so that a starting process exits instead of waiting. */
+  /** True if retries cannot succeed. A starting process then exits instead of waiting. */
   readonly isPermanent: boolean
   readonly facts: { readonly failure: string }
 
@@ -213,11 +210,10 @@ export class PostgresProblem extends Error {
   }
 }
 
-/** Classifies an error of the Postgres client: the effect, and the error for the caller. `effect` is undefined if no class matches. */
+/** Classifies an error of the Postgres client. Returns the effect and the error for the caller. `effect` is undefined if no class matches. */
 export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
   const { code, message } = reasonOf(error)
-  // The text of a message is searched for known phrases only in error classes whose messages quote no values. In other classes, a quoted
-  // value of a caller could contain such a phrase.
+  // Known phrases are searched only in messages that quote no values. In other messages, a quoted value of a caller could contain such a phrase.
   const hasOwnWords = !SQLSTATE.test(code) || /^(08|28|53|57)/.test(code)
   const found =
     (hasOwnWords ? CLASSES.find(({ words }) => words?.test(message)) : undefined) ??
@@ -239,7 +235,7 @@ export function unreachable(cause?: unknown, isUndone = false): ServiceError {
   })
 }
 
-/** Error for one call that the database rolled back or never received. */
+/** Error of one call that the database rolled back or never received. */
 export function busy(cause?: unknown): ServiceError {
   const isSlow = cause === undefined || (cause as Partial<PostgresProblem>).facts?.failure === 'slow'
   const message = isSlow ? 'The job store is overloaded.' : 'The job store cannot process the request now.'

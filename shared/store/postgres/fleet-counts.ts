@@ -3,16 +3,20 @@ import { type Compiled, type Params, valuesOf } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { PostgresConnection } from './connection.ts'
 
-/** One connection for each of the two statements, because an ingress runs each of them at most once at a time. */
+/**
+ * Maximum connections: one per statement, because an ingress runs each of the two statements at most once at a time.
+ */
 const CONNECTIONS_MAX = 2
-/** Time limit of a statement, reached only if the database hangs. Callers wait much less. */
+/** Timeout of a statement in ms, reached only if the database hangs. Callers wait much less. */
 const STATEMENT_TIMEOUT_MS = 2_000
 
-/** Clock tolerance in ms. A statement that waited for a row lock may read a row written up to this time after its own `now_ms()`. */
+/** Clock tolerance in ms. A statement that waited for a row lock may read a row that was written later than its own `now_ms()`. */
 const WAIT_MS = 5_000
-/** SQL condition: the window is over, or its end is too far ahead because the clock of the database was set back. */
+/** SQL condition: the window is over, or ends implausibly late because the database clock was set back. */
 const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`
-/** Rows are ordered by name: two writers that lock the same rows in different orders would deadlock. */
+/**
+ * Rows are locked in the order of their names. Two writers that lock the same rows in different orders would deadlock.
+ */
 const ADD: Statement = {
   name: 'limits_add',
   sql: `INSERT INTO rate_windows AS held (name, used, ends_at_ms)
@@ -26,7 +30,7 @@ const ADD: Statement = {
 
 const UNTIL = `CAST(said.value->>'until_ms' AS bigint)`
 const IS_VALID = `${UNTIL} > now_ms() AND ${UNTIL} <= now_ms() + ${RUNNING_MS + WAIT_MS}`
-/** One row holds the reports of all processes for a name. The row lock makes the second of two concurrent reports see the first. */
+/** Reports of all processes for one name are stored in one row. Concurrent reports are serialized by the row lock. */
 const SET_RUNNING: Statement = {
   name: 'limits_running',
   sql: `INSERT INTO running_calls AS held (name, said)
@@ -41,8 +45,8 @@ const SET_RUNNING: Statement = {
 }
 
 /**
- * Fleet counts in the tables `rate_windows` and `running_calls` of Postgres, whose schema the job store creates. The connections are separate, so
- * that a busy store does not delay calls.
+ * Fleet counts in the Postgres tables `rate_windows` and `running_calls`, which the job store's migrations create. Fleet counts have connections of
+ * their own, so that a busy store does not delay calls.
  *
  * @param url `postgres://user:password@host:port/database`
  * @param onProblem Called once when an outage begins and once when it ends.

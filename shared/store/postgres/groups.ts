@@ -1,10 +1,10 @@
 import type { Params, TransitionRow, WrittenOutput } from '#shared/store/sql/sql.ts'
 import { busy } from './errors.ts'
 
-/** Maximum number of jobs per statement, and maximum number of characters of their parameters. */
+/** Maximum jobs per statement, and maximum characters of their parameters. */
 const GROUP_MAX = 64
 const GROUP_CHARACTERS_MAX = 1024 * 1024
-/** Maximum concurrent statements of one kind; later calls join the next one. */
+/** Maximum concurrent statements of one kind. Later calls join the next statement. */
 const UNDER_WAY_MAX = 2
 const WAITING_MAX = 5_000
 const WAIT_MS_MAX = 10_000
@@ -22,15 +22,13 @@ interface Waiting extends Item {
 }
 
 /**
- * Combines calls of one kind for many jobs into one statement, with one round trip and one commit. A group holds the calls of one event-loop
+ * Combines calls of one kind for many jobs into one statement, with one round trip and one commit. A statement combines the calls of one event-loop
  * iteration, and those that arrive while earlier statements run.
  *
- * Each call keeps its own semantics: a guard that refuses one job refuses only that one. If a statement fails, then each call is repeated alone, so
- * that only the faulty one fails. Calls that have waited too long are not repeated, because they would wait for the same lock again, one after the
- * other.
+ * A guard that refuses one job does not affect the other jobs of the statement. If a statement fails, then each call is repeated alone, so that only
+ * the faulty call fails. Calls that have waited too long are not repeated, because each of them would wait for the same lock again.
  *
- * A statement contains each job at most once. Jobs are sorted by id, so statements that wait for each other's locks cannot
- * deadlock.
+ * A statement contains each job at most once. Jobs are sorted by id, so statements that wait for each other's locks cannot deadlock.
  */
 export class Groups {
   readonly #run: (items: readonly Item[]) => Promise<TransitionRow[]>
@@ -39,7 +37,7 @@ export class Groups {
   #underWay = 0
   #isDue = false
 
-  /** @param run Executes one statement for these jobs, and returns a row for each job changed or found. */
+  /** @param run Executes one statement for these jobs, and returns a row for each job that was changed or found. */
   constructor(run: (items: readonly Item[]) => Promise<TransitionRow[]>, isReachable: () => boolean) {
     this.#run = run
     this.#isReachable = isReachable
@@ -87,7 +85,10 @@ export class Groups {
   }
 }
 
-/** Takes the first calls that fit into one statement. A second call for the same job waits for the next statement. */
+/**
+ * Removes from `waiting` the first calls that fit into one statement. A second call for the same job waits for the next
+ * statement.
+ */
 function takeGroup(waiting: Waiting[]): Waiting[] {
   const group = new Map<string, Waiting>()
   const rest: Waiting[] = []

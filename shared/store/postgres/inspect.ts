@@ -12,7 +12,7 @@ export interface PostgresFacts {
   readonly synchronous_commit: string
   readonly has_migrations: boolean
   readonly can_create: boolean
-  /** Id of the blob directory of the live processes (`#shared/blobs/fleet-directory.ts`); undefined if no process runs. */
+  /** Id of the blob directory that the live processes use (`#shared/blobs/fleet-directory.ts`). Undefined if no process runs. */
   readonly blobs_id: string | undefined
   readonly applied: ReadonlyMap<string, string>
 }

@@ -8,27 +8,29 @@ import { SCHEMA_LOCK } from './schema.ts'
 /** Called while a starting process waits for the migration lock, and after each migration with its duration. */
 export type OnProgress = (message: string, fields: Record<string, unknown>) => void
 
-/** Advisory lock of the process that changes the schema. Other schemas of the same database have their own locks. */
+/** Key of the advisory lock for schema changes. Each Postgres schema of a database has its own lock. */
 const MIGRATION_LOCK = `${0x51_01_cf}, hashtext(current_schema)`
 const CONNECT_TIMEOUT_MS = 5_000
 const ANSWER_MS = 30_000
-/** Poll interval and maximum wait for the migration lock. The maximum exceeds the time to create an index on the largest table. */
+/** Poll interval and maximum wait for the migration lock, in ms. The maximum exceeds the time to create an index on the largest table. */
 const LOCK_POLL_MS = 500
 const WAIT_MS_MAX = 6 * 3_600_000
 const LOCK_TRIES_MAX = 300
-/** `lock_not_available` and `deadlock_detected`: the other transaction proceeds, so a retry may succeed. */
+/**
+ * SQLSTATEs `lock_not_available` and `deadlock_detected`. A retry may succeed after the other transaction has ended.
+ */
 const LOCK_CONFLICTS = new Set(['55P03', '40P01'])
 
 /**
- * Updates the schema. Any number of processes may call this at once: one makes the changes, the others wait and log. Processes of the previous
- * version keep working.
+ * Updates the database schema. If several processes call this function, then one makes the changes, and the others wait and log. Processes of the
+ * previous version continue to work.
  *
- * One connection makes the changes, without time limits. A second one holds the lock in an otherwise idle transaction. The lock cannot be part of the
- * first connection: online index creation is not allowed in a transaction. A session lock would stay with a pooler's server after the end of this
- * process. An idle transaction has no snapshot, so no index creation waits for it.
+ * One connection makes the changes, without time limits. A second one holds the lock in an otherwise idle transaction. The first connection cannot
+ * hold the lock in a transaction, because online index creation is not allowed there. A session lock would remain on a pooler's server after the end
+ * of this process. An idle transaction has no snapshot, so no index creation waits for it.
  *
  * @throws ServiceError `overloaded` if the database is unreachable
- * @throws SchemaError if an older version created the schema. Then nothing is changed
+ * @throws SchemaError if an older version created the schema. The database stays unchanged
  */
 export async function migrate(
   url: string,
@@ -54,7 +56,7 @@ function clientOf(url: string): Client {
     keepAlive: true,
     application_name: 'sluice migration',
   })
-  // The event is ignored, because the running statement fails with the same error. Without a listener, the event would end the process.
+  // The running statement fails with the same error. Without a listener, the event would end the process.
   client.on('error', () => {})
   return client
 }
@@ -76,7 +78,7 @@ async function migrateAlone(
     await waitForLock(holder, onProgress)
     // If the connection with the lock ends, then the migration stops. Otherwise another process could change the schema at the same time.
     holder.once('end', stop)
-    // Time limits are switched off, because the server may be configured to end long statements.
+    // Time limits are switched off, because the server may be configured to abort long statements.
     await beginSession(client, { statement_timeout: '0', lock_timeout: '0' })
     await client.query('CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, hash text NOT NULL)')
     for (const migration of await missing()) {
@@ -92,7 +94,7 @@ async function migrateAlone(
   }
 }
 
-/** Polls for the lock instead of waiting in a statement, because online index creation waits for every running statement. */
+/** Polls for the lock. A statement that waits for the lock would block online index creation, which waits for every running statement. */
 async function waitForLock(holder: Client, onProgress: OnProgress): Promise<void> {
   const giveUpAt = performance.now() + WAIT_MS_MAX
   for (let tries = 0; !(await tryLock(holder)); tries++) {
@@ -115,7 +117,7 @@ async function tryLock(holder: Client): Promise<boolean> {
   return row?.is_mine === true
 }
 
-/** The error that Postgres would report later, at the first CREATE TABLE. */
+/** Creates the error that Postgres would otherwise report at the first CREATE TABLE. */
 function noSchema(): Error {
   return Object.assign(new Error('no schema of the search_path exists'), { code: '3F000' })
 }
@@ -141,7 +143,7 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   }
   await retry(() =>
     inTransaction(client, async () => {
-      // No partitions are added at the same time.
+      // The lock excludes the creation of partitions during the migration.
       await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
       await client.query(sql)
       await note()
@@ -149,7 +151,7 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   )
 }
 
-/** Retries a change after a pause in which queued statements proceed. */
+/** Retries a change that conflicted with other transactions, after a pause in which they can proceed. */
 async function retryOnConflict<T>(change: () => Promise<T>): Promise<T> {
   for (let tries = 1; ; tries++) {
     try {
@@ -162,18 +164,18 @@ async function retryOnConflict<T>(change: () => Promise<T>): Promise<T> {
 }
 
 /**
- * Migrations that create indexes without blocking reads and writes. The first line of such a migration begins with `-- online`.
- * Only `CREATE INDEX name ON table …;` and `DROP INDEX name;` are allowed.
+ * Migrations that create indexes without blocking reads and writes. The first line of such a migration begins with `-- online`. Only `CREATE INDEX
+ * name ON table …;` and `DROP INDEX name;` are allowed.
  *
- * `CREATE INDEX CONCURRENTLY` cannot be part of a transaction, so each statement runs alone, and again after an interruption.
- * Postgres cannot create an index of a partitioned table that way. So each partition gets an index, which is attached to an empty
- * index of the whole table. A partition that is created meanwhile gets its index automatically.
+ * `CREATE INDEX CONCURRENTLY` cannot be part of a transaction, so each statement runs alone, and is repeated after an interruption. Postgres cannot
+ * create an index on a partitioned table in this way. Each partition therefore gets its own index, which is attached to an empty index of the whole
+ * table. A partition that is created in the meantime gets its index automatically.
  */
 const ONLINE = /^-- online\b/
 const CREATE = /^CREATE INDEX (\w+) ON (\w+) (.+)$/s
 const DROP = /^DROP INDEX (\w+)$/
 
-/** Maximum wait for a table lock. Kept short, because all later statements on the table queue behind the waiting one. */
+/** Maximum wait for a table lock, in ms. The value is short, because all later statements on the table queue behind the waiting statement. */
 const LOCK_TIMEOUT_MS = 2_000
 
 type Retry = <T>(change: () => Promise<T>) => Promise<T>
@@ -191,7 +193,7 @@ function isOnline(sql: string): boolean {
 /**
  * Runs an online migration, statement by statement.
  *
- * @param retry Repeats a change that did not get its lock in time.
+ * @param retry Repeats a change that did not get its table lock in time.
  * @throws Error for any statement other than the creation or removal of an index
  */
 async function runOnline(client: Client, sql: string, retry: Retry): Promise<void> {
@@ -245,8 +247,8 @@ async function partitionWithout(client: Client, { name, table }: Index): Promise
 }
 
 /**
- * Creates an index. An interrupted creation leaves an invalid index, which is dropped first. The creation waits for all older transactions, such as a
- * backup, without blocking others.
+ * Creates an index without blocking writes. An interrupted creation leaves an invalid index, which is dropped first. The creation waits for the end
+ * of all older transactions, such as a backup.
  */
 async function createConcurrently(client: Client, { name, table, definition }: Index, retry: Retry): Promise<void> {
   await retry(async () => {

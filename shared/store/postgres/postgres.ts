@@ -29,23 +29,26 @@ import {
   transitionStatement,
 } from './transition.ts'
 
-/** SQLSTATE `check_violation`, with which an insert fails if no partition exists for the row. */
+/** SQLSTATE `check_violation` of an insert for which no partition exists. */
 const NO_PARTITION = '23514'
 
 export interface PostgresOptions {
-  /** `postgres://user:password@host:port/database`; other settings as its query, such as `sslmode`. */
+  /**
+   * Connection URL: `postgres://user:password@host:port/database`, with further settings such as `sslmode` in its
+   * query.
+   */
   readonly url: string
   readonly connectionsMax?: number
   readonly statementTimeoutMs?: number
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
-  /** Called for each schema change. The store opens after all of them. */
+  /** Called after each schema change, before the store opens. */
   readonly onProgress?: OnProgress
 }
 
 /**
- * The store in Postgres 13 or later, for any number of processes.
+ * Opens the store in Postgres 13 or later, for any number of processes. Updates the schema first.
  *
- * Updates the schema first. Durability depends on the server's `synchronous_commit` and replication.
+ * Durability depends on the server's `synchronous_commit` and replication.
  *
  * @throws ServiceError `overloaded` if Postgres is unreachable at the start
  */
@@ -72,7 +75,7 @@ class PostgresDatabase implements SqlDatabase {
     this.#connection = connection
   }
 
-  /** Always false. Other processes also write to this database, so the result of a check could be outdated at once. */
+  /** Always false, because other processes also write to this database and could outdate the result at once. */
   get isIdle(): boolean {
     return false
   }
@@ -102,7 +105,7 @@ class PostgresDatabase implements SqlDatabase {
     } catch (error) {
       const madeAtMs = jobIdTime(String(params.new_id ?? params.id))
       if ((error as { code?: string }).code !== NO_PARTITION || madeAtMs === undefined) throw error
-      // The partition of the day is missing: no purge ran for days, or a clock is far off.
+      // No partition exists for the day, because no purge ran for days or a clock is far off.
       await addPartitions(this.#connection, madeAtMs)
       return await this.#insert(insert, params, hasKey)
     }
@@ -121,14 +124,14 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   limitRunning(): void {
-    // The statements read the limits and the running calls from tables, so nothing is set here.
+    // Claims read limits and running calls from database tables, so nothing is stored here.
   }
 
   async keepDays(): Promise<void> {
     await addPartitions(this.#connection)
     await dropPartitions(this.#connection).catch((error: unknown) => {
-      // A long read of that day's partition, such as a backup, blocks the drop. The day is dropped later; until then its rows are deleted
-      // one by one.
+      // A long read of the day's partition, such as a backup, blocks the drop. A later purge retries the drop, and until then rows are deleted one by
+      // one.
       if (!ServiceError.from(error).isUndone) throw error
     })
   }

@@ -3,19 +3,20 @@ import { firstJobId } from '#shared/store/jobs.ts'
 import type { PostgresConnection } from './connection.ts'
 
 const DAY_MS = 24 * 3_600_000
-/** Days before and after today with partitions: clocks of processes differ, and the scheduler may be down. */
+/**
+ * Days before and after today for which partitions exist. The clocks of processes differ, and the scheduler may be down
+ * for a while.
+ */
 const DAYS_BEHIND = 1
 const DAYS_AHEAD = 3
-/** Advisory lock that serializes schema changes in transactions, across processes. */
+/** Key of the advisory lock that serializes schema changes across processes. */
 export const SCHEMA_LOCK = 0x51_01_ce
-/** Maximum wait for a table lock. Kept short, because later statements queue behind the waiting one; the change is retried instead. */
+/** Maximum wait for a table lock, in ms. The value is short, because later statements queue behind the waiting statement. The change is retried. */
 const LOCK_TIMEOUT_MS = 2_000
 
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
 
-/**
- * SQLSTATEs of an object that another process created first: `duplicate_table`, `duplicate_object`, and `unique_violation` in a catalog.
- */
+/** SQLSTATEs if another process created the object first: `duplicate_table`, `duplicate_object`, and `unique_violation` in a catalog. */
 const MADE_ELSEWHERE = new Set(['42P07', '42710', '23505'])
 const TRIES_MAX = 5
 
@@ -24,7 +25,7 @@ interface Partition {
   readonly day: number
 }
 
-/** Creates the partitions of the days around a time in Unix milliseconds; default: the database's now. */
+/** Creates the partitions of the days around a time in Unix milliseconds. Default: the current time of the database. */
 export async function addPartitions(connection: PostgresConnection, aroundMs?: number): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
@@ -55,8 +56,8 @@ export async function dropPartitions(connection: PostgresConnection): Promise<vo
 }
 
 /**
- * Serializes schema changes, and makes earlier ones visible. The read makes them visible: to_regclass uses a cache, which
- * Postgres refreshes only at the start of a transaction or with a relation lock.
+ * Acquires the lock for schema changes and makes earlier changes visible. The extra read refreshes the cache of to_regclass, which Postgres otherwise
+ * refreshes only at the start of a transaction or with a relation lock.
  */
 async function lockSchema(client: PoolClient): Promise<void> {
   await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
@@ -64,7 +65,7 @@ async function lockSchema(client: PoolClient): Promise<void> {
   await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
 }
 
-/** Whether another process, of any version, created the object first. If so, the error is ignored. */
+/** Whether another process, of any version, created the object first, so that the error can be ignored. */
 function isMadeElsewhere(error: unknown): boolean {
   const { code, cause } = error as { code?: string; cause?: { code?: string } }
   return MADE_ELSEWHERE.has(cause?.code ?? code ?? '')
@@ -84,8 +85,8 @@ async function missingOf(client: PoolClient, partitions: readonly Partition[]): 
  */
 async function addPartition(client: PoolClient, table: string, day: number): Promise<void> {
   const name = `${table}_${suffixOf(day)}`
-  // Rows are updated several times, and free space in the page avoids index updates. Deleted rows are vacuumed soon, including the large texts in
-  // TOAST tables, because user data should not remain for a day.
+  // Each row is updated several times, and free space in its page avoids index updates. Deleted rows are vacuumed early, because user data must not
+  // remain on disk for a day.
   const vacuum = 'autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_scale_factor = 0.02'
   const storage = `WITH (${table === 'jobs' ? 'fillfactor = 80, ' : ''}${vacuum})`
   await client.query(`CREATE TABLE ${name} (LIKE ${table} INCLUDING ALL) ${storage}`)
@@ -93,7 +94,7 @@ async function addPartition(client: PoolClient, table: string, day: number): Pro
   await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM ('${from}') TO ('${to}')`)
 }
 
-/** Days before yesterday with a partition, such as `20260131`. */
+/** Returns the days before yesterday that have a partition, such as `20260131`. */
 async function pastDays(connection: PostgresConnection): Promise<string[]> {
   return await connection.transaction(async (client) => {
     const { rows } = await client.query(
@@ -116,7 +117,7 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
   const days = rows.map(({ name }) => String(name)).join(', ')
   const wholes = TABLES.map((table) => `ONLY ${table}`).join(', ')
   await client.query(`LOCK TABLE ${wholes}, ${days} IN ACCESS EXCLUSIVE MODE`)
-  // Check again under the lock: a job that just ran may have added a child.
+  // The check is repeated under the lock, because a job that just ran may have added a child.
   if (await isDayKept(client, suffix)) return
   // Dropping a table fires no triggers, so the bytes of its jobs are subtracted here.
   const sums = `SELECT tenant, -sum(request_bytes + output_bytes)::bigint AS bytes FROM jobs_${suffix} GROUP BY tenant`
@@ -124,7 +125,7 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
   await client.query(`DROP TABLE ${days}`)
 }
 
-/** True if a job of the day has not ended or is still retained. An index answers each of the two conditions. */
+/** True if a job of the day has not ended or is still retained. Each of the two conditions uses an index. */
 async function isDayKept(client: PoolClient, suffix: string): Promise<boolean> {
   const unended = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms IS NULL`
   const kept = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms > now_ms()`

@@ -16,8 +16,9 @@ import type { Transition } from '#shared/store/sql/transitions.ts'
 /**
  * Transitions, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or many.
  *
- * A data-modifying `WITH` runs all its parts on one snapshot and commits them together. So the row, its events and its webhook message are written
- * atomically. Parameters of many jobs are passed as arrays, one per `:name`, and read as rows of `given`. The columns of `given` are those names with
+ * A data-modifying `WITH` writes the row, its events and its webhook message atomically, because all its parts share one snapshot and one commit.
+ *
+ * Parameters of many jobs are passed as arrays, one per `:name`. The table expression `given` has one row per job, and its columns are the names with
  * the prefix `in_`.
  */
 
@@ -68,8 +69,7 @@ const TYPES: Record<string, string> = {
 export function sweepStatement(move: Transition): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
-  // Rows that another sweep has locked are skipped. `picked` is materialized, because the planner could otherwise repeat the selection
-  // for each row.
+  // Rows that another sweep has locked are skipped. `picked` is materialized, because the planner could otherwise repeat the selection for each row.
   const sql = join(picked, moved, ...eventsOf(move))
   if (move.pickFair === undefined) return { name: move.name, sql }
   return {
@@ -79,7 +79,7 @@ export function sweepStatement(move: Transition): Statement {
 }
 
 /**
- * The statement of a transition for many jobs. Each parameter is an array with one value per job. Writes of owners have further parameters
+ * Returns the statement of a transition for many jobs. Each parameter is an array with one value per job. Writes by owners have further parameters
  * for the output, `:output_…`.
  */
 export function transitionStatement(move: Transition): Statement {
@@ -104,8 +104,8 @@ export function findStatement(): Statement {
 }
 
 /**
- * The statement of an insert of one job. With `hasKey`, the statement first reserves the idempotency key. If the key is taken,
- * then nothing is inserted.
+ * Returns the statement that inserts one job. With `hasKey`, the statement first reserves the idempotency key. If the key is taken, then nothing is
+ * inserted.
  */
 export function insertOneStatement(insert: Insert, hasKey: boolean): Statement {
   const condition = hasKey ? 'EXISTS (SELECT 1 FROM key)' : 'TRUE'

@@ -1,8 +1,8 @@
 /*
  * State transitions of composed jobs in SQL: steps, child jobs, park, wake and settle (docs/internals/design.md, Composed jobs).
  *
- * A child is a job with a `depth` above 0 and a `parent_id`. A step and a child are inserted together with a write of the parent's row, so
- * only the owner of the parent adds them. If such a write is repeated after a lost response, then the existing row is found and returned.
+ * A child job has a `depth` above 0 and a `parent_id`. Steps and children are inserted together with a write of the parent's row, so only the owner
+ * of the parent can add them. If such a write is repeated after a lost response, then the existing row is returned.
  */
 
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepInput, StepOutput } from '#shared/store/jobs.ts'
@@ -71,7 +71,7 @@ export async function submitChild(
   return there?.parent_id === run.id ? await parentOf(db, run, []) : undefined
 }
 
-/** The job of an attempt whose write was committed earlier; undefined if another attempt owns the job now. */
+/** Returns the job of an attempt whose write was committed earlier. Undefined if another attempt owns the job now. */
 async function parentOf(
   db: SqlDatabase,
   run: HeldAttempt,
@@ -95,7 +95,7 @@ export function recordedStepOf(row: Row): RecordedStep {
   return { ...keptStepOf(row), input: jsonOf(row.input) as StepInput | null }
 }
 
-/** Maximum time by which a child can outlive the deadline of its parent: the grace period of the reaper plus its interval. */
+/** Maximum time by which a child can outlive its parent's deadline, in ms: the reaper's grace period plus its interval. */
 const GRACE_MS = 60_000
 
 export const STEP: Transition = {
@@ -115,8 +115,8 @@ const CHILD_MS = 'now_ms() + CAST(:child_deadline_in_ms AS bigint)'
 const CHILD_UNTIL = `CASE WHEN ${CHILD_MS} < moved.deadline_ms THEN ${CHILD_MS} ELSE moved.deadline_ms END`
 
 /**
- * The owner submits a child. As a write of the parent's row, this fails if the job has ended or has another owner. The child's retention exceeds that
- * of its parent, with which it is purged.
+ * State transition: the owner of a job submits a child. The write fails if the job has ended or has another owner. The child is retained longer than
+ * its parent, because the purge of the parent deletes both.
  */
 export const SUBMIT: Transition = {
   name: 'submit',
@@ -142,16 +142,16 @@ export const SUBMIT: Transition = {
 /**
  * Unended children whose ids occur in the text `awaits`.
  *
- * @param parent A parameter of the statement. The column `id` has another collation than `parent_id`, so Postgres could not use the index of
- * children.
+ * @param parent Must be a parameter of the statement. The column `id` has another collation than `parent_id`, so with this column Postgres could not
+ * use the index of children.
  */
 const unended = (parent: string, awaits: string) => `
   children.parent_id = ${parent} AND children.depth > 0 AND children.purge_at_ms IS NULL
   AND ${awaits} LIKE '%' || children.id || '%'`
 
 /**
- * The owner parks the job until children have ended. With concurrent statements, unended children are locked. So the transition that ends such a
- * child runs after this commit and finds the parent waiting.
+ * State transition: the owner parks the job until children have ended. Unended children are locked, so that the transition that ends a child runs
+ * after this commit and finds the parent waiting.
  */
 export const PARK: Transition = {
   name: 'park',
@@ -180,7 +180,7 @@ export const WAKE: Transition = {
           AND NOT EXISTS (SELECT 1 FROM jobs AS children WHERE ${unended(':id', 'jobs.awaits')})`,
 }
 
-/** Wakes jobs whose maximum wait is over, so that they can write a partial result. */
+/** Sweep: wakes parked jobs whose maximum wait is over, so that they can write a partial result. */
 export const WAKE_DUE: Transition = {
   name: 'wake_due',
   givesRequest: true,
@@ -205,7 +205,6 @@ export const TIME_OUT: Transition = {
   event: `'job.failed'`,
 }
 
-/** SQL condition: an unended child without a cancel request. */
 const UNCANCELLED = `parent_id = :id AND depth > 0 AND purge_at_ms IS NULL
   AND NOT (${STATE} = 'in_progress' AND ${CANCEL_REQUESTED})`
 
@@ -216,7 +215,7 @@ export const CANCEL_CHILDREN: Transition = {
   event: CANCEL.event as string,
 }
 
-/** Marks an ended job as settled, so that it is no longer listed. No visible field changes. */
+/** Marks an ended job as settled, which removes it from the list of jobs to settle. No visible field changes. */
 export const SETTLE = {
   name: 'settle',
   sql: `UPDATE jobs SET is_settled = TRUE WHERE id = :id AND purge_at_ms IS NOT NULL

@@ -12,7 +12,7 @@ import type { Statement } from './statements.ts'
 
 const COLUMNS = 'id, tenant, purpose, filename, bytes, created_at_ms, expires_at_ms'
 
-/** The count is not locked, so n concurrent uploads may exceed the maximum by n. */
+/** The count is read without a lock, so n concurrent uploads may exceed the maximum by n. */
 const CREATE: Statement = {
   name: 'file_create',
   sql: `INSERT INTO files (${COLUMNS})
@@ -101,7 +101,7 @@ export class SqlFiles implements FileStore {
   }
 }
 
-/** The statement reads a page as one range of an index whose last column is the id. */
+/** Returns a statement that reads a page as one range of an index whose last column is the id. */
 function listOf(order: 'asc' | 'desc', hasAfter: boolean, hasPurpose: boolean): Statement {
   const conditions = [
     'tenant = :tenant',

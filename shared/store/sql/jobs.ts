@@ -58,7 +58,7 @@ async function heldJob(db: SqlDatabase, tenant: string, held: Row, key: Idempote
   const jobId = String(held.job_id)
   if (held.fingerprint !== key?.fingerprint) return { outcome: 'conflict', jobId }
   const [found] = await db.run(FIND, { id: jobId, tenant })
-  // The job was purged before its key, which happens only if its retention is shorter.
+  // The key exists but its job was purged, which happens only if the job's retention is shorter than the key's.
   return found ? { outcome: 'exists', job: jobOf(found) } : { outcome: 'conflict', jobId }
 }
 
@@ -102,9 +102,9 @@ function keyParams(key: IdempotencyKey | undefined): Params {
   }
 }
 
-/** Executes state transitions: of one job, of many jobs, or as a write of an owner that may be repeated. */
+/** Executes state transitions of one job, of many jobs, or as a repeatable write of a job's owner. */
 
-/** Maximum jobs per statement, because SQLite blocks the event loop during a statement, and a job has entries in ten indexes. */
+/** Maximum jobs per statement. SQLite blocks the event loop during a statement, and each job has entries in ten indexes. */
 export const JOBS_MAX = 50
 
 export async function transitionOne(
@@ -116,7 +116,10 @@ export async function transitionOne(
   return row && resultOf(row)
 }
 
-/** Changes up to `limit` jobs, a few at a time. If a later part fails, then the jobs changed before are returned. */
+/**
+ * Changes up to `limit` jobs, a few per statement. If a statement fails, then the jobs that earlier statements changed
+ * are returned.
+ */
 export async function sweep(
   db: SqlDatabase,
   move: Transition,
@@ -136,7 +139,7 @@ export async function sweep(
   return rows
 }
 
-/** A write of the owner, which may be repeated if its answer was lost. @param moreBytes Stored bytes in addition to the output */
+/** Executes a write of a job's owner, which may be repeated after a lost response. @param moreBytes Stored bytes in addition to the output */
 export async function writeAsOwner(
   db: SqlDatabase,
   move: Transition,
@@ -190,7 +193,7 @@ export function dispatchOf(row: TransitionRow): Dispatch {
   return { ...resultOf(row), request: jsonOf(row.request) }
 }
 
-/** Maximum number of statements per claim that skip tenants at their limits. Together the statements read at most 20,000 tenants. */
+/** Maximum statements per claim that continue the round robin after tenants at their limits. All statements together read at most 20,000 tenants. */
 const WAYS_MAX = 20
 
 export async function claimFair(
@@ -214,23 +217,23 @@ export async function claimFair(
     claimed.push(...rows.map(dispatchOf))
     const counts = Map.groupBy(rows, ({ tenant }) => tenant)
     if (!mayHaveMore(rows, counts)) break
-    // If there are fewer tenants than free slots, then each tenant contributes more jobs.
+    // With fewer tenants than free slots, each tenant contributes more jobs.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
-  // Sorted here, because a database may return changed rows in any order.
+  // A database may return changed rows in any order.
   return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
 }
 
 /**
- * True if some tenant contributed as many jobs as one statement may take from a tenant, so that further jobs may wait. Also true if the
- * database does not report that maximum.
+ * Whether further jobs may wait, because some tenant contributed as many jobs as one statement may take from a tenant. Also true if the database does
+ * not report that maximum.
  */
 function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {
   const each = Number(row?.each ?? 1)
   return counts.values().some(({ length }) => length >= each)
 }
 
-/** Position in the round robin at which the next statement starts: after the tenants that earlier statements have skipped. */
+/** Round-robin position at which the next statement starts: after the tenants that earlier statements have skipped. */
 class ClaimPosition {
   from: string
   readonly #after: string
@@ -261,11 +264,11 @@ interface Filter {
 }
 
 /**
- * A page of jobs, plus one job if there are further pages.
+ * Returns the statement for a page of jobs, plus one job if there are further pages.
  *
- * The page is merged from one page per requested state. Each of these pages is a range of an index whose last column is the id,
- * so at most one page per state is read. The conditions repeat the expressions of those indexes (migrations/postgres/001-schema.sql),
- * which prevents the planner from choosing another index or the primary key.
+ * The page is merged from one page per requested state. Each of these pages is a range of an index whose last column is the id, so at most one page
+ * per state is read. The conditions repeat the expressions of those indexes (migrations/postgres/001-schema.sql), which prevents the planner from
+ * choosing another index or the primary key.
  */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
   const { order = 'desc', limit } = query
@@ -293,10 +296,9 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
 function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, parentId }: ListQuery): Filter[] {
   const beyond = order === 'desc' ? '<' : '>'
   const filters: [name: string, value: string | null | undefined, condition: string][] = [
-    // If a parent is given, then this condition must match no index of tenants, so that the planner uses the index of parents. Children of
-    // one parent have one tenant.
+    // For the children of a given parent, the condition on the tenant must match no index, so that the planner uses the index of parents.
     ['tenant', tenant, parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)'],
-    // The first condition on the id selects partitions, and the second one limits the range of an index.
+    // The condition on `id` selects partitions, and the condition on `id || ''` limits the range of an index.
     ['after', after, `id ${beyond} :after AND id || '' ${beyond} :after`],
     ['endpoint', endpoint, 'endpoint = :endpoint'],
     ['parent_id', parentId, 'parent_id = :parent_id'],

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** One step of the schema: a file of plain SQL that is run once and never changed afterwards. */
+/** One change of the schema: a file of plain SQL that is run once and never edited afterwards. */
 export interface Migration {
   readonly name: string
   readonly sql: string
@@ -11,7 +11,7 @@ export interface Migration {
 
 export type Dialect = 'postgres' | 'sqlite'
 
-/** The last release whose schema had other migrations. Databases of that release cannot be upgraded. */
+/** Last release with an incompatible schema. Databases of that release cannot be upgraded. */
 const REFUSED_VERSION = '0.2.0'
 
 const EMPTY_STORE: Readonly<Record<Dialect, string>> = {
@@ -19,7 +19,7 @@ const EMPTY_STORE: Readonly<Record<Dialect, string>> = {
   sqlite: 'move store.db out of DATA_DIR',
 }
 
-/** A schema that this version cannot use. The database is unchanged. */
+/** Thrown for a schema that this version cannot use. The database is unchanged. */
 export class SchemaError extends Error {
   readonly remediation: string
 
@@ -30,7 +30,7 @@ export class SchemaError extends Error {
   }
 }
 
-/** The migrations of a dialect in the order of their names. The first one creates the schema. */
+/** Loads the migrations of a dialect, in the order of their names. The first migration creates the schema. */
 export function loadMigrations(dialect: Dialect): Migration[] {
   const directory = join(import.meta.dirname, 'migrations', dialect)
   const names = readdirSync(directory).filter((name) => name.endsWith('.sql'))
@@ -41,9 +41,9 @@ export function loadMigrations(dialect: Dialect): Migration[] {
 }
 
 /**
- * Migrations that a database lacks. A database may have later ones: during a rolling upgrade, older versions start too.
+ * Returns the migrations that a database lacks. A database may have newer migrations, because older versions also start during a rolling upgrade.
  *
- * @param applied Name and hash of the applied ones.
+ * @param applied Name and hash of each applied migration.
  * @throws SchemaError if the database has the schema of {@link REFUSED_VERSION} or older, or if an applied migration has another content
  */
 export function missingMigrations(

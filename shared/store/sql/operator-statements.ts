@@ -3,10 +3,10 @@ import { AHEAD_MAX, firstJobId, type OperatorDeliveries, type OperatorJobs } fro
 import type { Params } from './sql.ts'
 import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from './statements.ts'
 
-/** A text that sorts after every job id. */
+/** Text that sorts after every job id. */
 const BEYOND_ALL = 'job_~'
 
-/** Conditions on `id` select the partitions; conditions on `id || ''` limit the range of an index. */
+/** Conditions on `id` select partitions, and conditions on `id || ''` limit the range of an index. */
 const DAYS = 'id < :after AND id >= :since'
 const BROKEN = "purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'"
 const IDLE = "state IN ('queued', 'scheduled')"
@@ -14,11 +14,12 @@ const IDLE = "state IN ('queued', 'scheduled')"
 /**
  * Conditions that find the jobs of a state over all projects.
  *
- * Each condition repeats the expression of an index that ends in the id, or of a small index with the jobs of that state only. The
- * indexes are those of migrations/postgres/001-schema.sql. No condition permits the use of the primary key, with which a planner would read
- * all ended jobs. No condition selects partitions either: a planner would then expect few rows, and would read and sort every job of the
- * state. A day without such jobs costs two pages of its index. Nearly all jobs are completed, so completed jobs are found by scanning all
- * jobs.
+ * Each condition repeats the expression of an index that ends in the id, or of a small index with the jobs of that state only. The indexes are those
+ * of migrations/postgres/001-schema.sql. No condition permits the use of the primary key, because the planner would then read all ended jobs. No
+ * condition selects partitions, because the planner would then expect few rows, and would read and sort every job of the state. A day without such
+ * jobs costs two index pages.
+ *
+ * Completed jobs are found by scanning all jobs, because nearly all jobs are completed.
  */
 const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, string>> = {
   queued: IDLE,
@@ -31,10 +32,7 @@ const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, strin
 }
 const ENDED: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
-/**
- * Selects the next `look` candidates of a query, newest first. At most that many rows are read; the caller applies the remaining
- * filters.
- */
+/** Returns the statement that reads the next `look` candidates of a query, newest first. The caller applies the remaining filters. */
 export function jobsToScan(query: OperatorJobs, look: number): { statement: Statement; params: Params } {
   const { tenant, after = BEYOND_ALL, sinceMs = 0 } = query
   const bounds: Params = { after, since: firstJobId(Math.max(0, sinceMs)), look }
@@ -78,7 +76,7 @@ function byState<State extends DurableState>(
       ORDER BY id || '' DESC LIMIT :look) AS of_${state}`,
   )
   return {
-    // The name must be short, because Postgres uses only its first 63 characters.
+    // The name must be short, because Postgres uses only the first 63 characters of a statement name.
     name: `${name}_${states.map((state) => DurableState.options.indexOf(state)).join('')}`,
     sql: `${pages.join(' UNION ALL ')} ORDER BY id DESC LIMIT :look`,
   }
@@ -91,8 +89,8 @@ export const COUNT_AHEAD: Statement = {
 }
 
 /**
- * Selects the next `look` messages of a state, or undelivered ones, newest first. One index covers the delivered messages,
- * another one the undelivered messages.
+ * Returns the statement that reads the next `look` messages of a state, or all undelivered ones, newest first. Delivered and undelivered messages
+ * have separate indexes.
  */
 export function deliveriesToScan(
   { after, state }: OperatorDeliveries,

@@ -4,7 +4,7 @@ import * as statements from './operator-statements.ts'
 import { deliveryOf, jobOf } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 
-/** Maximum number of rows that are read for one page. Most of the rows may not match, so the bound limits the cost. */
+/** Maximum rows that are read for one page. The bound limits the cost if few rows match. */
 const SCAN_MAX = 500
 
 export class SqlOperator implements OperatorStore {
@@ -65,7 +65,7 @@ function isAsked(row: Row, { pool, model, states, isOwn }: OperatorJobs): boolea
   return isOfState && row.pool === (pool ?? row.pool) && row.model === (model ?? row.model)
 }
 
-/** The matching rows, and the cursor of the next page: the last returned row if the page is full, otherwise the last row read. */
+/** Returns the matching rows, and the cursor of the next page: the last returned row if the page is full, otherwise the last row read. */
 function pageOf(rows: readonly Row[], limit: number, isWanted: (row: Row) => boolean) {
   const wanted = rows.filter(isWanted)
   const page = wanted.slice(0, limit)

@@ -6,8 +6,8 @@ import { ERASE_FIRST_EVENTS, type Statement } from './statements.ts'
 /** Deletes jobs after their retention in small steps, in the SQL that Postgres and SQLite share. */
 
 /**
- * Maximum rows per statement, because SQLite blocks the event loop during a statement. More events than other rows are allowed,
- * because they are stored next to each other.
+ * Maximum rows per statement, because SQLite blocks the event loop during a statement. The maximum for events is higher, because the events of a job
+ * are stored next to each other.
  */
 const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
@@ -19,7 +19,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const { children, childless } = await purgeChildren(db, jobsMax)
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
   const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax, childless: childless.join(' ') }) : []
-  // A parent may become deletable after its children have been deleted.
+  // A parent may become deletable when its children have been deleted.
   let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
@@ -27,7 +27,8 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
 }
 
 /**
- * Erases a job. The events are deleted first, in parts, so that no statement deletes all events of a long run.
+ * Erases the content of a job. The first events are deleted in several statements, so that no statement deletes all
+ * events of a long run.
  *
  * The job counts as erased only after the last statement, so an interrupted erasure is repeated.
  */
@@ -57,7 +58,7 @@ function valuesOf(rows: readonly Row[], column: string): unknown[] {
   return rows.flatMap((row) => jsonOf(row[column]) ?? [])
 }
 
-/** Expired jobs, which reads no longer return. The order by expiry makes all steps of a purge select the same jobs. */
+/** Jobs whose retention has ended. The order by expiry makes all statements of a purge select the same jobs. */
 const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
 
 export const PURGE_EVENTS: Statement = {
@@ -67,7 +68,7 @@ export const PURGE_EVENTS: Statement = {
         RETURNING seq`,
 }
 
-/** Deletes some steps of expired jobs. Returns the outputs that name blobs. */
+/** Deletes some steps of jobs whose retention has ended. Returns the outputs that are stored as blobs. */
 export const PURGE_STEPS: Statement = {
   name: 'purge_steps',
   sql: `DELETE FROM job_steps WHERE (job_id, key) IN (
@@ -82,9 +83,9 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Children are deleted before their parent, regardless of their retention: without the parent they could not be found. The deepest come first.
- * Otherwise, parents that wait for their children would fill every step, and nothing would be deleted. The condition matches no index of expired
- * rows, because scanning that index would read all of it.
+ * Deletes children before their parent, because without the parent they could not be found. The deepest children come first. Otherwise, parents that
+ * wait for their children would fill every batch, and nothing would be deleted. The condition deliberately matches no index of expired rows, because
+ * that index would be scanned completely.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',
@@ -99,8 +100,8 @@ export const FIND_CHILD: Statement = {
 }
 
 /**
- * Deletes expired jobs without events, steps and children: those that never had children, and those in `:childless`. Returns the few requests that
- * may name blobs.
+ * Deletes expired jobs without events, steps and children. These jobs never had children, or are listed in `:childless`. Returns the few requests
+ * that are stored as blobs.
  */
 export const PURGE_JOBS: Statement = {
   name: 'purge_jobs',
@@ -111,7 +112,7 @@ export const PURGE_JOBS: Statement = {
           depth`,
 }
 
-/** Statements that purge the small tables. A process row is deleted when it owns no job and the process cannot return. */
+/** Statements that purge the small tables. The row of a dead process is deleted when the process owns no job. */
 export const PURGES: readonly Statement[] = [
   {
     name: 'purge_keys',

@@ -18,7 +18,7 @@ export function jobOf(row: Row): DurableJob {
     if (JSON_COLUMNS.has(name)) job[name] = jsonOf(value)
     else job[name] = BOOLEAN_COLUMNS.has(name) ? Boolean(value) : value
   }
-  // The error code may be one of a newer version, which this version does not have.
+  // A newer version may have recorded an error code that this version does not define.
   if (job.error !== null) job.error = tolerant(ErrorBody).parse(job.error)
   return job as DurableJob
 }
@@ -67,7 +67,10 @@ export function jsonOf(value: unknown): unknown {
   return typeof value === 'string' ? JSON.parse(value) : null
 }
 
-/** Like {@link jsonOf}, but returns a promise of the value if the text is large. */
+/**
+ * Like {@link jsonOf}, but returns a promise if the text is large, because large texts are parsed with event-loop
+ * yields.
+ */
 export function jsonSoon(value: unknown): unknown {
   return typeof value === 'string' ? parseSoon(value) : null
 }

@@ -68,11 +68,11 @@ import { SqlStoredBytes, tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
 import { SqlUsage } from './usage.ts'
 
-/** Number of due messages that a statement examines, and maximum number of statements per call that postpone blocked messages. */
+/** Maximum due messages that one statement examines, and maximum statements per call that postpone blocked messages. */
 const LOOK = 100
 const PUT_OFF_MAX = 30
 
-/** Errors of jobs that a sweep ends after their deadline or after too many lost workers. */
+/** Errors of jobs that a sweep ends: after their deadline, or after too many lost workers. */
 const TIMED_OUT: ErrorBody = {
   code: 'timeout',
   message: 'The job took longer than its deadline allows.',
@@ -369,7 +369,7 @@ async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): 
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // Fewer messages than `look` were postponed, so all other due messages are being delivered by other processes.
+    // If fewer than `look` messages were postponed, then all other due messages are being delivered by other processes.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }
   return taken.map(deliveryOf)

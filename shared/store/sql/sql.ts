@@ -1,12 +1,12 @@
 /*
  * The SQL that Postgres and SQLite share, and the port `SqlDatabase` for the operations in which both differ.
  *
- * A transition (`transitions.ts`) is a guarded UPDATE of the row of a job, with its events, in one transaction. If the guard fails, then no
- * row changes and no event is written.
+ * A transition (`transitions.ts`) is a guarded UPDATE of the row of a job, with its events, in one transaction. If the guard fails, then no row
+ * changes and no event is written.
  *
- * A claim picks jobs round robin over the tenants with queued jobs (docs/internals/design.md, Fairness). An index leads from one tenant to
- * the next, so the cost does not depend on the number of jobs per tenant. Example: tenant A has 10,000 jobs and tenant B has 1. A claim of 2
- * jobs takes one of each.
+ * A claim picks jobs round robin over the tenants with queued jobs (docs/internals/design.md, Fairness). The statement jumps from one tenant to the
+ * next by an index, so the cost does not depend on the number of jobs per tenant. Example: if tenant A has 10,000 jobs and tenant B has 1, then a
+ * claim of 2 jobs takes one of each.
  */
 
 import type { DurableEvent } from '#schemas/durable-job.ts'
@@ -16,12 +16,12 @@ import type { Transition } from './transitions.ts'
 
 export type Params = Record<string, string | number | boolean | null>
 
-/** Output of an attempt as it is stored: `data` is JSON text. */
+/** Output of an attempt as stored. `data` is JSON text. */
 export type WrittenOutput = readonly { readonly type: string; readonly data: string }[]
 
 export type Row = Record<string, unknown>
 
-/** A changed job as a row: columns, its event, and `request` if the transition returns it. */
+/** Row of a changed job: its columns, its event, and `request` if the transition returns it. */
 export type TransitionRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
 
 /** A write with its statements for each database. The statements for SQLite run in one transaction. */
@@ -31,7 +31,7 @@ export interface Write {
 }
 
 /**
- * Each call is one transaction.
+ * A database with the shared schema. Each call is one transaction.
  *
  * @throws ServiceError `overloaded` if the database is unreachable or full
  */
@@ -49,20 +49,22 @@ export interface SqlDatabase {
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   erase(params: Params): Promise<boolean>
   write(write: Write, params: Params): Promise<void>
-  /** Runs a statement that locks the rows that it picks, so that concurrent statements pick different rows. */
+  /** Runs a statement that locks the selected rows, so that concurrent statements select different rows. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
   limitRunning(limits: RunningLimits): void
-  /** Creates partitions for the coming days, and drops past ones, if the database has partitions. */
+  /**
+   * Creates partitions for the coming days and drops expired partitions. No effect on a database without partitions.
+   */
   keepDays(): Promise<void>
   close(): Promise<void>
 }
 
-/** An event to insert. `chunk` is null unless the owner wrote it. */
+/** An event to insert. `chunk` is the number of the owner's write, or null for other events. */
 export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
 
 /**
- * Events of a transition: first the output of the attempt, then the event of the transition itself. `last_seq` of the row counts all of
- * them.
+ * Returns the events of a transition: first the output of the attempt, then the event of the transition itself. The row's `last_seq` already counts
+ * all of them.
  */
 export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
   const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
@@ -81,9 +83,9 @@ export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: b
 }
 
 /**
- * The UPDATE of a transition, without `RETURNING`.
+ * Returns the UPDATE of a transition, without `RETURNING`.
  *
- * @param picked Selects the ids of a sweep.
+ * @param picked Subquery that selects the ids of a sweep.
  * @param from Tables joined to the jobs.
  */
 export function updateOf(move: Transition, picked: string, from?: string): string {
@@ -97,7 +99,10 @@ export function isSweep({ pick, pickFair: inTurn }: Transition): boolean {
   return pick !== undefined || inTurn !== undefined
 }
 
-/** Selects the jobs of a sweep. @param isLocking Whether statements run concurrently: each skips locked rows */
+/**
+ * Returns the subquery that selects the jobs of a sweep. @param isLocking Whether statements run concurrently, so that
+ * locked rows must be skipped
+ */
 export function pickOf(move: Transition, isLocking: boolean): string {
   if (move.pickFair !== undefined) return pickFair(move.pickFair, isLocking)
   if (!move.pick) return ''
@@ -118,7 +123,8 @@ export function compile(sql: string, sign: '$' | '?'): Compiled {
 /** Replaces each `:name`. @param replacement Returns the text for a name, given its index among the distinct names, from 0. */
 export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
-  // A cast `::` is not a name. In JSON text, a digit, a quote or a bracket follows each colon, so no name begins there.
+  // A cast `::` is not a name. JSON text contains no names either, because each of its colons is followed by a digit, a
+  // quote or a bracket.
   const replaced = sql.replaceAll(/(?<!:):([a-z][a-z0-9_]*)/g, (_, name: string) => {
     if (!names.includes(name)) names.push(name)
     return replacement(name, names.indexOf(name))
@@ -136,10 +142,10 @@ export function parameterOf(params: Params, name: string): Params[string] {
   return value
 }
 
-/** Number of tenants that are read in addition to those that can be served, so that tenants with the fewest running jobs are served first. */
+/** Number of tenants that are read in addition to those that can be served, so that tenants with the fewest running jobs can be preferred. */
 export const TENANTS_AHEAD = 8
 
-/** Maximum tenants read per statement, including those at their limits; the claim continues after them in another statement. */
+/** Maximum tenants read per statement, including those at their limits. The claim continues after them in another statement. */
 export const SCANNED_MAX = 1_000
 
 const LANE = `jobs.pool = :pool AND jobs.kind = :kind AND jobs.model = :model AND jobs.priority = :priority`
@@ -149,8 +155,8 @@ const FOLLOWING = `(SELECT min(jobs.tenant) FROM jobs WHERE ${WAITS} AND jobs.te
 const RUNNING = `(SELECT count(*) FROM jobs WHERE jobs.state = 'in_progress' AND ${LANE} AND jobs.tenant = turn.tenant)`
 
 /**
- * Number of durable jobs that a tenant may still start in addition to its running calls; null: unlimited. Only a snapshot,
- * because concurrent claims may change the number.
+ * SQL expression: number of durable jobs that a tenant may still start in addition to its running calls. Null if unlimited. The number is a snapshot
+ * that concurrent claims may change.
  */
 const room = (tenant: string, isLocking: boolean) =>
   isLocking
@@ -160,8 +166,8 @@ const runningOf = (tenant: string) =>
   `(SELECT count(*) FROM jobs WHERE jobs.tenant = ${tenant} AND jobs.state = 'in_progress' AND jobs.purge_at_ms IS NULL)`
 
 /**
- * Walks at most `:tenants` tenants below their limits, once around, beginning after `:after`. `nth` numbers these tenants, `step`
- * all tenants that were read.
+ * Table expression that visits at most `:tenants` tenants below their limits, once around, beginning after `:after`. `nth` numbers these tenants, and
+ * `step` numbers all tenants that were read.
  */
 const way = (isLocking: boolean) => `
     RECURSIVE turn (tenant, lap, nth, step) AS (
@@ -177,16 +183,17 @@ const eachOf = (greatest: string) =>
   `${greatest}(CAST(:each AS bigint), CAST(:limit AS bigint) / (SELECT count(*) FROM fair))`
 
 /**
- * Selects at most `:limit` job ids, round robin over the next `:tenants` tenants after `:after`. The oldest jobs of each come first, as many per
- * tenant as {@link eachOf}. Tenants with the fewest running jobs come first; tenants at their limit are skipped. With concurrent statements, each row
- * also has the maximum number per tenant.
+ * Selects at most `:limit` job ids, round robin over the next `:tenants` tenants after `:after`. Tenants with the fewest running jobs are served
+ * first, and tenants at their limit are skipped. Each tenant contributes its oldest jobs, at most {@link eachOf}. With concurrent statements, each
+ * row also has this maximum.
  *
- * @param may Condition for jobs that may be picked.
- * @param isLocking Whether statements run concurrently: then each skips locked rows, and tenants with a limit for which another statement is picking.
+ * @param may SQL condition for jobs that may be selected.
+ * @param isLocking Whether statements run concurrently. Locked rows are then skipped. A tenant with a limit is also skipped while another statement
+ * selects its jobs.
  */
 function pickFair(may: string, isLocking: boolean): string {
   const own = `SELECT jobs.id FROM jobs WHERE ${WAITS} AND jobs.tenant = fair.tenant AND ${may} ORDER BY jobs.id`
-  // SQLite has no LATERAL, and needs no locks. Both variants join in the order of `fair`; only the LIMIT makes SQLite preserve that order.
+  // SQLite has no LATERAL and needs no locks. Both variants must join in the order of `fair`. SQLite preserves this order only because of the LIMIT.
   const jobs = isLocking
     ? `CROSS JOIN (SELECT ${eachOf('greatest')} AS each) AS share CROSS JOIN LATERAL (${own}
       LIMIT least(share.each, running_room(fair.tenant, TRUE)) FOR UPDATE SKIP LOCKED) AS own`

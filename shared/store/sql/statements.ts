@@ -1,7 +1,7 @@
 /**
  * Statements of the store other than state transitions, in the SQL that Postgres and SQLite share.
  *
- * Names are unique, because they name prepared statements.
+ * The names are those of prepared statements, so they must be unique.
  */
 
 import { EVENTS_BYTES_MAX } from '#shared/store/store.ts'
@@ -10,7 +10,10 @@ import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './transitions.ts'
 export interface Statement {
   readonly name: string
   readonly sql: string
-  /** The written data is irrelevant after a restart of an embedded store, so the write need not wait for an fsync. */
+  /**
+   * True if the written data is irrelevant after a restart of an embedded store. Such a write does not wait for an
+   * fsync.
+   */
   readonly isTransient?: boolean
 }
 
@@ -20,8 +23,8 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
   usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
 /**
- * Conditions that hide jobs after their retention and jobs of other tenants. The expressions match no index. Otherwise, a generic plan
- * made for small tables would scan that index completely for each job.
+ * Conditions that hide jobs after their retention and jobs of other tenants. The expressions deliberately match no index. A generic plan made for
+ * small tables would otherwise scan a whole index for each job.
  */
 const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
@@ -40,7 +43,7 @@ export const FIND_PAST: Statement = {
 
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
-  // `coalesce` prevents the use of an index of unerased jobs, for the reason given at `STATE` in transitions.ts.
+  // `coalesce` prevents the use of an index of unerased jobs. The reason is explained at `STATE` in transitions.ts.
   sql: `SELECT request, result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 export const FIND_RESULT: Statement = {
@@ -53,7 +56,7 @@ export const FIND_KEY: Statement = {
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,
 }
 
-/** Lists a page of events. Stops after the event with which the page exceeds {@link EVENTS_BYTES_MAX}. */
+/** Lists a page of events, which ends after the event that exceeds {@link EVENTS_BYTES_MAX}. */
 export const LIST_EVENTS: Statement = {
   name: 'list_events',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -66,7 +69,7 @@ export const LIST_EVENTS: Statement = {
         ORDER BY seq LIMIT :limit`,
 }
 
-/** Events that a numbered write of the owner recorded; none if the write was not committed. */
+/** Finds the events that a numbered write of the owner recorded. Returns no rows if the write was not committed. */
 export const FIND_CHUNK: Statement = {
   name: 'find_chunk',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -127,7 +130,7 @@ export const DEPTH: Statement = {
         WHERE purge_at_ms IS NULL GROUP BY pool, model, priority, state ORDER BY pool, model, priority, state`,
 }
 
-/** Whether no job is unended or unsettled, no message is pending, and no usage is to be entered. */
+/** Whether no job is unended or unsettled, no webhook message is pending, and no usage is missing in the ledger. */
 export const IS_IDLE = `
   SELECT NOT (
     EXISTS (SELECT 1 FROM jobs WHERE purge_at_ms IS NULL)
@@ -142,7 +145,7 @@ export const QUEUED_MODELS: Statement = {
         WHERE state = 'queued' GROUP BY pool, kind, model, priority`,
 }
 
-/** The concatenation prevents the use of an index of states, for the reason given at `STATE` in transitions.ts. */
+/** The concatenation prevents the use of an index of states. The reason is explained at `STATE` in transitions.ts. */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
 export const SET_METADATA: Statement = {
@@ -151,7 +154,7 @@ export const SET_METADATA: Statement = {
         RETURNING id`,
 }
 
-/** Erases the content of a job. The ids, states, times and counts remain. */
+/** Erases the content of a job. Ids, states, times and counts remain. */
 export const ERASE_JOB = `
   UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',
     request_bytes = 0, output_bytes = 0,
@@ -160,7 +163,10 @@ export const ERASE_JOB = `
   RETURNING id`
 export const ERASE_EVENTS = 'DELETE FROM job_events WHERE job_id = :id'
 export const ERASE_STEPS = 'DELETE FROM job_steps WHERE job_id = :id'
-/** Erases the addresses of webhook messages, since an address may contain a secret. Pending messages are not sent. */
+/**
+ * Erases the addresses of a job's webhook messages, because an address may contain a secret. Pending messages are not
+ * sent afterwards.
+ */
 export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL, history = NULL WHERE job_id = :id`
 
 export const ERASE_FIRST_EVENTS: Statement = {
@@ -181,10 +187,7 @@ export const RENEW: Statement = {
 
 const LEFT = `replace(lost_by, CAST(:boot AS text) || ' ', '')`
 
-/**
- * Subtracts the crashes that were counted for a process that now renews its lease, because the process did not crash. Ended jobs
- * are unchanged.
- */
+/** Subtracts the crashes that were counted for a process that renews its lease after all. Ended jobs are unchanged. */
 export const SPARE: Statement = {
   name: 'spare',
   sql: `UPDATE jobs SET lost_by = ${LEFT},
@@ -203,12 +206,12 @@ export const DEREGISTER: Statement = {
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
 
-/** Latest plausible end of a lease. If a lease ends later, then the clock was set back after the lease was taken. */
+/** Latest plausible end of a lease. A lease that ends later was taken before the clock was set back. */
 const LAST_UNTIL = `now_ms() + CAST(:lease_ms AS bigint) + ${SET_BACK_MS}`
 
 /**
- * Takes or renews a named lease, held without a gap since `since_ms`. Returns nothing if another process holds it. If the clock was set back, then
- * the lease starts anew, because renewals in between are unknown.
+ * Takes or renews a named lease. `since_ms` is the start of an uninterrupted possession. Returns nothing if another process holds the lease. If the
+ * clock was set back, then the possession starts anew, because renewals in between are unknown.
  */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',
@@ -232,16 +235,16 @@ export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
 
 /**
- * Condition for messages that are found by id or job. The expression does not match the index of pending messages, because a scan of that
- * index would read all pending messages.
+ * SQL condition for messages that are found by id or job. The expression deliberately does not match the index of pending messages, because that
+ * index would be scanned completely.
  */
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 
 /**
- * Takes due messages. The messages of one job are taken in the order of its events. Reads the `:look` longest due only: {@link
- * putOffDeliveries} postpones those that wait for an earlier message.
+ * Takes due messages, each job's messages in the order of its events. Reads only the `:look` longest due messages. {@link putOffDeliveries} postpones
+ * messages that wait for an earlier message of their job.
  *
- * @param lock Lock clause for the picked rows, if needed.
+ * @param lock Lock clause for the selected rows. Empty if the database needs none.
  */
 export const takeDeliveries = (lock: string): Statement => ({
   name: 'take_deliveries',
@@ -255,13 +258,13 @@ export const takeDeliveries = (lock: string): Statement => ({
         RETURNING ${DELIVERY_COLUMNS}`,
 })
 
-/** If the predecessor of a message is due within this time in ms, then the message is checked again after {@link RETRY_DELAY_MS}. */
+/** If the previous message of the job is due within this time, in ms, then a blocked message is checked again after {@link RETRY_DELAY_MS}. */
 const SOON_MS = 30_000
 const RETRY_DELAY_MS = 2_000
 
 /**
- * Postpones due messages until the earlier message of their job is due. `recordDelivery` makes the next one due earlier. Without
- * this, every blocked message would be read in every round while its receiver is down.
+ * Postpones blocked messages until the earlier message of their job is due. `recordDelivery` makes the next message due earlier. Without this
+ * statement, every blocked message would be read in every round while its receiver is down.
  */
 export const putOffDeliveries = (lock: string): Statement => ({
   name: 'put_off_deliveries',
@@ -282,8 +285,8 @@ function dueDeliveries(lock: string): string {
 }
 
 /**
- * Records the outcome of a message. The end of the message's lease is the fencing token: each further take sets a later end. If
- * an operator makes the message due, then the end is earlier, and the outcome of a try in progress is still recorded.
+ * Records the outcome of a delivery. The end of the message's lease is the fencing token, because each further take sets a later end. An operator who
+ * makes the message due sets an earlier end, so the outcome of a running delivery is still recorded.
  */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
@@ -295,10 +298,7 @@ export const RECORD_DELIVERY: Statement = {
         WHERE id = :id AND next_at_ms <= CAST(:taken_until_ms AS bigint) AND ${IS_PENDING('deliveries')} RETURNING job_id`,
 }
 
-/**
- * Makes the next message of a job due when the previous one is delivered or given up. A message that was already tried keeps its
- * own time.
- */
+/** Makes the next message of a job due when the previous message was delivered or given up. A message that was already tried keeps its own time. */
 export const RELEASE_DELIVERY: Statement = {
   name: 'release_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms() WHERE tries = 0 AND next_at_ms > now_ms() AND id = (
@@ -311,13 +311,13 @@ export const LIST_DELIVERIES: Statement = {
 }
 
 /**
- * Inserts of durable jobs, in the SQL that Postgres and SQLite share. See `../transitions.ts` for later changes.
+ * Inserts of durable jobs, in the SQL that Postgres and SQLite share. Later changes of a job are in `../transitions.ts`.
  *
  * The text of an insert ends before `RETURNING`. The adapters add this clause, and store the `job.queued` event in the same transaction.
  */
 export interface Insert {
   readonly name: string
-  /** @param condition Condition for the insert. @param from Source with one row per job. */
+  /** @param condition SQL condition of the insert. @param from Source with one row per job. */
   readonly sql: (condition: string, from?: string) => string
   readonly event: string
   readonly givesRequest?: boolean
@@ -348,7 +348,7 @@ export const CREATE: Insert = {
     WHERE ${condition} ${ONCE}`,
 }
 
-/** Reserves the idempotency key of a new job. Returns no row if another request holds the key. */
+/** Reserves the idempotency key of a new job. Returns no row if another request has reserved the key. */
 export const CREATE_KEY = `
   INSERT INTO idempotency_keys AS held (tenant, scope, key, fingerprint, job_id, expires_at_ms)
   VALUES (:tenant, :key_scope, :key, :fingerprint, :id, now_ms() + CAST(:key_keep_ms AS bigint))

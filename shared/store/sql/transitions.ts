@@ -1,56 +1,63 @@
 /**
  * State transitions of durable jobs in SQL, each with its guard (docs/internals/protocol.md, State transitions).
  *
- * The SQL is shared by Postgres and SQLite, so the adapters cannot diverge. Each adapter makes a transition atomic with its event, output and webhook
- * message (shared/store/postgres/transition.ts, shared/store/sqlite/sqlite.ts). `now_ms()` is the clock of the database in Unix milliseconds. In `set`,
- * column names mean the row before the transition; in `event` and `data`, the row after it. A requested cancel wins over every transition back to
- * queued.
+ * Postgres and SQLite share the SQL, so the adapters cannot diverge. Each adapter writes a transition atomically with its event, output and webhook
+ * message (shared/store/postgres/transition.ts, shared/store/sqlite/sqlite.ts).
+ *
+ * `now_ms()` is the clock of the database in Unix milliseconds. In `set`, a column means its value before the transition. In `event` and `data`, a
+ * column means its value afterwards. If a cancel was requested, then no transition back to queued is possible.
  */
 export interface Transition {
   readonly name: string
   readonly set: string
   readonly where?: string
-  /** For a sweep: the jobs to change, at most `:limit`, each locked until the commit. */
+  /** Jobs of a sweep: at most `:limit`, each locked until the commit. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
-  /** For a sweep that serves tenants round robin ({@link pickFair}): the condition for the jobs. */
+  /** Condition for the jobs of a sweep that serves tenants round robin ({@link pickFair}). */
   readonly pickFair?: string
   readonly event?: string
   readonly data?: string
-  /** True for a write of the job's owner, which has the number `:chunk` and optional output. */
+  /** True for a write of the job's owner, which has a number (`:chunk`) and optional output. */
   readonly isOwners?: boolean
   readonly givesRequest?: boolean
-  /** Other rows that `set` reads, and the name for them. The rows are locked until the commit. */
+  /** Rows of other tables that `set` reads, under the given name. The rows are locked until the commit. */
   readonly reads?: { readonly name: string; readonly sql: (from: string) => string; readonly lock: string }
   /** Additional inserts that read the changed rows. @param moved Name of the table expression with these rows */
   readonly also?: readonly ((moved: string) => string)[]
 }
 
 const WAITING = `jobs.state IN ('queued', 'scheduled')`
-/** SQL condition: no worker owns the job, which is queued, scheduled or waiting for children. */
+/** SQL condition: no worker owns the job, because it is queued, scheduled or waiting for children. */
 const IDLE = `jobs.state IN ('queued', 'scheduled', 'waiting')`
 export const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
 export const endWhen = (condition: string) =>
   `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
 export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
-/** SQL condition: a cancel was requested, and no grace period for a partial result remains. */
+/** SQL condition: a cancel was requested, and the grace period for a partial result is over or does not exist. */
 export const CANCEL_DUE = `${CANCEL_REQUESTED} AND (partial_ms IS NULL OR expires_at_ms <= now_ms())`
 /**
- * State of a job that is found by its id. The concatenation prevents the use of an index of states. Otherwise, a plan that was made while
- * such an index was empty would scan the whole index for each job.
+ * State of a job that is found by its id. The concatenation prevents the use of an index of states. A plan that was made while such an index was
+ * empty would scan the whole index for each job.
  */
 export const STATE = `jobs.state || ''`
 
-/** True if readers must discard earlier output, because the next attempt starts from the beginning. */
+/** SQL expression: true if readers must discard earlier output, because the next attempt starts from the beginning. */
 export const outputReset = `CASE WHEN has_output THEN 'true' ELSE 'false' END`
 
 const CLAIMED = `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
   expires_at_ms = CASE WHEN ${CANCEL_REQUESTED} THEN expires_at_ms ELSE deadline_ms END, started_at_ms = coalesce(started_at_ms, now_ms())`
-/** A process whose lease has expired must not claim: the reaper would take the job at once and count a crash. */
+/**
+ * SQL condition: the lease of the claiming process is valid. Otherwise the reaper would requeue the job at once and
+ * count a crash.
+ */
 const MAY_CLAIM = `expires_at_ms > now_ms()
   AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
 
-/** A worker claims a queued job before its expiry: the boot id becomes the owner, and the attempt increases. */
+/**
+ * State transition: a worker claims a queued job before its expiry. The boot id becomes the owner, and the attempt
+ * number increases.
+ */
 export const CLAIM: Transition = {
   name: 'claim',
   set: CLAIMED,
@@ -66,13 +73,13 @@ export const CLAIM_NEXT: Transition = {
   event: `'job.started'`,
 }
 
-/** Guard of every write by the owner: the job is in progress, in the expected attempt, and no write was lost or repeated. */
+/** Guard of every write by the owner: the job is in progress, in the expected attempt, and the write is the next one in order. */
 export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
 export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),
   progress = coalesce(:progress, progress), output_bytes = output_bytes + CAST(:bytes AS bigint)`
 
-/** The owner appends output and progress. The guard {@link OWNED} rejects the write if another worker owns the job by now. */
+/** Write of the owner: appends output and progress. */
 export const APPEND: Transition = {
   name: 'append',
   isOwners: true,
@@ -96,7 +103,10 @@ export const FAIL: Transition = {
   event: `'job.failed'`,
 }
 
-/** The owner returns a job for a delayed retry. A requested cancel ends the job here, because no owner remains to honour it. */
+/**
+ * State transition: the owner returns a job for a delayed retry. If a cancel was requested, then the job is cancelled instead, because no owner
+ * remains to stop it.
+ */
 export const RETRY: Transition = {
   name: 'retry',
   isOwners: true,
@@ -109,7 +119,10 @@ export const RETRY: Transition = {
          || ',"output_reset":' || ${outputReset} || '}' END`,
 }
 
-/** A draining worker returns a job. The attempt number never decreases, and no try is used up. */
+/**
+ * State transition: a draining worker returns a job to the queue. The attempt number is kept, but the retry budget is
+ * unchanged.
+ */
 export const HAND_BACK: Transition = {
   name: 'hand_back',
   isOwners: true,
@@ -129,19 +142,19 @@ export const HONOUR_CANCEL: Transition = {
   event: `'job.cancelled'`,
 }
 
-/** SQL condition: first cancel of a job that may write a partial result. */
+/** SQL condition: this is the first cancel of a job that may write a partial result. */
 const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND CAST(:how AS text) <> 'final'`
 /**
- * SQL condition: first cancel of a job that may write a partial result, has recorded steps and has no owner. Such a job is queued
- * again.
+ * SQL condition: this is the first cancel of a job that has recorded steps, may write a partial result, and has no owner. Such a job is queued again
+ * to write the partial result.
  */
 const GOES_ON = `${IDLE} AND steps > 0 AND ${WRAPS_UP}`
 const ENDS = `${IDLE} AND NOT (${GOES_ON})`
 const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms() + partial_ms ELSE deadline_ms END`
 
 /**
- * A caller cancels a queued job, or requests the cancel of a running one, once. A job that may write a partial result gets a grace period, and is
- * queued if it has no owner. The next cancel, or the end of that period, ends the job.
+ * State transition: a caller cancels a queued job, or requests the cancel of a running job once. A job that may write a partial result gets a grace
+ * period, and is queued if it has no owner. The next cancel, or the end of the grace period, ends the job.
  */
 export const CANCEL: Transition = {
   name: 'cancel',
@@ -171,7 +184,9 @@ export const START_DUE: Transition = {
   },
 }
 
-/** Republishes jobs that were published long ago and are still queued: Kafka may have lost them. */
+/**
+ * Sweep: republishes jobs that were published long ago and are still queued, because Kafka may have lost their records.
+ */
 export const TAKE_UNPUBLISHED: Transition = {
   name: 'take_unpublished',
   givesRequest: true,
@@ -184,7 +199,10 @@ export const TAKE_UNPUBLISHED: Transition = {
   },
 }
 
-/** Sweep: jobs whose maximum wait has passed expire. Cancelled jobs whose grace period has passed end as cancelled. */
+/**
+ * Sweep: jobs whose maximum wait has passed expire. Jobs with a cancel request end as cancelled after their grace
+ * period.
+ */
 export const EXPIRE: Transition = {
   name: 'expire',
   set: `state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'expired' END, ${END}`,
@@ -192,26 +210,27 @@ export const EXPIRE: Transition = {
   event: `'job.' || state`,
 }
 
-/**
- * Clock corrections smaller than this, in ms, are tolerated in leases. The value exceeds the time for which a statement waits for a lock.
- */
+/** Maximum clock correction that leases tolerate, in ms. The value exceeds the maximum wait of a statement for a lock. */
 export const SET_BACK_MS = 60_000
 const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
 const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
-/** Remaining grace period of a cancelled job for a partial result; 0 if a second cancel ended the period. */
+/**
+ * SQL expression: remaining grace period of a cancelled job for a partial result, in ms. 0 if a second cancel ended the
+ * period.
+ */
 const PARTIAL_LEFT = `CASE WHEN jobs.expires_at_ms > jobs.cancel_requested_at_ms THEN coalesce(jobs.partial_ms, 0) ELSE 0 END`
 const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 
 /**
- * Ends or requeues jobs whose owners failed to do so. Reasons: an expired lease, a cancel not honoured in time, or a deadline long past.
+ * Sweep of the reaper: ends or requeues jobs whose owner did not. Reasons are an expired lease, a cancel without effect, or a deadline long past.
  *
- * The reaper must have held its lease for one whole lease of the owner. Otherwise every lease looks expired after an outage (docs/internals/design.md, Failure detection).
- * A lease that ends too far in the future also counts as expired: the clock was set back. The reaper's own lease then starts anew, so live owners
- * have time to renew.
+ * The reaper must have held its own lease for one whole lease duration of the owner. Otherwise every lease would look expired after an outage
+ * (docs/internals/design.md, Failure detection). A lease that ends too far in the future counts as expired, because the clock was set back. In this
+ * case the reaper's own lease starts anew, so live owners have time to renew.
  *
- * The owner is joined rather than looked up in a subquery. The row may change hands while this statement waits for its lock. Then Postgres checks the
- * join again with the new owner and skips the row. A subquery would use the old snapshot, in which a new owner may not exist. The owner's lease row
- * is locked too, so that no renewal intervenes.
+ * The owner's lease is joined instead of read by a subquery. While this statement waits for the row lock, the job may get a new owner. Postgres then
+ * evaluates the join again with the new owner and skips the row. A subquery would use the old snapshot, in which the new owner may not exist. The
+ * lease row is locked too, so that no renewal intervenes.
  */
 export const REAP: Transition = {
   name: 'reap',

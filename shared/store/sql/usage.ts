@@ -15,8 +15,8 @@ const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_
 const KEYS = ['project', 'hour', 'key_id', 'model', 'endpoint']
 
 /**
- * Rows of a JSON text, as the table expression `given`. The expression is materialized, because a join would otherwise parse the text
- * again for each pair of rows.
+ * Table expression `given`: the rows of a JSON text. The expression is materialized, because a join would otherwise parse the text again for each
+ * pair of rows.
  */
 const POSTGRES_ROWS = `given AS MATERIALIZED (
         SELECT * FROM json_to_recordset(CAST(:rows AS json))
@@ -30,7 +30,7 @@ const HEAD = `INSERT INTO usage_hours AS held (${[...KEYS, ...SUMS].join(', ')})
 const TAIL = `GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
-/** SQLite stores no batch numbers, because an embedded store always answers and no batch is sent a second time. */
+/** SQLite stores no batch numbers. A response of an embedded store is never lost, so no batch is sent again. */
 const ADD: Write = {
   postgres: {
     name: 'usage_add',
@@ -44,8 +44,8 @@ const ADD: Write = {
 }
 
 /**
- * Deletes the usage record of a job and adds its usage to the ledger, in one transaction. A record without calls, such as that of a batch,
- * is deleted without a ledger entry.
+ * Deletes the usage record of a job and adds its usage to the ledger, in one transaction. A record without calls, such as that of a batch, is only
+ * deleted.
  */
 const ENTER: Write = {
   postgres: {

@@ -2,8 +2,8 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Maximum number of writes per transaction, and time in ms after which no further write joins a transaction. Both limit the time for
- * which the event loop is blocked.
+ * Maximum writes per transaction, and time in ms after which no further write joins a transaction. Both limit the time for which the event loop is
+ * blocked.
  */
 const GROUP_MAX = 128
 const GROUP_MS_MAX = 10
@@ -11,7 +11,7 @@ const WAITING_MAX = 5_000
 
 /** Result codes of SQLite for errors with an external cause: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
 const EXTERNAL = new Set([5, 10, 13, 14])
-/** SQLITE_IOERR: the commit may nevertheless have reached the disk. */
+/** Code SQLITE_IOERR, after which the commit may nevertheless have reached the disk. */
 const IOERR = 10
 const FULL = 13
 const FULL_RETRY_MS = 60_000
@@ -26,11 +26,11 @@ interface Write {
 /**
  * Group commit: writes of one event-loop iteration share one transaction and one fsync.
  *
- * Each write keeps its own semantics. Writes run in call order and see earlier ones. A failing write undoes only itself. No write resolves before the
- * commit. The commit is synchronous, so no reader sees part of it.
+ * Writes run in call order, and each write sees the effects of earlier writes. A failing write undoes only itself. No write resolves before the
+ * commit. The commit is synchronous, so no reader sees part of a group.
  *
- * A group that consists of transient writes only is committed without an fsync. Otherwise an idle process would block its event
- * loop for an fsync each second, only to renew leases that its next start deletes. The next other commit writes them to disk.
+ * A group of transient writes only is committed without an fsync. Otherwise an idle process would block its event loop for an fsync each second, only
+ * to renew leases that the next start deletes. The next durable commit also writes the transient data to disk.
  */
 export class GroupCommit {
   readonly #db: DatabaseSync
@@ -49,9 +49,9 @@ export class GroupCommit {
   }
 
   /**
-   * Executes one write atomically. Resolves when durable.
+   * Executes one write atomically. Resolves when the write is durable.
    *
-   * @param isTransient If true, then the write resolves without an fsync, so a crash of the machine may lose it
+   * @param isTransient If true, then the write resolves without an fsync, so a power failure may lose it
    * @throws ServiceError `overloaded` if the disk is full
    */
   run<T>(work: () => T, isTransient = false): Promise<T> {
@@ -115,8 +115,7 @@ export class GroupCommit {
       this.#savepoint.release.run()
       return () => resolve(result)
     } catch (error) {
-      // On a full disk, SQLite may roll back the whole transaction by itself (sqlite.org/lang_transaction.html, 3). Then no savepoint is
-      // left.
+      // On a full disk, SQLite may roll back the whole transaction (sqlite.org/lang_transaction.html, 3), including the savepoint.
       if (!this.#db.isTransaction) throw error
       this.#savepoint.undo.run()
       this.#savepoint.release.run()

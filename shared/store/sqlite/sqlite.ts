@@ -39,25 +39,29 @@ import { GroupCommit, translated } from './commit.ts'
 
 const SQLITE_BUSY = 5
 
-/** Each commit has one fsync. The cache and the write-ahead log are larger than by default, so that pages are written less often. */
+/**
+ * Settings of the database. Each commit has one fsync. The cache and the write-ahead log are larger than by default, so that pages are written less
+ * often.
+ */
 const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
 
 export interface SqliteOptions {
   readonly directory: string
-  /** Name of this process. A second process that opens the directory fails with an error that contains this name. */
+  /** Name of this process, for the error of a second process that opens the same directory. */
   readonly boot: string
   readonly now?: () => number
-  /** Called if a write finds the disk full, unless an earlier write found it full within the last minute. */
+  /** Called at most once per minute if writes find the disk full. */
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
 }
 
 const FULL_MS = 60_000
 
 /**
- * The store in one SQLite file, for one process. Resolved writes survive a crash of the process and of the machine: WAL, with `synchronous=FULL` and
- * one fsync per commit. Leases are an exception, because they end with the process. Concurrent writes share a commit (`commit.ts`).
+ * Opens the store in one SQLite file, for one process. Resolved writes survive a crash of the process and of the machine, because each commit has one
+ * fsync (WAL with `synchronous=FULL`). Lease renewals have no fsync, because leases end with the process. Concurrent writes share a commit
+ * (`commit.ts`).
  *
- * @throws Error with the process that has the directory open
+ * @throws Error that names the process that has the directory open
  */
 export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: SqliteOptions): Store {
   makeDirectory(directory)
@@ -68,9 +72,9 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
     const limits: { current: RunningLimits | undefined } = { current: undefined }
     db.function('running_most', (tenant) => mostOf(limits.current, String(tenant)))
     migrate(db)
-    // All former owners of jobs have ended, because only one process at a time has the file open.
+    // All former owners of jobs have ended, because only one process at a time can open the file.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
-    // The queue was in the memory of the former process, so its jobs are published again at once.
+    // The queue was in the memory of the former process. With this time, all queued jobs are published again at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
     return new SqlStore(new SqliteDatabase(db, unlock, limits, onProblem))
   } catch (error) {
@@ -107,10 +111,10 @@ const INSERT_DELIVERY = `
     now_ms(), now_ms() + retention_ms
   FROM jobs WHERE id = :id AND webhook_url IS NOT NULL AND webhook_events LIKE '%"' || :type || '"%'`
 
-/** Table expression for the row that a transition of one job has changed, for additional inserts. */
+/** Table expression with the row that a transition has changed, for additional inserts. */
 const MOVED = '(SELECT * FROM jobs WHERE id = :id) AS moved'
 
-/** Runs writes in order, in groups, and reads at once. Reads see committed data only. */
+/** SQLite behind the port. Writes run in order, in groups. Reads run at once and see only committed data. */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
   readonly isShared = false
@@ -150,7 +154,7 @@ class SqliteDatabase implements SqlDatabase {
     return performance.now() - this.#fullAtMs < FULL_MS
   }
 
-  /** No other process writes, so the result is valid until this connection changes a row. */
+  /** The result stays valid until this connection changes a row, because no other process writes. */
   get isIdle(): boolean {
     try {
       const changes = this.#countChanges.get()?.changes
@@ -158,7 +162,7 @@ class SqliteDatabase implements SqlDatabase {
       this.#changes = changes
       return this.#wasIdle
     } catch {
-      // The connection is closed or broken, so the next call reports the error.
+      // If the connection is closed or broken, then the next call reports the error.
       return false
     }
   }
@@ -170,7 +174,6 @@ class SqliteDatabase implements SqlDatabase {
   async run({ sql, isTransient }: Statement, params: Params): Promise<Row[]> {
     this.#refuseWhenClosed()
     if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params), isTransient)
-    // A read runs at once, because it needs no commit.
     try {
       return this.#all(sql, params)
     } catch (error) {
@@ -223,7 +226,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async keepDays(): Promise<void> {
-    // SQLite has no partitions.
+    // No partitions exist in SQLite.
   }
 
   async close(): Promise<void> {
@@ -231,7 +234,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#writes.flush()
     this.#notifyWritten()
     this.#prepared.clear()
-    // The lock is released before the database is closed, because another process may own the file afterwards.
+    // The lock is released first, because after the close another process may own the file.
     this.#unlock()
     this.#db.close()
   }
@@ -285,21 +288,21 @@ function returning({ event, data, givesRequest }: Pick<Transition, 'event' | 'da
 }
 
 /**
- * Opens a database file exclusively. A new file is readable by its user only.
+ * Opens a database file exclusively. Only the file's user can read a new file.
  *
- * The kernel's lock on the file is authoritative. The lock ends with its process, so it is never stale. The file `<path>.owner` only names the owner.
+ * The kernel's lock on the file decides. The kernel releases the lock when the process ends, so a lock is never stale. The file `<path>.owner` only
+ * contains the name of the owner.
  *
- * @param boot Name of this process in the error of the next one.
- * @throws Error with the process that has the file open
+ * @param boot Name of this process, for the error of a second process.
+ * @throws Error that names the process that has the file open
  */
 function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock: () => void } {
   const ownerFile = `${path}.owner`
-  // SQLite itself would create a file that other users may read. The log inherits the mode of the file.
+  // SQLite itself would create a file that other users may read. The write-ahead log gets the mode of this file.
   makePrivateFile(path)
   const db = new DatabaseSync(path, { timeout: 0 })
   try {
-    // In exclusive mode, WAL uses no shared memory, so no other process can even read. The first write takes the lock until the
-    // close.
+    // In exclusive mode, WAL uses no shared memory, so no other process can read the file. The first write takes the lock until the close.
     db.exec('PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; BEGIN EXCLUSIVE; COMMIT')
   } catch (error) {
     db.close()
