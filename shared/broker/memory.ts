@@ -1,8 +1,8 @@
 /*
- * The broker inside one process. Gives every guarantee of the port except durability: records are lost when the process ends.
+ * The broker inside one process. All guarantees of the port hold except durability, because records are lost when the process ends.
  *
- * A queue holds at most 256 MiB of records that are not acknowledged. A released record returns to the head of the queue. Records within the
- * process are passed as objects, which are serialized only if their bytes are read.
+ * A queue contains at most 256 MiB of unacknowledged records. A released record returns to the head of the queue. Records are passed as objects,
+ * which are serialized only if their bytes are read.
  */
 
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
@@ -72,7 +72,7 @@ class MemoryBroker implements Broker {
     onRecord: (record: ChannelRecord) => void,
   ): Promise<Closable> {
     const received = partitions.map((partition) => this.#partition(channel, partition))
-    // A new function per subscription, so that a callback can subscribe more than once.
+    // Each subscription has its own function, so that one callback can subscribe more than once.
     const receive = (record: ChannelRecord) => onRecord(record)
     for (const receivers of received) receivers.add(receive)
     return {
@@ -150,7 +150,7 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
     try {
       receive(record)
     } catch (error) {
-      // An error of a receiver must not fail the sender. The error is thrown in another event-loop iteration, so that it ends the process.
+      // The error of a receiver must not fail the sender. The error is thrown in another event-loop iteration, where it ends the process.
       setImmediate(() => {
         throw error
       })
@@ -159,7 +159,7 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
 }
 
 const QUEUE_BYTES_MAX = 256 * 1024 * 1024
-/** Maximum wait of `take` without records. Also limits the delay that a lost wakeup would cause. */
+/** Maximum wait of `take` without records, in ms. The value also limits the delay that a lost wakeup would cause. */
 const TAKE_WAIT_MS = 1_000
 
 interface QueuedRecord {
@@ -198,7 +198,8 @@ class MemoryQueue {
   take(max: number): QueuedRecord[] {
     const taken = this.#waiting.slice(this.#head, this.#head + max)
     this.#head += taken.length
-    // The consumed prefix is dropped only occasionally, so that take and put have constant cost on average.
+    // Consumed records are removed from the array only occasionally, so that `take` and `put` have constant cost on
+    // average.
     if (this.#head > 1_024 && this.#head * 2 > this.#waiting.length) {
       this.#waiting.splice(0, this.#head)
       this.#head = 0
@@ -236,10 +237,10 @@ class MemoryQueue {
 class MemoryConsumer implements QueueConsumer {
   readonly #queue: MemoryQueue
   readonly #held = new Set<QueuedRecord>()
-  /** Stops the timer that ends expired waits. The first wait starts this timer. */
+  /** Stops the timer that ends expired waits of `take`. The first wait starts this timer. */
   #stopTicking: (() => void) | undefined
   #isClosed = false
-  /** Signal of the last call, cached because consumers pass one signal to many calls. */
+  /** Signal of the last call. Cached because consumers pass the same signal to many calls. */
   #signal: AbortSignal | undefined
   #resolveWait: (() => void) | undefined
   readonly #wakeUp = () => {
@@ -279,7 +280,7 @@ class MemoryConsumer implements QueueConsumer {
       signal.addEventListener('abort', this.#wakeUp, { once: true })
     }
     this.#stopTicking ??= atAlignedInterval(TAKE_WAIT_MS, this.#wakeUp)
-    // Waiting members are woken in the order of their waits.
+    // Waiting members are woken in the order in which they began to wait.
     this.#forget = this.#queue.onPut(this.#wakeUp)
     return new Promise((resolve) => {
       this.#resolveWait = resolve

@@ -3,37 +3,37 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions, pause, within } from './options.ts'
 import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
 
-/** The operations in which Kafka clients differ. Topic names include the prefix. */
+/** Port for the operations in which the Kafka clients differ. Topic names include the prefix. */
 export interface KafkaClient {
   readonly name: string
-  /** Start of the current outage by the monotonic clock, in ms; undefined while a broker answers. */
+  /** Start of the current outage by the monotonic clock, in ms. Undefined while a broker answers. */
   readonly unreachableSinceMs: number | undefined
   readonly missing: readonly string[]
   readonly produce: Produce
   /** @param onLoss Called with the name of a topic that was deleted and recreated. A later listener replaces an earlier one. */
   onLoss(onLoss: (topic: string) => void): void
-  /** Call after a slow or refused request: checks whether a broker answers, and which nodes lead the partitions. */
+  /** Checks whether a broker answers, and which nodes lead the partitions. Called after a slow or refused request. */
   suspect(): void
   isTransient(error: unknown): boolean
   partitions(topic: string): number
   isLed(topic: string, partition: number): boolean
-  /** @param queue Name of the queue without the prefix, for the positions of its deliveries. */
+  /** @param queue Name of the queue without the prefix, for {@link Delivery.position}. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
-  /** @param from Offset of the first record in each partition; default: the end at the time of opening. */
+  /** @param from Offset of the first record in each partition. Default: the current end. */
   receiver(
     topic: string,
     partitions: readonly number[],
     onRecord: (record: HistoryRecord) => void,
     from?: number,
   ): Receiver & { open(): Promise<Receiver> }
-  /** Range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
+  /** Returns the range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
   storedOffsets(topic: string, partition: number): Promise<StoredOffsets>
   lag(queue: string, topic: string): Promise<number | undefined>
-  /** Closes the client. Call only after all of its consumers and receivers are closed. */
+  /** Closes the client. All of its consumers and receivers must be closed before. */
   close(): Promise<void>
 }
 
-/** The broker port on Kafka, except the operations in which the Kafka clients differ. Closes the given client. */
+/** The broker port on Kafka, except for the operations of {@link KafkaClient}. Closes the given client. */
 export class KafkaBroker implements Broker {
   readonly #client: KafkaClient
   readonly #options: KafkaOptions
@@ -135,7 +135,9 @@ export class KafkaBroker implements Broker {
     await this.#client.close()
   }
 
-  /** Next partition, round robin over the partitions that have a leader, or over all partitions if none has. */
+  /**
+   * Returns the next partition, round robin over the partitions that have a leader, or over all partitions if none has.
+   */
   #nextPartition(topic: string): number {
     const count = Math.max(this.#client.partitions(topic), 1)
     const turn = this.#turns.get(topic) ?? 0
@@ -146,7 +148,7 @@ export class KafkaBroker implements Broker {
   }
 }
 
-/** Maximum time of a read, in ms. Long, because forming a classic group takes some seconds. */
+/** Timeout of reading the history, in ms. The value is long because forming a classic group takes some seconds. */
 const READ_TIMEOUT_MS = 15_000
 const LEADERLESS_MS = 10_000
 const RETRY_DELAY_MS = 100
@@ -203,7 +205,7 @@ async function readHistory(
   }
 }
 
-/** Retries while the leader refuses, as a newly elected leader does at first. */
+/** Reads stored offsets, with retries, because a newly elected leader refuses requests at first. */
 async function offsetsWithRetry(client: HistoryClient, topic: string, partition: number): Promise<StoredOffsets> {
   const timeout = AbortSignal.timeout(LEADERLESS_MS)
   for (;;) {

@@ -1,9 +1,9 @@
 /**
- * Receives partitions of a channel without a consumer group. The receiver holds its own positions, commits nothing, and runs one long poll per
- * leading broker. So no rebalance can interrupt it, and it starts in milliseconds.
+ * Receives partitions of a channel without a consumer group. The receiver tracks its positions itself, commits nothing, and runs one long poll per
+ * leading broker. No rebalance can therefore interrupt the receiver, and it starts within milliseconds.
  *
- * All partitions that a broker leads share one poll. With one poll per partition, a single call of the sender caused eight responses, and an idle
- * process woke 16 times per second for nothing.
+ * All partitions that a broker leads share one poll. Rejected: one poll per partition. A single call of the sender then caused eight responses, and
+ * an idle process woke 16 times per second.
  */
 import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
 import type { HistoryRecord, Receiver } from '#shared/broker/broker.ts'
@@ -12,7 +12,7 @@ import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './erro
 import { deliver, fetchGapMs, type KafkaOptions, pause, Supervisor } from './options.ts'
 
 /**
- * Maximum wait of a poll without records. The wait is long, because each empty poll wakes the process. A broker that no longer leads a
+ * Maximum wait of a poll without records, in ms. The wait is long, because each empty poll wakes the process. A broker that no longer leads a
  * partition answers at once.
  */
 const LONG_POLL_MS = 2_000
@@ -31,7 +31,10 @@ interface Position {
 
 interface Poll {
   readonly node: number
-  /** Partitions of this poll. Each partition is in exactly one poll, and only that poll moves it to another. */
+  /**
+   * Partitions of this poll. Each partition belongs to exactly one poll. Only that poll may pass the partition to
+   * another poll.
+   */
   positions: Position[]
   requestedAtMs: number
   readonly loop: Promise<void>
@@ -129,18 +132,18 @@ export class ChannelReceiver implements Receiver {
       return true
     }
     if (poll.node < 0) throw new NodeUnknown(`${this.#topic} has partitions without a leader`)
-    // The gap is measured from the request, not the response: after a fetch longer than the gap, the next fetch follows at once.
+    // The gap is measured from request to request. After a fetch that takes longer than the gap, the next fetch follows at once.
     poll.requestedAtMs = performance.now()
     const answers = await this.#fetch(poll)
-    // Rotate the order: the partition served last in a full response comes first in the next request.
+    // Rotates the order, so that the partition that was last in a full response is first in the next one.
     poll.positions.push(...poll.positions.splice(0, 1))
     await this.#take(poll.positions, answers)
     return false
   }
 
   /**
-   * If the broker refuses one partition, then the records of all other partitions are delivered before the refusal is thrown. @throws
-   * KafkaRefusal
+   * Delivers fetched records. If the broker refused one partition, then the records of all other partitions are delivered before the refusal is
+   * thrown. @throws KafkaRefusal
    */
   async #take(places: readonly Position[], answers: readonly FetchedPartition[]): Promise<void> {
     let refusal: KafkaRefusal | undefined
@@ -193,7 +196,10 @@ export class ChannelReceiver implements Receiver {
     return response.responses[0]?.partitions ?? []
   }
 
-  /** A recreated topic starts at offset 0. All of its records are new, so it is read from the start. */
+  /**
+   * Handles a recreated topic, whose offsets start at 0. All of its records are new, so reading starts at the
+   * beginning.
+   */
   #beginAgainIn(topicId: string): void {
     if (this.#topicId === topicId) return
     if (this.#topicId !== undefined) {
@@ -204,8 +210,8 @@ export class ChannelReceiver implements Receiver {
   }
 
   /**
-   * Handles a position that no longer exists at the broker. If retention has deleted its record, then the oldest stored record is
-   * read next. Otherwise a leader has lost its last records, and reading continues at the end.
+   * Handles a position that no longer exists at the broker. If retention has deleted the record at this position, then reading continues at the
+   * oldest stored record. Otherwise a leader has lost its last records, and reading continues at the end.
    */
   async #jump(place: Position, { logStartOffset }: FetchedPartition): Promise<void> {
     const from = place.position

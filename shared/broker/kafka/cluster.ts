@@ -1,17 +1,17 @@
 /**
- * View of a Kafka cluster: nodes, partition leaders, and whether a broker answers.
+ * Current view of a Kafka cluster: nodes, partition leaders, and whether a broker answers.
  *
- * **Connections.** Each user of the cluster has its own connection to a node, identified by the name of its lane. A broker
- * answers one request per connection at a time, so a long poll would delay a heartbeat.
+ * **Connections.** Each component has its own connection to a node, which is identified by the `lane` parameter. A broker answers one request per
+ * connection at a time, so a long poll on a shared connection would delay a heartbeat.
  *
- * **Reachability.** The cluster is reachable if some broker answers a metadata request. Such a request is sent when a connection
- * breaks or a call is slow. If the request fails, then all other known addresses are tried before the cluster counts as
- * unreachable, and then four times per second. So the death of one broker of three is not an outage.
+ * **Reachability.** The cluster is reachable if some broker answers a metadata request. Such a request is sent when a connection breaks or a call is
+ * slow. The death of one broker of three is no outage, because all other known addresses are tried before the cluster counts as unreachable.
+ * Afterwards the cluster is tried four times per second.
  *
- * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A
- * receiver that accepted a former id as new would later read the current topic from its start a second time.
+ * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A receiver that accepted
+ * a former id as new would later read the current topic from its start a second time.
  *
- * Used by all code on `@platformatic/kafka`; kafkajs has its own view of the cluster.
+ * Code on `@platformatic/kafka` uses this class. kafkajs has its own view of the cluster.
  */
 
 import { isIP } from 'node:net'
@@ -23,10 +23,10 @@ import { type KafkaOptions, partitionsNeeded, pause } from './options.ts'
 const CONNECT_TIMEOUT_MS = 1_000
 const METADATA_TIMEOUT_MS = 1_000
 const PROBE_INTERVAL_MS = 250
-/** Minimum time between two metadata requests; earlier callers share the pending one. */
+/** Minimum time between two metadata requests, in ms. Callers within this time share the pending request. */
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
-/** Interval of metadata requests in the absence of failures. No other request detects the deletion of a topic without consumers. */
+/** Interval of metadata requests without failures, in ms. Only these requests detect the deletion of a topic without consumers. */
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
 
@@ -43,7 +43,7 @@ interface TopicState {
 }
 
 export interface TopicChanges {
-  /** Topics that are missing or have fewer partitions than the options require. */
+  /** Topics that are missing or have too few partitions. */
   readonly lacking: readonly string[]
   readonly remade: readonly string[]
 }
@@ -59,7 +59,7 @@ export class KafkaCluster {
   readonly #ids = new Map<string, string[]>()
   #control: Connection | undefined
   #dialing: Promise<Connection> | undefined
-  /** Index of the address to try first: incremented after a failure, to skip a broker that accepts connections but does not answer. */
+  /** Index of the address to try first. Incremented after a failure, to skip a broker that accepts connections but does not answer. */
   #addressTurn = 0
   #refreshing: Promise<void> | undefined
   #isProbing = false
@@ -82,13 +82,15 @@ export class KafkaCluster {
     this.#onReturn = onReturn
   }
 
-  /** Requests metadata every {@link WATCH_INTERVAL_MS}, and calls `onChanges` for each response with changed topics. */
+  /**
+   * Requests metadata every {@link WATCH_INTERVAL_MS}, and calls `onChanges` after each response with changed topics.
+   */
   watch(onChanges: (changes: TopicChanges) => void): void {
     this.#onChanges = onChanges
     this.#stopWatching = atAlignedInterval(WATCH_INTERVAL_MS, () => void this.refresh(), { keepsAlive: false })
   }
 
-  /** Sets the followed topics and reads their leaders, now and at each refresh. @throws Error if no broker answers */
+  /** Sets the topics whose leaders are tracked, and reads the leaders. @throws Error if no broker answers */
   async follow(topicNames: readonly string[]): Promise<void> {
     this.#topicNames = topicNames
     await this.#refreshOnce()
@@ -106,7 +108,7 @@ export class KafkaCluster {
     return [...this.#nodes.keys()]
   }
 
-  /** Supported requests and enabled features of the brokers. @throws Error if no broker answers */
+  /** Returns the requests and features that the brokers support. @throws Error if no broker answers */
   async versions(): Promise<apiVersionsV3.ApiVersionsResponse> {
     return await this.#ask((connection) => apiVersionsV3.api.async(connection, 'sluice', '1'))
   }
@@ -115,7 +117,7 @@ export class KafkaCluster {
     return this.#topics.get(topic)?.id
   }
 
-  /** Refreshes the leaders. Never rejects: a failure marks the cluster as unreachable, and users retry anyway. */
+  /** Refreshes the leaders. Never rejects. A failure marks the cluster as unreachable, and callers retry anyway. */
   refresh(): Promise<void> {
     this.#refreshing ??= this.#refreshOnce()
       .catch(() => this.suspect())
@@ -162,7 +164,7 @@ export class KafkaCluster {
     await connecting?.then((connection) => connection.close()).catch(() => undefined)
   }
 
-  /** Probes whether any broker answers. Call after a failed or unusually slow request. */
+  /** Checks whether any broker answers. Called after a failed or unusually slow request. */
   suspect(): void {
     if (this.#isProbing || this.#closing.signal.aborted) return
     this.#isProbing = true
@@ -233,7 +235,10 @@ export class KafkaCluster {
     return { lacking, remade }
   }
 
-  /** Sends a request to one broker after another until one answers. @throws Error if none answers, or one refuses */
+  /**
+   * Sends a request to one broker after another until one answers. @throws Error if no broker answers, or if one
+   * refuses
+   */
   async #ask<R>(request: (connection: Connection) => Promise<R>): Promise<R> {
     for (let tries = this.#addresses().length; ; tries--) {
       const connection = await this.#controlConnection()
@@ -307,7 +312,7 @@ async function requestMetadata(
     return await metadataV12.api.async(connection, [...topics], false, false)
   } catch (error) {
     const response = responseOf<metadataV12.MetadataResponse>(error)
-    if (response) return response // One partition without a leader must not hide the others.
+    if (response) return response // One partition without a leader must not hide the valid partitions.
     throw error
   }
 }

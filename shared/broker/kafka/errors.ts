@@ -22,8 +22,8 @@ export const CODE = {
 } as const
 
 /**
- * Errors that reject a batch because of its content. A retry of the batch is rejected again. If the batch is split, then possibly only
- * one part is rejected.
+ * Errors that reject a batch because of its content. A repeated batch would be rejected again. If the batch is split, then possibly only one part is
+ * rejected.
  */
 export const REFUSED_RECORD: readonly number[] = [CODE.messageTooLarge, CODE.recordListTooLarge, CODE.invalidRecord]
 
@@ -35,8 +35,8 @@ export class KafkaRefusal extends Error {
     const { name, canRetry } = describeCode(code)
     super(`${what}: ${name}${detail ? ` (${detail})` : ''}`)
     this.code = code
-    // An unknown server error occurs, for example, after a broker has restarted without the topics of a group. The error counts as
-    // temporary, so that the process does not exit.
+    // An unknown server error occurs, for example, if a restarted broker has lost the topics of a group. The error counts as temporary, so that the
+    // process does not exit.
     this.isTransient = canRetry || code === CODE.unknownServerError
   }
 }
@@ -44,7 +44,7 @@ export class KafkaRefusal extends Error {
 /** Thrown if the current metadata contains no node for a request. The caller refreshes the metadata and retries. */
 export class NodeUnknown extends Error {}
 
-/** Whether an error is temporary: no connection, no response in time, or a refusal that the protocol calls retriable. */
+/** Whether an error is temporary: no connection, no response in time, or an error code that the Kafka protocol marks as retriable. */
 export function isTransient(thrown: unknown): boolean {
   if (thrown instanceof NodeUnknown) return true
   if (thrown instanceof KafkaRefusal) return thrown.isTransient
@@ -57,14 +57,17 @@ export function isTopicExists(thrown: unknown): boolean {
   return thrown instanceof Error && findErrorBy(thrown, 'apiId', 'TOPIC_ALREADY_EXISTS') !== null
 }
 
-/** Name of a code, and whether a retry may succeed. Codes newer than the client's table count as permanent. */
+/**
+ * Returns the name of an error code, and whether a retry may succeed. Codes that the client does not define count as
+ * permanent.
+ */
 export function describeCode(code: number): { readonly name: string; readonly canRetry: boolean } {
   const name = protocolErrorsCodesById[code as keyof typeof protocolErrorsCodesById]
   const known = name && protocolErrors[name as keyof typeof protocolErrors]
   return known ? { name: known.id, canRetry: known.canRetry } : { name: `error ${code}`, canRetry: false }
 }
 
-/** The response inside an error. The client throws if any part of a response has an error code, and other parts may be valid. */
+/** Returns the response inside an error. The client throws if any part of a response has an error code, although other parts may be valid. */
 export function responseOf<R>(thrown: unknown): R | undefined {
   return (thrown as { readonly response?: R } | null)?.response
 }

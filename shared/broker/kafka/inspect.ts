@@ -4,7 +4,7 @@ import type { KafkaOptions } from './options.ts'
 import { overloaded } from './sender.ts'
 import { type BootProblem, lateFailover, readable } from './topics.ts'
 
-/** The first version of ShareFetch that returns no more records than requested (Kafka 4.2, KIP-1206). */
+/** First version of ShareFetch that returns no more records than requested (Kafka 4.2, KIP-1206). */
 const SHARE_FETCH = { key: 78, version: 2 }
 const SHARE_FEATURE = 'share.version'
 
@@ -13,7 +13,7 @@ export interface KafkaFacts {
   readonly topics: number
   readonly missing: readonly string[]
   readonly hasShareGroups: boolean
-  /** Problem of a slow failover; undefined if failover is quick, if there is only one broker, or if the setting cannot be read. */
+  /** Warning about slow failover. Undefined if failover is quick, if there is only one broker, or if the setting cannot be read. */
   readonly lateFailover: BootProblem | undefined
 }
 
@@ -40,7 +40,9 @@ export async function inspectKafka(options: KafkaOptions): Promise<KafkaFacts> {
   }
 }
 
-/** Whether share groups are enabled. A cluster upgraded from before 4.2 supports the requests, but refuses them until the feature is raised. */
+/**
+ * Whether share groups are enabled. A cluster that was upgraded from before 4.2 supports the requests, but refuses them until the feature is enabled.
+ */
 export async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
   const { apiKeys, finalizedFeatures } = await cluster.versions()
   const { key, version } = SHARE_FETCH
@@ -52,7 +54,7 @@ export async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
 interface FailureClass {
   readonly isPermanent?: boolean
   /**
-   * Matches error codes of Node, and types and messages of kafkajs and @platformatic/kafka. Both libraries wrap the cause in a connection
+   * Matches error codes of Node, and error types and messages of kafkajs and @platformatic/kafka. Both libraries wrap the cause in a connection
    * error.
    */
   readonly signs: RegExp
@@ -136,7 +138,7 @@ class KafkaUnavailableError extends Error {
   }
 }
 
-/** Converts a connection failure to `overloaded`, with the reason as its cause; undefined for any other error. */
+/** Converts a connection failure to `overloaded`, with the reason as its cause. Undefined for any other error. */
 export function unavailable(error: unknown, isTransient: boolean): ServiceError | undefined {
   if (error instanceof ServiceError) return error
   const signs = signsOf(error)

@@ -1,7 +1,8 @@
 /**
- * The broker on Kafka: chooses between share groups and classic groups, and refuses an unsuitable cluster.
+ * Opens the broker on Kafka, with share groups or classic groups, and refuses an unsuitable cluster.
  *
- * An adapter is loaded only if chosen, so a fleet that has approved one client never loads the other.
+ * Only the chosen adapter is loaded, so that an operator who has approved one client library never loads the other
+ * library.
  */
 
 import type { Broker } from '#shared/broker/broker.ts'
@@ -19,10 +20,10 @@ const SHARE_GROUPS_OFF = new KafkaUnsuitableError([
 ])
 
 /**
- * Connects, creates missing topics, and checks the others.
+ * Connects, creates missing topics, and checks the existing ones.
  *
  * @returns A broker that the caller closes.
- * @throws KafkaUnsuitableError with every problem and its remedy; ServiceError `overloaded` if no broker can be used, with the remedy in its cause
+ * @throws KafkaUnsuitableError with every problem and its remedy. ServiceError `overloaded` if no broker answers, with the remedy in its cause
  */
 export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   if (options.client === 'classic') return await openClassic(options)

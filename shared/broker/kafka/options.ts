@@ -2,34 +2,34 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { HistoryRecord, Topic } from '#shared/broker/broker.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 
-/** Reports a problem from which the adapter recovers: a constant event name, and the facts in snake_case. The caller logs it. */
+/** Reports a problem from which the adapter recovers, as a constant event name and fields in snake_case. The caller logs both. */
 export type OnProblem = (message: string, fields: Record<string, unknown>) => void
 
 export interface KafkaOptions {
   readonly brokers: readonly string[]
   /**
-   * `share`: share groups, Kafka 4.2 or later. `classic`: kafkajs and consumer groups. `auto`: share groups if the cluster
-   * supports them, otherwise classic groups.
+   * Client library and kind of group. `share`: share groups, Kafka 4.2 or later. `classic`: kafkajs and consumer groups. `auto`: share groups if the
+   * cluster supports them, otherwise classic groups.
    */
   readonly client: 'auto' | 'share' | 'classic'
-  /** Prefix of every topic and group name, such as `sluice.`; may be empty. */
+  /** Prefix of every topic and group name, such as `sluice.`. May be empty. */
   readonly prefix: string
   readonly topics: readonly Topic[]
   readonly clientId: string
-  /** Number of partitions of each queue with classic groups, which limits the number of workers that can share it. Default: 16. */
+  /** Number of partitions of each queue with classic groups, which is also the maximum number of workers that share the queue. Default: 16. */
   readonly queuePartitions?: number
-  /** Replicas of created topics. Default: 3, or the number of brokers if there are fewer. */
+  /** Number of replicas of new topics. Default: 3, or the number of brokers if there are fewer. */
   readonly replicationFactor?: number
   readonly tls?: boolean
   readonly sasl?: KafkaSasl
-  /** Maximum time of a submit, in ms. Default 30 s: with its default settings, Kafka needs 9 to 12 s to replace a dead broker. */
+  /** Maximum time of `submit`, in ms. Default 30 s, because Kafka with default settings needs 9 to 12 s to replace a dead broker. */
   readonly sendTimeoutMs?: number
   /** Maximum bytes that wait to be sent in this process. Default 32 MiB. */
   readonly sendBufferBytesMax?: number
   /** Maximum time of `close`, in ms. Default 5 s. */
   readonly closeTimeoutMs?: number
   readonly onProblem: OnProblem
-  /** Called after five consecutive failures of a consumer without progress: the process should exit. */
+  /** Called after five consecutive permanent failures of a consumer. The process should then exit. */
   readonly onFatal?: (error: unknown) => void
 }
 
@@ -40,8 +40,8 @@ export interface KafkaSasl {
 }
 
 /**
- * The classic group of a queue. A suffix is needed, because the topic's own name belongs to its share group. The broker permits one kind of group per
- * name and refuses members of the other kind forever.
+ * Returns the name of a queue's classic group. The suffix is needed because the topic's own name belongs to its share group, and the broker permits
+ * only one kind of group per name.
  */
 export function classicGroup(topic: string): string {
   return `${topic}.classic`
@@ -64,15 +64,15 @@ export const KAFKA_DEFAULTS = {
 
 const EXPECTED = 'Kafka consumer retrying; expected while a process, its group or a broker starts'
 const FAILURES_MAX = 5
-/** Duration of an outage after which the failure is reported again. A broker that restarts or moves its partitions is back earlier. */
+/** Duration of an outage in ms after which the failure is reported again. A broker that restarts or moves its partitions recovers earlier. */
 const PERSISTENT_MS = 60_000
 const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
 
 /**
  * Restart policy of one consumer: computes the delay after a failure and decides when to give up.
  *
- * Temporary errors, such as an unreachable broker or a moved leader, are retried forever. Other errors count; the fifth in a row without progress
- * calls `onFatal`.
+ * Temporary errors, such as an unreachable broker or a moved leader, are retried forever. Other errors are counted. The fifth consecutive error
+ * without progress calls `onFatal`.
  */
 export class Supervisor {
   readonly #what: string
@@ -111,8 +111,8 @@ export class Supervisor {
   }
 
   /**
-   * Reports a temporary failure at most once per minute, because starting groups and partitions may fail several times. Reports it once more if it
-   * persists.
+   * Reports a temporary failure at most once per minute, because the start of groups and partitions may fail several times. A persistent failure is
+   * reported once more.
    */
   #reportTransient(fields: { readonly what: string; readonly error: string }): void {
     const nowMs = performance.now()
@@ -149,8 +149,8 @@ export class Supervisor {
 }
 
 /**
- * Delivers a record to a receiver. An error that the receiver throws ends the process, as the port requires. Otherwise the error would
- * look like a failed fetch, which is retried.
+ * Passes a record to a receiver. An error that the receiver throws ends the process, as the port requires. Otherwise the error would look like a
+ * failed fetch and be retried.
  */
 export function deliver(onRecord: (record: HistoryRecord) => void, record: HistoryRecord): void {
   try {
@@ -175,7 +175,7 @@ export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: 
 
 export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal }).catch(() => {
-    // The sleep rejects only if the signal aborts, which the caller checks.
+    // The sleep rejects only if the signal aborts, and the caller checks the signal.
   })
 }
 

@@ -1,12 +1,12 @@
 /**
  * Idempotent produce calls (KIP-98), one at a time, split by leading node.
  *
- * Records of a partition are numbered, and the broker drops a batch with known numbers. So a batch whose response was lost may be
- * sent again, but only unchanged. A different batch with the same numbers would be dropped as a duplicate. If a batch with
- * unknown outcome is abandoned or changed, then the producer starts over with a new producer id.
+ * Records of a partition are numbered, and the broker drops a batch whose numbers it has already stored. A batch whose response was lost may
+ * therefore be sent again, but only unchanged. If a batch with unknown outcome is abandoned or changed, then the producer starts over with a new
+ * producer id. Otherwise the broker would drop the next batch as a duplicate.
  *
- * Rejected: the client's own producer. With endless retries, that producer sends a whole call to the leader of its first
- * partition, even after another partition has moved. The only way to stop that producer discards the sequence numbers.
+ * Rejected: the producer of `@platformatic/kafka`. With endless retries, that producer sends a whole call to the leader of the call's first
+ * partition, even after another partition has moved. Stopping that producer discards its sequence numbers.
  */
 import { initProducerIdV5, NumericMap, produceV11 } from '@platformatic/kafka'
 import type { KafkaCluster } from './cluster.ts'
@@ -15,12 +15,12 @@ import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedReco
 
 const ACKS_ALL = -1
 const REPLICATION_TIMEOUT_MS = 5_000
-/** Time after which the connection counts as broken. The outcome of the batch in flight is then unknown. */
+/** Request timeout in ms, after which the connection counts as broken and the outcome of the batch is unknown. */
 const REQUEST_TIMEOUT_MS = 8_000
 const SEQUENCE_RANGE = 2 ** 31
 const LANE = 'produce'
 
-/** After these errors, the sequence numbers of broker and producer differ: a new producer id resets both. */
+/** Errors after which broker and producer disagree on sequence numbers. A new producer id resets the numbers. */
 const IDENTITY_LOST: readonly number[] = [CODE.outOfOrderSequence, CODE.unknownProducerId, CODE.invalidProducerEpoch]
 
 interface Identity {

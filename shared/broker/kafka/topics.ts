@@ -1,6 +1,6 @@
 /**
- * The boot check: creates missing topics, corrects wrong settings if permitted, and reports the other problems of a cluster. All problems are
- * reported at once, each with the command that fixes it. Independent of the client: each adapter provides a {@link KafkaAdmin}.
+ * The boot check of a cluster creates missing topics and corrects wrong settings if permitted. All other problems are reported together, each with
+ * the command that fixes it. Each adapter provides a {@link KafkaAdmin}.
  */
 import type { Topic } from '#shared/broker/broker.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
@@ -10,11 +10,13 @@ const MINUTE_MS = 60_000
 const DAY_MS = 24 * 60 * MINUTE_MS
 const REPLICAS_DEFAULT = 3
 const SESSION_TIMEOUT = 'broker.session.timeout.ms'
-/** Wanted session timeout of brokers. Kafka's default is 9 s. */
+/** Recommended session timeout of brokers, in ms. Kafka's default is 9 s. */
 const SESSION_TIMEOUT_MS_WANTED = 6_000
-/** Time from the expiry of a dead broker's session until clients use the new leaders. */
+/** Time in ms from the expiry of a dead broker's session until clients use the new leaders. */
 const FAILOVER_EXTRA_MS = 3_000
-/** An internal topic of Kafka, created at its first use, and the broker settings with its number of replicas. */
+/**
+ * An internal topic of Kafka, which Kafka creates at the first use, and the broker setting for its number of replicas.
+ */
 export interface InternalTopic {
   readonly name: string
   readonly settings: readonly string[]
@@ -23,8 +25,8 @@ export interface InternalTopic {
 const OFFSETS_TOPIC: InternalTopic = { name: '__consumer_offsets', settings: ['offsets.topic.replication.factor'] }
 const RETAIN_FOREVER = -1
 /**
- * Maximum record size of a topic: Kafka's default, and the minimum that the records of this service need. A queue record is an envelope with a body
- * of up to 64 KiB; a channel record holds many events (see `batchBytesMax`).
+ * Maximum record size of a topic, in bytes: Kafka's default, and the minimum that queues and channels require. A queue record is an envelope with a
+ * body of up to 64 KiB. A channel record contains many events (see `batchBytesMax`).
  */
 const RECORD_BYTES = { wanted: 1_048_588, queue: 160 * 1024, channel: 960 * 1024 } as const
 
@@ -95,7 +97,7 @@ async function createMissing(
   }
 }
 
-/** Settings of a new topic. Kafka deletes closed segments only: with a `segment.ms` above a short retention, nothing would be deleted. */
+/** Returns the settings of a new topic. Kafka deletes only closed segments, so `segment.ms` must not exceed the retention. */
 function topicSettings(retentionMs: number, replicas: number): Record<string, string> {
   return {
     'cleanup.policy': 'delete',
@@ -107,11 +109,14 @@ function topicSettings(retentionMs: number, replicas: number): Record<string, st
 }
 
 interface Mismatch extends BootProblem {
-  /** If true, then the topic works nevertheless: the problem is logged and does not prevent the start. */
+  /** If true, then the topic works nevertheless, so the problem is logged and does not prevent the start. */
   readonly isHarmless?: boolean
 }
 
-/** Corrects a topic if permitted; otherwise returns problems, or logs a warning if no records are lost. */
+/**
+ * Checks an existing topic and corrects its settings if permitted. Other problems are returned, or logged as a warning
+ * if no records are lost.
+ */
 async function checkExisting(
   admin: KafkaAdmin,
   topic: Topic,
@@ -208,7 +213,7 @@ function settingMismatches(
   return wrongs
 }
 
-/** Reads settings. If this client may not read them, then the check is skipped and logged. */
+/** Reads settings. If this client lacks the permission, then the check is skipped and a warning is logged. */
 export async function readable(
   settings: Promise<ReadonlyMap<string, string>>,
   what: string,
@@ -222,7 +227,7 @@ export async function readable(
   }
 }
 
-/** The problem of a broker session timeout that is too long: when a broker dies, calls wait until another one leads its partitions. */
+/** Returns a warning if the session timeout of brokers is too long. When a broker dies, calls wait until another broker leads its partitions. */
 export function lateFailover(brokers: number, settings: ReadonlyMap<string, string>): BootProblem | undefined {
   const value = Number(settings.get(SESSION_TIMEOUT) ?? 0)
   if (brokers < 2 || value <= SESSION_TIMEOUT_MS_WANTED) return undefined
@@ -239,7 +244,10 @@ export async function warnOfLateFailover(admin: KafkaAdmin, options: KafkaOption
   if (found) options.onProblem('Kafka settings delay the replacement of a dead broker', { ...found })
 }
 
-/** If an internal topic requires more replicas than there are brokers, then Kafka never creates it and groups hang. */
+/**
+ * Checks the replicas of an internal topic. If more replicas than brokers are required, then Kafka never creates the
+ * topic, and groups hang.
+ */
 export async function checkInternalTopic(
   admin: KafkaAdmin,
   topic: InternalTopic,
@@ -264,11 +272,11 @@ export function messageOf(error: unknown): string {
 
 /**
  * Recreates topics that disappear while the process runs. An operator, a clean-up job or a cluster that lost its data may delete a topic in use.
- * Kafka then answers every request for the topic with an error that clients call transient. So a missing topic would look like a slow broker, forever.
+ * Kafka then answers every request for the topic with an error that clients treat as transient. Without this class, a missing topic would look like a
+ * slow broker forever.
  *
- * States: `present → lacking → present`, or `lacking → missing` if the boot check cannot create the topic, because it lacks a
- * permission or enough brokers. A missing topic is retried forever, at most {@link RETRY} apart, because its remedy is outside
- * the process.
+ * States: `present → lacking → present`, or `lacking → missing` if the boot check cannot create the topic, because it lacks a permission or enough
+ * brokers. The creation of a missing topic is retried forever, with the delays of {@link RETRY}, because the remedy is outside the process.
  */
 
 const RETRY: Backoff = { baseMs: 500, maxMs: 10_000 }
@@ -276,7 +284,7 @@ const KNOWN_TIMEOUT_MS = 5_000
 const KNOWN_INTERVAL_MS = 50
 const WARN_INTERVAL_MS = 60_000
 
-/** Opens a new connection to the cluster without cached metadata, passes it to `use`, and closes it. */
+/** Connects to the cluster without cached metadata, passes the connection to `use`, and closes it. */
 type Inspect<Admin> = (use: (admin: Admin) => Promise<void>) => Promise<void>
 
 export class TopicKeeper<Admin extends KafkaAdmin> {
@@ -289,7 +297,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
   #missing: readonly string[] = []
   #warnedAtMs = Number.NEGATIVE_INFINITY
 
-  /** @param check Boot check, which creates missing topics. */
+  /** @param look Opens a new connection. @param check Boot check, which creates missing topics. */
   constructor(look: Inspect<Admin>, check: (admin: Admin) => Promise<BootProblem[]>, options: KafkaOptions) {
     this.#inspect = look
     this.#check = check
@@ -339,7 +347,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     onProblem('missing Kafka topics created again', { topics: this.#lacking })
   }
 
-  /** Waits until all brokers have the new topics. Brokers that do not have a topic yet would respond as if it had been lost again. */
+  /** Waits until every broker has the new topics. A broker that lacks a topic would respond as if the topic had been deleted again. */
   async #untilKnown(admin: Admin, names: readonly string[]): Promise<void> {
     const timeout = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(KNOWN_TIMEOUT_MS)])
     while (!timeout.aborted && (await admin.partitions(names)).size < names.length) {
@@ -347,7 +355,7 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
     }
   }
 
-  /** If Kafka is unreachable, then the state of the topics is unknown and stays unchanged. */
+  /** Handles a failed check. If Kafka is unreachable, then the state of the topics is unknown and stays unchanged. */
   #failed(error: unknown): void {
     const { prefix, onProblem } = this.#options
     if (!(error instanceof KafkaUnsuitableError)) return

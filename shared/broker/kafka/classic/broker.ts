@@ -24,12 +24,12 @@ import { ClassicConsumer } from './queue.ts'
 
 const ANY_BROKER = '1'
 
-/** Value of `ConfigSource` for a setting that was made for the topic itself. */
+/** Value of Kafka's `ConfigSource` for settings of the topic itself, as opposed to defaults. */
 const TOPIC_CONFIG = 1
 
 /**
- * Maximum number of checks whether every broker has a new topic, and the delay between them. With many partitions, a busy broker
- * needs seconds.
+ * Maximum number of checks whether every broker has a new topic, and the delay between two checks in ms. With many partitions, a busy broker needs
+ * seconds.
  */
 const SPREAD_ASKS_MAX = 120
 const SPREAD_ASK_MS = 250
@@ -38,23 +38,24 @@ const ACKS_ALL = -1
 const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
-/** Time limit of the second probe, which tries all bootstrap addresses in sequence. */
+/** Timeout of the second probe, in ms, which tries all bootstrap addresses in sequence. */
 const CONFIRM_TIMEOUT_MS = 4_000
 const PROBES_PER_INSPECTION = 10
 const TOPIC_MISSING = 'UNKNOWN_TOPIC_OR_PARTITION'
-/** Default number of partitions of a queue, which is the number of workers that can share it. */
+/** Default number of partitions of a queue, which is also the maximum number of workers that share the queue. */
 const QUEUE_PARTITIONS = 16
 const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECORD_LIST_TOO_LARGE', 'INVALID_RECORD'])
 /**
- * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved only that client.
+ * Opens the broker on classic consumer groups, with kafkajs as its only client. Used for Kafka before 4.2, and for operators who have approved only
+ * kafkajs.
  *
  * @throws KafkaUnsuitableError with every problem
  */
 export async function openClassicBroker(options: KafkaOptions): Promise<Broker> {
   const kafka = createKafkaJs(options)
   const admin = kafka.admin()
-  // The producer is not idempotent: after a failed call, kafkajs reuses a sequence number, and the broker would drop the next batch as a
-  // duplicate.
+  // The producer is not idempotent. After a failed call, an idempotent kafkajs producer reuses a sequence number, and the broker would drop the next
+  // batch as a duplicate.
   const producer = kafka.producer({ allowAutoTopicCreation: false, retry: { retries: 0 } })
   try {
     await admin.connect()
@@ -75,10 +76,7 @@ async function check(admin: KafkaJsAdmin, options: KafkaOptions): Promise<BootPr
   return await checkTopics(admin, { ...options, topics: options.topics.map((topic) => withPartitions(topic, options)) })
 }
 
-/**
- * Raises the number of partitions of queues. A partition has one owner, so with fewer partitions than workers, some workers would
- * be idle.
- */
+/** Raises the number of partitions of a queue. Each partition has one owner, so workers in excess of the partitions would be idle. */
 function withPartitions(topic: Topic, { queuePartitions = QUEUE_PARTITIONS }: KafkaOptions): Topic {
   if (topic.kind === 'channel' || topic.partitions >= queuePartitions) return topic
   return { ...topic, partitions: queuePartitions, partitionsMin: topic.partitions }
@@ -95,10 +93,10 @@ class ClassicClient implements KafkaClient {
   readonly #probing: Promise<void>
   readonly #checks: KafkaJsAdmin
   readonly #keeper: TopicKeeper<KafkaJsAdmin>
-  /** Topics that a check did not find, or found with fewer partitions. */
+  /** Topics that the last check did not find, or found with too few partitions. */
   readonly #absent = new Set<string>()
   #probes = 0
-  /** True if a topic was not found, so that the next probe checks all topics. */
+  /** True if a topic may be missing, so that the next probe checks all topics. */
   #isInspectionDue = false
   #unreachableSinceMs: number | undefined
   #onLoss: (topic: string) => void = () => undefined
@@ -138,7 +136,10 @@ class ClassicClient implements KafkaClient {
 
   readonly produce = (batches: readonly OutgoingBatch[]) => this.#produce(batches)
 
-  /** Marks the topics for a check by the next periodic probe, because a slow call may be caused by a deleted topic. */
+  /**
+   * Requests a check of the topics by the next periodic probe, because a deleted topic may be the reason for a slow
+   * call.
+   */
   suspect(): void {
     this.#isInspectionDue = true
   }
@@ -203,7 +204,7 @@ class ClassicClient implements KafkaClient {
     const isMissing = isOfType(failure?.error, TOPIC_MISSING)
     if (isMissing) this.#isInspectionDue = true
     if (!failure || (failure.canRetry && !isMissing) || batches.length === 1) return batches.map(() => failure)
-    // kafkajs does not report which partition was refused, so each batch is sent alone.
+    // kafkajs does not report which partition was refused, so each batch is sent again alone.
     const failures: BatchFailure[] = []
     for (const batch of batches) failures.push(await this.#produceOnce([batch]))
     return failures
@@ -219,7 +220,7 @@ class ClassicClient implements KafkaClient {
       const isTaken = ({ topic, partition }: OutgoingBatch) =>
         taken.some((answer) => answer.topicName === topic && answer.partition === partition)
       if (batches.every(isTaken)) return undefined
-      // kafkajs silently drops records for a partition that is not in its metadata, which it refreshes only when it connects.
+      // kafkajs silently drops records for a partition that is missing in its metadata. Only a new connection refreshes that metadata.
       await this.#producer.disconnect()
       await this.#producer.connect()
       return { error: new Error('kafkajs does not know a partition'), canRetry: true }
@@ -229,7 +230,7 @@ class ClassicClient implements KafkaClient {
     }
   }
 
-  /** kafkajs reports neither the loss of a broker nor the deletion of a topic, so a broker is probed twice per second. */
+  /** Checks whether a broker answers, twice per second. kafkajs reports neither the loss of a broker nor the deletion of a topic. */
   async #probe(): Promise<void> {
     const { signal } = this.#closing
     while (!signal.aborted) {
@@ -250,7 +251,10 @@ class ClassicClient implements KafkaClient {
     return isAnswered
   }
 
-  /** kafkajs has no topic ids, so a topic counts as recreated only if an earlier check did not find it. */
+  /**
+   * Checks whether topics are missing or were recreated. kafkajs has no topic ids. A topic therefore counts as
+   * recreated only if an earlier check did not find it.
+   */
   async #inspectTopics(): Promise<void> {
     this.#isInspectionDue = false
     const names = this.#options.topics.map(({ name }) => this.#options.prefix + name)
@@ -277,7 +281,10 @@ class ClassicClient implements KafkaClient {
   }
 }
 
-/** Uses a new client: kafkajs requests metadata for all topics that a client ever used, and fails for all if one is missing. */
+/**
+ * Runs an operation with a new admin client. kafkajs requests metadata for all topics that a client ever used. If one topic is missing, then requests
+ * for all topics fail.
+ */
 async function withAdmin(kafka: Kafka, use: (admin: KafkaJsAdmin) => Promise<void>): Promise<void> {
   const admin = kafka.admin()
   try {
@@ -336,7 +343,7 @@ class KafkaJsAdmin implements KafkaAdmin {
   async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
     const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
     const topic = { topic: name, numPartitions: partitions, replicationFactor: replicas, configEntries }
-    // waitForLeaders makes kafkajs fail if the topic has not reached the broker it asks.
+    // With `waitForLeaders`, kafkajs would fail if the asked broker does not have the topic yet.
     await this.#admin.createTopics({ waitForLeaders: false, topics: [topic] })
     for (let asks = 0; asks < SPREAD_ASKS_MAX; asks++) {
       const known = await this.partitions([name]).catch(() => new Map<string, number>())
@@ -346,7 +353,10 @@ class KafkaJsAdmin implements KafkaAdmin {
     throw new Error(`the brokers did not report the new topic after ${(SPREAD_ASKS_MAX * SPREAD_ASK_MS) / 1_000} s`)
   }
 
-  /** kafkajs supports only the request that replaces all settings of a topic, so earlier ones are sent too. */
+  /**
+   * Changes settings of a topic. The only request that kafkajs supports replaces all settings, so the existing ones are
+   * sent too.
+   */
   async setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void> {
     const type = kafkajs.ConfigResourceTypes.TOPIC
     const { resources } = await this.#admin.describeConfigs({

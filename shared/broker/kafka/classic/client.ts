@@ -1,6 +1,6 @@
 /**
- * Configures kafkajs for production on Node 24. The log goes to `onProblem`. The retries of kafkajs itself are short, because the
- * adapters retry forever. A patch of kafkajs prevents timer warnings.
+ * Configures kafkajs for production on Node 24. Log messages are passed to `onProblem`. kafkajs itself retries only briefly, because the adapters
+ * retry forever. A patch of kafkajs prevents timer warnings.
  */
 
 import { randomUUID } from 'node:crypto'
@@ -28,7 +28,6 @@ import {
 const CONNECTION_TIMEOUT_MS = 1_000
 const REQUEST_TIMEOUT_MS = 8_000
 
-/** Limits of kafkajs' own retries, before the adapters receive the error. */
 const RETRY = { retries: 2, initialRetryTime: 50, maxRetryTime: 500, restartOnFailure: async () => false } as const
 
 const TRANSIENT = new Set([
@@ -44,8 +43,8 @@ const TRANSIENT = new Set([
 ])
 
 /**
- * Errors that kafkajs logs although it retries the request. Causes are a new or moving group coordinator, or a deleted topic,
- * which the topic keeper reports. Permanent errors are not in this list, because the consumer throws them.
+ * Errors that kafkajs logs although it retries the request. Causes are a new or moving group coordinator, or a deleted topic, which TopicKeeper
+ * reports. Permanent errors are not in this list, because the consumer throws them.
  */
 const TRANSIENT_ERRORS: ReadonlySet<string> = new Set([
   'This server does not host this topic-partition',
@@ -96,8 +95,8 @@ interface RequestQueue {
 const repaired = Symbol('sluice.mended')
 
 /**
- * After each request with an empty queue, kafkajs sets a timer with a negative delay. Node 24 then prints a TimeoutNegativeWarning (kafkajs #1751;
- * the fix was never merged). With an empty queue and no throttle, no timer is needed.
+ * Removes a needless timer of kafkajs. After each request with an empty queue, kafkajs sets a timer with a negative delay, and Node 24 prints a
+ * TimeoutNegativeWarning (kafkajs #1751, fix never merged).
  */
 function patchTimer(): void {
   const Queue = createRequire(import.meta.url)('kafkajs/src/network/requestQueue') as {
@@ -113,8 +112,9 @@ function patchTimer(): void {
 }
 
 /**
- * Receives partitions of a channel through kafkajs, which reads in groups only. Each receiver uses a group with a random name, and an assigner that
- * gives its single member these partitions. The receiver holds its own positions and commits nothing, so Kafka forgets the group without members.
+ * Receives partitions of a channel through kafkajs, which can read only as a member of a group. Each receiver therefore uses a group with a random
+ * name, and an assigner that gives these partitions to the only member. The receiver tracks its positions itself and commits nothing, so Kafka
+ * deletes the group once it has no members.
  */
 
 const LONG_POLL_MS = 250
@@ -135,7 +135,7 @@ export class ClassicReceiver implements Closable {
   readonly #positions = new Map<number, bigint>()
   readonly #lastAtMs = new Map<number, number>()
   readonly #openedAtMs = Date.now()
-  /** True after a consumer has ended. The topic may have been recreated, so the positions are checked before the next consumer starts. */
+  /** True after a consumer has ended. The topic may have been recreated, so positions are checked before the next consumer starts. */
   #isSuspect = false
   #loop: Promise<void> = Promise.resolve()
 
@@ -181,11 +181,13 @@ export class ClassicReceiver implements Closable {
   }
 
   /**
-   * Corrects positions that the topic does not have any more. kafkajs has no topic ids, so timestamps decide.
+   * Corrects positions that no longer exist in the topic. kafkajs has no topic ids, so timestamps decide.
    *
-   * 1. The topic was recreated if its first record is newer than our last one: read from its start.
+   * 1. If the first stored record is newer than the last received one, then the topic was recreated, and reading starts
+   *    at its beginning.
    *
-   * 2. Otherwise, if it ends before our position, then a leader lost its last records: continue at its end.
+   * 2. Otherwise, if the topic ends before the position, then a leader lost its last records, and reading continues at
+   *    the end.
    */
   async #checkPositions(): Promise<void> {
     const kept = await this.#admin.fetchTopicOffsets(this.#topic)
@@ -248,7 +250,7 @@ export class ClassicReceiver implements Closable {
 
   async #onBatch({ batch }: EachBatchPayload): Promise<void> {
     const isBefore = BigInt(batch.lastOffset()) < (this.#positions.get(batch.partition) ?? 0n)
-    // kafkajs reset the position to the start, because the broker has no record at this position.
+    // kafkajs has reset the position to the start, because the broker has no record at the previous position.
     if (isBefore) throw retriable(`${this.#topic} ends before its position`)
     for (const { offset, key, value, timestamp } of batch.messages) {
       const at = BigInt(offset)
@@ -271,7 +273,7 @@ function retriable(message: string): Error {
   return Object.assign(new Error(message), { retriable: true })
 }
 
-/** Assigns some partitions of the topic, rather than all, to the group's only member. */
+/** Assigns only some partitions of the topic to the group's only member. */
 function assignOnly(topic: string, partitions: readonly number[]): PartitionAssigner {
   const name = 'OnlyOne'
   const version = 0

@@ -1,9 +1,9 @@
 /**
- * State of one partition in a classic consumer: which records are waiting, out (delivered) or done, and which offset can be committed. A
- * record moves `waiting → out → done`, or back to waiting when released.
+ * State of one partition in a classic consumer. Each record moves `waiting → out → done`, or back to `waiting` when released. `out` means delivered
+ * to the caller.
  *
- * After a rebalance, kafkajs restarts at the committed offset. Records that are out arrive again and are recognised by their offsets. Waiting records
- * are forgotten first, because they arrive again too.
+ * After a rebalance, kafkajs restarts at the committed offset, so unfinished records arrive again. Records that are `out` are recognised by their
+ * offsets and skipped. `waiting` records are removed first.
  */
 
 export interface ClassicRecord {
@@ -19,11 +19,11 @@ export class ClassicPartition {
   readonly #states = new Map<number, State>()
   #waiting: ClassicRecord[] = []
   #waitingBytes = 0
-  /** Offset to commit: all records below it are processed. Negative until the first record after an assignment. */
-  #low = -1
   /**
-   * End of the offsets received since the assignment. An offset between `#low` and `#seen` without a state belongs to no record (a gap).
+   * Offset to commit. All records below this offset are processed. Negative until the first record after an assignment.
    */
+  #low = -1
+  /** End of the offsets received since the assignment. An offset between `#low` and `#seen` without a state is a gap that belongs to no record. */
   #seen = -1
   #committed = -1
 
@@ -47,7 +47,7 @@ export class ClassicPartition {
     this.#committed = Math.max(this.#committed, offset)
   }
 
-  /** Call when the group has assigned partitions again: reading restarts at the committed offset. */
+  /** Prepares for reading again from the committed offset. Called when the group has reassigned partitions. */
   restart(): void {
     for (const record of this.#waiting) this.#states.delete(record.offset)
     this.#waiting = []
@@ -85,7 +85,9 @@ export class ClassicPartition {
     this.#advance()
   }
 
-  /** Releases a record. A classic partition cannot release one record to another member, so this member delivers it again. */
+  /**
+   * Returns a record to the waiting records. A classic partition cannot pass one record to another member, so this member delivers the record again.
+   */
   putBack(record: ClassicRecord): void {
     if (this.#states.get(record.offset) !== 'out') return
     this.#states.set(record.offset, 'waiting')
@@ -98,7 +100,7 @@ export class ClassicPartition {
     else this.#waiting.push(record)
   }
 
-  /** Starts at the committed offset: some member has processed all records below it. */
+  /** Starts at the committed offset, below which all records are processed. */
   #begin(offset: number): void {
     this.#low = offset
     this.#committed = offset

@@ -1,12 +1,12 @@
 /**
- * A queue on a classic consumer group. A partition has one owner, which prefetches within a bound, pauses the partition when full, and commits up to
- * the first unacknowledged record.
+ * A queue on a classic consumer group. Each partition has one owner. The owner prefetches within a bound, pauses the partition at that bound, and
+ * commits up to the first unacknowledged record.
  *
- * Weaker than a share group in four ways.
+ * A classic group is weaker than a share group in four ways.
  * 1. A record waits for the owner of its partition.
  * 2. A released record is redelivered to the same member.
  * 3. Deliveries of a dead member are not counted.
- * 4. A joining member may receive records that others still process.
+ * 4. A joining member may receive records that other members are still processing.
  */
 import { type Admin, type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
@@ -26,10 +26,10 @@ const TAKE_WAIT_MS = 900
 const SESSION_TIMEOUT_MS = 10_000
 const HEARTBEAT_INTERVAL_MS = 1_000
 const REBALANCE_TIMEOUT_MS = 15_000
-/** Maximum wait of a fetch without records. Also the time for which kafkajs sleeps when all partitions are paused. */
+/** Maximum wait of a fetch without records, in ms. kafkajs also sleeps for this time when all partitions are paused. */
 const LONG_POLL_MS = 250
 const FETCH_BYTES_MAX = 1024 * 1024
-/** Bytes of waiting records above which a partition is paused, and below which the partition resumes. */
+/** Bytes of waiting records at which a partition is paused, and below which reading resumes. */
 const WAITING_BYTES_MAX = 2 * 1024 * 1024
 const WAITING_BYTES_RESUME = 1024 * 1024
 const WAITING_COUNT_MAX = 1_000
@@ -80,7 +80,7 @@ export class ClassicConsumer implements QueueConsumer {
     return taken.map((record) => this.#toDelivery(record))
   }
 
-  /** Commits acknowledged records and leaves the group, so that others receive the rest at once. */
+  /** Commits acknowledged records and leaves the group, so that other members receive the remaining records at once. */
   close(): Promise<void> {
     this.#closed ??= this.#close()
     return this.#closed
@@ -153,7 +153,7 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#admin, this.#topic)
-    // The group has lost its positions, for example because the topic was deleted. Known offsets may now belong to other records.
+    // For these partitions the group has no position, for example because the topic was deleted. Known offsets may belong to other records now.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
@@ -183,7 +183,10 @@ export class ClassicConsumer implements QueueConsumer {
     if (fresh.length > 0) void this.#place(consumer, fresh)
   }
 
-  /** Sets the first positions of the group, before reading. If that fails, then the next join tries again. */
+  /**
+   * Commits start offsets for partitions without a position, before reading. If the commit fails, then the next join
+   * retries.
+   */
   async #place(consumer: Consumer, partitions: number[]): Promise<void> {
     const topic = this.#topic
     consumer.pause([{ topic, partitions }])
@@ -206,7 +209,7 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   #onBatch({ batch }: EachBatchPayload): void {
-    // kafkajs reset the position to the start, because the broker has no record at this position: the topic was recreated.
+    // kafkajs has reset the position to the start, because the topic was recreated and has no record at the previous position.
     if (Number(batch.lastOffset()) < this.#partition(batch.partition).seen) this.#partitions.delete(batch.partition)
     const partition = this.#partition(batch.partition)
     partition.add(
@@ -249,7 +252,10 @@ export class ClassicConsumer implements QueueConsumer {
     })
   }
 
-  /** Never rejects. During a rebalance, the broker refuses a commit, and some records are redelivered. A later commit succeeds. */
+  /**
+   * Commits processed offsets. Never rejects. During a rebalance, the broker refuses a commit, so some records are redelivered and a later commit
+   * succeeds.
+   */
   async #commit(): Promise<void> {
     const offsets = this.#toCommit()
     if (offsets.length === 0) return
@@ -270,9 +276,9 @@ export class ClassicConsumer implements QueueConsumer {
 }
 
 /**
- * Start offsets of a classic group in partitions without a committed position. Each offset is the last position of the group of
- * an earlier version, or the oldest record for which a caller may still wait. If a share group served the queue before, then the
- * beginning would be days of processed records.
+ * Start offsets of a classic group in partitions without a committed position. The start is the last position of the group that an earlier version
+ * used, or the oldest record for which a caller may still wait. The beginning of the topic is not used, because a share group may have processed days
+ * of records there.
  */
 
 async function unplaced(admin: Admin, topic: string): Promise<number[]> {
@@ -281,9 +287,9 @@ async function unplaced(admin: Admin, topic: string): Promise<number[]> {
 }
 
 /**
- * Start offsets for those partitions that still have no position.
+ * Returns start offsets for the partitions that still have no position.
  *
- * @param waitMsMax Age after which no caller waits for a record any more; undefined: all records are needed.
+ * @param waitMsMax Age after which no caller waits for a record any more. If undefined, then all records are needed.
  * @throws Errors of kafkajs
  */
 async function startsOf(
@@ -293,7 +299,8 @@ async function startsOf(
   waitMsMax: number | undefined,
 ): Promise<Map<number, number>> {
   const open = new Set(await unplaced(admin, topic))
-  // If a share group has this name now, then there are no positions of a classic group.
+  // Earlier versions used the topic's name for the group. If a share group has this name now, then no positions are
+  // found.
   const before = await positionsOf(admin, topic, topic).catch(() => new Map<number, number>())
   const young = waitMsMax === undefined ? [] : await admin.fetchTopicOffsetsByTimestamp(topic, Date.now() - waitMsMax)
   const youngest = new Map(young.map(({ partition, offset }) => [partition, Number(offset)]))

@@ -103,7 +103,7 @@ export class PlatformaticAdmin implements ShareGroupAdmin {
     await Promise.all(this.#cluster.nodeIds.map((node) => this.#cluster.hangUp(node, BOOT_LANE)))
   }
 
-  /** Waits until a setting has reached all brokers, one by one. A group that starts earlier would use the old value permanently. */
+  /** Waits until a setting has reached every broker. A group that starts earlier would use the old value permanently. */
   async #untilApplied(group: string, setting: string, value: string): Promise<void> {
     const timeout = AbortSignal.timeout(APPLIED_TIMEOUT_MS)
     for (const node of this.#cluster.nodeIds) {
@@ -127,15 +127,15 @@ export class PlatformaticAdmin implements ShareGroupAdmin {
   }
 }
 
-/** The boot check of share groups: state topic, group names, and start offsets. */
+/** Check of share groups at the start: state topic, group names, and start offsets. */
 
 const STATE_TOPIC: InternalTopic = {
   name: '__share_group_state',
   settings: ['share.coordinator.state.topic.replication.factor', 'share.coordinator.state.topic.min.isr'],
 }
 /**
- * Preferred settings. The delivery limit is twice the default, after which Kafka silently drops a record. New members receive
- * partitions at once (Kafka 4.3).
+ * Preferred group settings. The delivery count limit, after which Kafka silently drops a record, is twice the default. New members receive partitions
+ * at once (Kafka 4.3).
  */
 const GROUP_SETTINGS = { 'share.delivery.count.limit': 10, 'share.assignment.interval.ms': 0 } as const
 
@@ -147,9 +147,8 @@ export interface ShareGroupAdmin extends KafkaAdmin {
 }
 
 /**
- * Checks the requirements of share groups: the state topic, the names, and the start offset of each group. A group must start at
- * the oldest record for which a caller may still wait, not at the end of its queue. The offset must be set before the first
- * member joins.
+ * Checks the requirements of share groups: the state topic, the names, and the start offset of each group. A group must start at the oldest record
+ * for which a caller may still wait. Kafka's default is the end of the queue. The offset must be set before the first member joins.
  */
 export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const queues = options.topics.filter(({ kind }) => kind === 'queue')
@@ -158,14 +157,17 @@ export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOpt
 }
 
 /**
- * Start offset of a new group: the first record that is younger than the maximum wait. A fleet that migrates from classic groups
- * would otherwise find days of processed records.
+ * Returns the start offset of a new group: the first record that is younger than the maximum wait. After a migration from classic groups, the older
+ * records are processed already.
  */
 function startOf({ retentionMsMin }: Topic): string {
   return retentionMsMin === undefined ? 'earliest' : `by_duration:PT${Math.ceil(retentionMsMin / 1_000)}S`
 }
 
-/** Deletes an empty classic group of this name, which earlier versions created. Kafka would refuse all members of the share group. */
+/**
+ * Deletes an empty classic group with the name of the share group, which earlier versions created. Otherwise Kafka would refuse all members of the
+ * share group.
+ */
 async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
   const server = `--bootstrap-server ${options.brokers[0]}`
   try {
@@ -202,14 +204,13 @@ async function prepareGroup(
     const current = settings.get(name)
     if (current === undefined || Number(current) === value) continue
     await admin.setGroup(group, name, String(value)).catch(() => {
-      // The settings are optional: the broker may refuse these values, and the group also works with the defaults.
+      // The settings are optional. A broker may refuse these values, and the group also works with the defaults.
     })
   }
   if (settings.get('share.auto.offset.reset') === start) return []
   try {
     await admin.setGroup(group, 'share.auto.offset.reset', start).catch(async (error: unknown) => {
-      // If the broker supports no durations or refuses the change, then the group starts at the oldest record. That start skips no record
-      // either.
+      // A broker may not support durations, or refuse the change. The group then starts at the oldest record, and no record is skipped either.
       if (settings.get('share.auto.offset.reset') === 'earliest') return
       if (start === 'earliest') throw error
       await admin.setGroup(group, 'share.auto.offset.reset', 'earliest')

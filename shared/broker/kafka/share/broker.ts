@@ -27,7 +27,7 @@ const READY_TIMEOUT_MS = 10_000
 const READY_INTERVAL_MS = 100
 
 /**
- * The broker on Kafka 4.2 or later: share groups for queues, receivers without groups for channels. Owns the given cluster.
+ * Opens the broker on Kafka 4.2 or later: share groups for queues, and receivers without groups for channels. Owns the given cluster.
  *
  * @throws KafkaUnsuitableError with every problem
  */
@@ -44,13 +44,13 @@ export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptio
   return new KafkaBroker(new ShareClient(cluster, options), options)
 }
 
-/** Checks the groups first, because an existing group must be configured before its topic is read. */
+/** Checks groups before topics, because an existing group must be configured before its topic is read. */
 async function check(admin: PlatformaticAdmin, options: KafkaOptions): Promise<BootProblem[]> {
   const ofGroups = await checkShareGroups(admin, options)
   return [...(await checkTopics(admin, options)), ...ofGroups]
 }
 
-/** Uses a new connection, because the cluster view of this process may be outdated or lack a node that restarts. */
+/** Runs an operation on a new connection. The current cluster view may be outdated, or lack a node that restarts. */
 async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Promise<void>): Promise<void> {
   const cluster = new KafkaCluster(options)
   const admin = new PlatformaticAdmin(cluster, options)
@@ -63,7 +63,7 @@ async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Pr
   }
 }
 
-/** Waits until all partitions have leaders, because new topics have none at first. */
+/** Waits until all partitions have leaders. New topics have none at first. */
 async function untilLed(cluster: KafkaCluster, options: KafkaOptions): Promise<void> {
   const names = options.topics.map(({ name }) => options.prefix + name)
   await cluster.follow(names)
@@ -171,10 +171,9 @@ class ShareClient implements KafkaClient {
 }
 
 /**
- * Number of unacknowledged records of a topic in its share group (KIP-1226).
+ * Returns the number of unacknowledged records of a topic in its share group (KIP-1226).
  *
- * The group has state in a partition after its first acknowledgement there. Before that, all records of the partition count, because the groups start
- * at the earliest.
+ * Before its first acknowledgement in a partition, the group has no state there. All records of such a partition count.
  *
  * @throws Error if a broker is unreachable or refuses
  */

@@ -1,11 +1,11 @@
 /**
- * A member of a share group (KIP-932): the queue half of the broker port on Kafka 4.2 or later.
+ * A member of a share group (KIP-932), which consumes a queue on Kafka 4.2 or later.
  *
- * Two loops share only the assignment. The membership loop (membership.ts) receives the assigned partitions. The fetch loop runs only during `take`: one
- * session per node that leads an assigned partition (session.ts). All sessions together never request more records than the caller wants.
+ * A membership loop (membership.ts) receives the assigned partitions. A fetch loop runs only during `take`, with one session per node that leads an
+ * assigned partition (session.ts). All sessions together never request more records than the caller wants.
  *
- * If a caller gives up, then the fetch in flight cannot be revoked. The fetched records are held for the next caller for {@link ACQUIRED_TTL_MS}, then
- * released. Locks are not renewed, because records are acknowledged when claimed, within the lock's 30 s.
+ * A fetch in flight cannot be revoked when its caller gives up. The fetched records are buffered for the next caller for {@link ACQUIRED_TTL_MS},
+ * then released. Record locks are not renewed, because a record is acknowledged long before its lock ends (30 s).
  */
 import { randomUUID } from 'node:crypto'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
@@ -17,13 +17,13 @@ import { Membership } from './membership.ts'
 import { type AcquiredRecord, keyOf, ShareSession } from './session.ts'
 import { ACK, type AssignedTopic } from './wire.ts'
 
-/** Maximum wait of `take` for a first record, aligned to the tick at which the process wakes anyway. */
+/** Maximum wait of `take` for a first record, in ms. Aligned to the interval at which the process wakes anyway. */
 const TAKE_WAIT_MS = 1_000
-/** Time after which records that no `take` call has requested are released. */
+/** Time in ms after which fetched records without a waiting `take` call are released. */
 const ACQUIRED_TTL_MS = 500
-/** Poll time with several leaders. Short, because the requested records are split among the leaders until their polls end. */
+/** Poll time in ms with several leaders. The value is short, because the requested records are divided among the leaders until their polls end. */
 const SPLIT_POLL_MS = 100
-/** Poll time with fewer requested records than leaders. Short, because only some leaders are polled at a time, in rotation. */
+/** Poll time in ms if fewer records than leaders are requested. The value is short, because only some leaders are polled at a time, in rotation. */
 const ROTATING_POLL_MS = 25
 
 interface PendingTake {
@@ -52,8 +52,8 @@ export class ShareConsumer implements QueueConsumer {
   #closed: Promise<void> | undefined
 
   /**
-   * @param queue Name of the queue without the prefix, for the positions of its deliveries. @param topic Its topic, which is also the
-   * name of its group.
+   * @param queue Name of the queue without the prefix, for {@link Delivery.position}. @param topic Topic of the queue, which is also the name of its
+   * group.
    */
   constructor(cluster: KafkaCluster, queue: string, topic: string, options: KafkaOptions) {
     this.#cluster = cluster
@@ -94,7 +94,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#taker = undefined
   }
 
-  /** Sends a request in every idle session: a fetch for its part of the requested records, or pending acknowledgements. */
+  /** Sends a request in every idle session: a fetch for a part of the requested records, or pending acknowledgements. */
   #pump(): void {
     if (this.#closing.signal.aborted) return
     const idle = [...this.#sessions.values()].filter((session) => !session.isBusy && !this.#resting.has(session))
@@ -111,14 +111,14 @@ export class ShareConsumer implements QueueConsumer {
   async #fetch(session: ShareSession, max: number): Promise<void> {
     const records = await session.fetch(max, this.#pollMs())
     this.#emptyFetches = records.length > 0 ? 0 : this.#emptyFetches + 1
-    // Moves the session to the end, so that all leaders are polled even if fewer records than leaders are requested.
+    // The session is moved to the end, so that all leaders are polled even if fewer records than leaders are requested.
     if (this.#sessions.delete(session.node)) this.#sessions.set(session.node, session)
     this.#keep(records)
   }
 
   /**
-   * While one leader has records, a long poll of another leader would reserve requested records in vain. Polls of the other leaders
-   * therefore start at 1 ms.
+   * Returns the poll time. While one leader has records, a long poll of another leader would reserve requested records in vain. Polls of the other
+   * leaders therefore start at 1 ms.
    */
   #pollMs(): number | undefined {
     const leaders = this.#sessions.size
@@ -148,7 +148,7 @@ export class ShareConsumer implements QueueConsumer {
     }, delayMs).unref()
     if (!(error instanceof KafkaRefusal)) {
       this.#cluster.suspect()
-      // Records of this session are dropped, because the broker has already released them.
+      // The broker has already released the records of this session, so buffered records are dropped.
       this.#kept = this.#kept.filter((record) => record.session !== session)
     }
     this.#followAfresh()
@@ -176,7 +176,7 @@ export class ShareConsumer implements QueueConsumer {
     }
   }
 
-  /** Sends acknowledgements at the end of the event-loop iteration, unless a fetch carries them. */
+  /** Sends acknowledgements at the end of the event-loop iteration, unless a fetch carries them earlier. */
   #settle(record: AcquiredRecord, type: number): void {
     record.session.settle(record, type)
     if (this.#isFlushScheduled) return
@@ -218,7 +218,9 @@ export class ShareConsumer implements QueueConsumer {
     this.#pump()
   }
 
-  /** Closes sessions of nodes without partitions for this member, as soon as all of their records are acknowledged. */
+  /**
+   * Closes a session whose node leads no partition of this member any more, after all of its records are acknowledged.
+   */
   #dropUnused(session: ShareSession): void {
     if (session.isWanted || session.isBusy || session.isOwed || this.#closing.signal.aborted) return
     this.#sessions.delete(session.node)
@@ -232,7 +234,7 @@ export class ShareConsumer implements QueueConsumer {
     clearTimeout(this.#keepTimer)
     this.#taker?.wake()
     await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#leave())
-    // Break connections that did not close in time: the broker then releases their records too.
+    // Connections that did not close in time are broken, so that the broker releases their records too.
     await Promise.all([...this.#sessions.values()].map((session) => session.hangUp()))
     await this.#membership.hangUp()
   }

@@ -4,22 +4,24 @@ import { type KafkaOptions, pause, Supervisor } from '#shared/broker/kafka/optio
 import type { ShareMember } from './session.ts'
 import { type AssignedTopic, EPOCH, type HeartbeatResponse, shareGroupHeartbeat } from './wire.ts'
 
-/** Heartbeat interval of a new member until its first assignment; then the coordinator sets it. */
+/**
+ * Heartbeat interval of a new member until its first assignment, in ms. Afterwards the coordinator sets the interval.
+ */
 const JOIN_INTERVAL_MS = 100
 /**
- * Number of heartbeats without an assignment after which a new member uses the usual interval, because the group seems to have no
- * partition for it.
+ * Number of heartbeats without an assignment after which a new member uses the coordinator's interval, because the group seems to have no partition
+ * for it.
  */
 const JOIN_ASKS_MAX = 100
 const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
-/** Heartbeat interval of a member that a full group has refused, until another member leaves. */
+/** Heartbeat interval of a member that a full group has refused, in ms. */
 const FULL_INTERVAL_MS = 5_000
 const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
 /**
- * Membership in a share group: sends heartbeats to the coordinator, follows it when it moves, and receives the assigned
- * partitions. Rejoins if the coordinator removed this member.
+ * Membership in a share group. Sends heartbeats to the coordinator, follows a coordinator that moves, and receives the
+ * assigned partitions. Rejoins if the coordinator removed this member.
  */
 export class Membership {
   readonly #cluster: KafkaCluster
@@ -56,7 +58,7 @@ export class Membership {
     this.#closing.abort()
   }
 
-  /** Leaves the group. Call `stop` before. */
+  /** Leaves the group. `stop` must be called before. */
   async leave(): Promise<void> {
     await this.#beating
     if (this.#epoch === EPOCH.first) return
@@ -96,7 +98,8 @@ export class Membership {
     const isJoining = this.#epoch === EPOCH.first
     const response = await this.#beatOnce(this.#epoch, isJoining ? [this.#member.group] : null)
     if (REJOIN.includes(response.errorCode)) {
-      // The coordinator forgot this member, after an outage or a pause longer than its session. The member rejoins.
+      // The coordinator removed this member, after an outage or a pause longer than the session timeout. The member
+      // rejoins.
       this.#epoch = EPOCH.first
       const fields = { group: this.#member.group, error: new KafkaRefusal('joining', response.errorCode).message }
       if (!this.#isOut) this.#options.onProblem('Kafka share group removed this member; rejoining', fields)
@@ -117,7 +120,10 @@ export class Membership {
     return response
   }
 
-  /** Waits instead of exiting, because a restarted process would find the group full as well. */
+  /**
+   * Waits for a free place in a full group. Exiting would not help, because a restarted process would find the group
+   * full as well.
+   */
   #waitWhileFull(response: HeartbeatResponse): HeartbeatResponse {
     if (!this.#isFull) {
       this.#options.onProblem('Kafka share group is full; this member receives no jobs until another leaves', {

@@ -1,17 +1,14 @@
 /**
- * One share session (KIP-932): this member at one node, for the partitions that the node leads.
+ * One share session (KIP-932) of this member at one node, for the partitions that the node leads.
  *
- * `idle ⇄ busy`: one request at a time, numbered by the epoch of the session. A fetch carries the pending acknowledgements; without a fetch
- * they are
- * sent alone.
+ * The session sends one request at a time (`idle ⇄ busy`), numbered by the session epoch. A fetch carries the pending acknowledgements. Without a
+ * fetch, acknowledgements are sent alone.
  *
- * Rejected: acknowledging on a second connection during a fetch. The broker accepts the acknowledgements, but then refuses the fetch for
- * its epoch
- * and leaves its records locked (Kafka 4.3.1, tried). Instead, a poll is long only while no record is being processed (`#waitMs`), so that
- * an acknowledgement
- * never waits for a long poll.
+ * Rejected: acknowledging on a second connection during a fetch. The broker accepts the acknowledgements, but then refuses the fetch for its epoch
+ * and leaves its records locked (Kafka 4.3.1, tried). Polls are therefore long only while no record is being processed (`#waitMs`), so that an
+ * acknowledgement never waits for a long poll.
  *
- * If the connection breaks, then the broker releases all records of the session at once. Acknowledging them later does nothing.
+ * If the connection breaks, then the broker releases all records of the session at once. Later acknowledgements have no effect.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Connection } from '@platformatic/kafka'
@@ -59,7 +56,7 @@ export class ShareSession {
   readonly #member: ShareMember
   readonly #lane: string
   readonly #onProblem: OnProblem
-  /** Partitions to fetch from, and partitions that are in the broker's session, as `topicId partition`. */
+  /** Partitions to fetch from, and partitions that the broker's session already contains, as `topicId partition`. */
   #wanted = new Set<string>()
   readonly #known = new Set<string>()
   readonly #out = new Set<AcquiredRecord>()
@@ -92,7 +89,10 @@ export class ShareSession {
     return this.#pending.length > 0 && this.#epoch !== EPOCH.first
   }
 
-  /** True while the session must stay open: delivered records are unsettled, or acknowledgements are pending. */
+  /**
+   * True while the session must stay open, because delivered records are not acknowledged, or acknowledgements are not
+   * sent.
+   */
   get isOwed(): boolean {
     return this.#out.size > 0 || this.hasPending
   }
@@ -112,7 +112,7 @@ export class ShareSession {
    */
   fetch(max: number, pollMs = LONG_POLL_MS): Promise<AcquiredRecord[]> {
     return this.#exclusively(max, async (connection, acks) => {
-      // `#wanted` may change during the request: afterwards, only the partitions of this request are known to the broker.
+      // `#wanted` may change during the request, so the partitions of this request are noted before.
       const added = [...this.#wanted].filter((key) => !this.#known.has(key))
       const acked = new Set(acks.map(({ record }) => keyOf(record.topicId, record.partition)))
       const forgotten = [...this.#known].filter((key) => !this.#wanted.has(key) && !acked.has(key))
@@ -128,15 +128,14 @@ export class ShareSession {
       })
       if (!this.#accept(response.errorCode, acks)) return []
       for (const key of forgotten) this.#known.delete(key)
-      // An acknowledged partition is added to the session as well; the next request removes it.
+      // An acknowledgement adds its partition to the broker's session. The next request removes the partition again.
       for (const key of [...added, ...acked]) this.#known.add(key)
       for (const partition of response.partitions) this.#noteRefusal(partition)
       const records = response.partitions.flatMap((partition) => this.#acquire(partition))
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) this.#noteFailure(failed)
-      // If a broker answers an empty poll early, then the rest of the poll time is waited here. Otherwise the polls would form a tight
-      // loop.
+      // A broker may answer an empty poll early. The rest of the poll time is waited here, because otherwise the polls would form a tight loop.
       const earlyMs = sentAt + maxWaitMs - performance.now()
       if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
       return records
@@ -156,13 +155,13 @@ export class ShareSession {
     })
   }
 
-  /** Queues the acknowledgement of a record for the next request. Does nothing for a record of an earlier connection. */
+  /** Queues the acknowledgement of a record for the next request. No effect for a record of an earlier connection. */
   settle(record: AcquiredRecord, type: number): void {
     if (!this.#out.delete(record)) return
     this.#pending.push({ record, type })
   }
 
-  /** Aborts the current long poll if the poll carries no acknowledgements. The broker then delivers its records to other consumers. */
+  /** Aborts the current long poll unless it carries acknowledgements. The broker then delivers new records to other consumers. */
   async cutLongPoll(): Promise<void> {
     if (this.#isBusy && !this.#isCarrying && this.#out.size === 0) await this.hangUp()
   }
@@ -177,7 +176,7 @@ export class ShareSession {
     await this.hangUp()
   }
 
-  /** Breaks the connection: the request in flight fails, and the broker releases all delivered records. */
+  /** Breaks the connection. The request in flight fails, and the broker releases all delivered records. */
   async hangUp(): Promise<void> {
     await this.#cluster.hangUp(this.node, this.#lane)
   }
@@ -187,7 +186,7 @@ export class ShareSession {
     this.#asked = asked
     try {
       const connection = await this.#cluster.connection(this.node, this.#lane, REQUEST_TIMEOUT_MS)
-      // If the connection broke and was reopened between two requests, then the session starts over.
+      // A connection that was reopened between two requests starts a new session.
       if (connection !== this.#connection) this.#forget()
       this.#connection = connection
       // The request that opens a session must not carry acknowledgements.
@@ -217,7 +216,10 @@ export class ShareSession {
     this.#known.clear()
   }
 
-  /** Increments the epoch. If the broker has lost the session, then the session starts over, and its acknowledgements are sent again. */
+  /**
+   * Increments the epoch after an accepted request. If the broker has lost the session, then the session starts over, and the acknowledgements are
+   * sent again.
+   */
   #accept(errorCode: number, acks: PendingAck[]): boolean {
     if (errorCode === CODE.none) {
       this.#epoch = this.#epoch === EPOCH_MAX ? 1 : this.#epoch + 1
@@ -230,14 +232,13 @@ export class ShareSession {
   }
 
   /**
-   * Maximum time for which the broker may wait for records.
+   * Returns the maximum time in ms for which the broker may wait for records.
    *
-   * Polls start short and double while they return nothing. The broker misses a record that arrives just as a poll is parked, and answers only when
-   * the poll ends. In a measurement, 5 of 12,000 calls took the whole 500 ms (Kafka 4.3.1).
+   * Polls start short and double while they return nothing. The broker misses a record that arrives at the start of a poll, and returns it only at
+   * the end of the poll. In a measurement, 5 of 12,000 calls took the whole 500 ms (Kafka 4.3.1).
    *
-   * An acknowledgement must wait for the poll in flight. If no record is out, then no acknowledgement can arrive. If a record is
-   * out, then a poll lasts at most half the age of the oldest delivered record. So an acknowledgement waits at most half as long
-   * as its job took.
+   * An acknowledgement must wait for the poll in flight. While records are being processed, a poll therefore lasts at most half the age of the oldest
+   * one. An acknowledgement then waits at most half as long as its job took.
    */
   #waitMs(pollMs: number): number {
     const quietMs = Math.min(pollMs, FIRST_POLL_MS * 2 ** this.#emptyPolls)
@@ -275,8 +276,8 @@ export class ShareSession {
   }
 
   /**
-   * The next fetch adds the partition again. A new group starts at a time (`by_duration`), and the leader of an empty partition
-   * finds no offset for it. That state is normal and may last for hours.
+   * Handles a failed partition, which the next fetch adds again. A new group starts at a time (`by_duration`), for which the leader of an empty
+   * partition finds no offset. This state is normal and may last for hours.
    *
    * @throws KafkaRefusal for any other error
    */
@@ -324,7 +325,7 @@ function topicsOf(acks: readonly PendingAck[], added: readonly string[]): ShareT
   }))
 }
 
-/** Merges adjacent offsets with the same type; the broker requires ascending order. */
+/** Merges adjacent offsets with the same type into ranges. The broker requires ascending order. */
 function toRuns(acks: readonly PendingAck[]): AckBatch[] {
   const runs: { first: number; last: number; type: number }[] = []
   for (const { record, type } of acks.toSorted((a, b) => a.record.offset - b.record.offset)) {

@@ -1,15 +1,14 @@
 /**
- * The wire grammar of share groups: four requests that no JavaScript client supports, built on the protocol primitives of `@platformatic/kafka`.
- * All functions are stateless. The versions are those of Kafka 4.2, the first
- * with share groups enabled.
+ * Wire format of share groups: four requests that no JavaScript client supports, built on the protocol primitives of `@platformatic/kafka`. All
+ * functions are stateless. The versions are those of Kafka 4.2, the first release with share groups enabled.
  *
- * Notation of the Kafka protocol guide: `[x]` is an array, `?` may be null. All versions here are flexible: strings and arrays are compact, and every
- * structure ends in tagged fields, none of which is used. Sources: KIP-932 (share groups), KIP-1206 (acquire mode), KIP-1226 (lag), and the message
- * classes of Kafka 4.3.1.
+ * The notation is that of the Kafka protocol guide: `[x]` is an array, and `?` may be null. All versions here are flexible: strings and arrays are
+ * compact, and every structure ends in tagged fields, none of which is used. Sources: KIP-932 (share groups), KIP-1206 (acquire mode), KIP-1226
+ * (lag), and the message classes of Kafka 4.3.1.
  */
 import { createAPI, type KafkaRecord, Reader, readRecordsBatches, Writer } from '@platformatic/kafka'
 
-/** Special values of an epoch, both for members (heartbeat) and for sessions (fetch, acknowledge). */
+/** Special values of a member epoch (heartbeat) and of a session epoch (fetch, acknowledge). */
 export const EPOCH = { first: 0, leaving: -1 } as const
 
 interface Status {
@@ -24,7 +23,7 @@ export interface AssignedTopic {
 }
 
 function readStatus(r: Reader): Status {
-  r.readInt32() // Skips throttle_time_ms, because the broker has already waited.
+  r.readInt32() // Skips throttle_time_ms. The broker itself has already delayed the response.
   return { errorCode: r.readInt16(), errorMessage: r.readNullableString() }
 }
 
@@ -40,14 +39,14 @@ interface HeartbeatRequest {
   readonly group: string
   readonly member: string
   readonly memberEpoch: number
-  /** Null if unchanged since the last heartbeat. */
+  /** Subscribed topics. Null if unchanged since the last heartbeat. */
   readonly topics: readonly string[] | null
 }
 
 export interface HeartbeatResponse extends Status {
   readonly memberEpoch: number
   readonly intervalMs: number
-  /** Null if unchanged since the last heartbeat. */
+  /** Assigned partitions. Null if unchanged since the last heartbeat. */
   readonly assignment: readonly AssignedTopic[] | null
 }
 
@@ -96,7 +95,7 @@ interface DescribeOffsetsRequest {
   readonly partitions: readonly number[]
 }
 
-/** Unacknowledged records by partition; -1 before the first acknowledgement. */
+/** Number of unacknowledged records by partition. -1 before the first acknowledgement. */
 interface DescribeOffsetsResponse extends Status {
   readonly lags: ReadonlyMap<number, number>
 }
@@ -154,10 +153,10 @@ function readPartitionLag(r: Reader): [partition: number, lag: number] {
 
 const RECORD_API_KEYS = { fetch: 78, acknowledge: 79 } as const
 
-/** Values of `acknowledge_types`. 0 is a gap: the offset holds no record. */
+/** Values of `acknowledge_types`. `gap` means that no record exists at the offset. */
 export const ACK = { gap: 0, accept: 1, release: 2 } as const
 
-/** `share_acquire_mode` 1, record limit: at most the requested number of records, even if that splits a batch (KIP-1206). */
+/** Value of `share_acquire_mode` with which the broker returns at most the requested number of records, even if that splits a batch (KIP-1206). */
 const ACQUIRE_RECORD_LIMIT = 1
 
 export interface AckBatch {
@@ -192,7 +191,7 @@ interface ShareFetchResponse extends Status {
   readonly partitions: readonly FetchedPartition[]
 }
 
-/** One partition of a fetch. Only the `records` within `acquired` belong to this member. */
+/** Response for one partition of a fetch. Only the `records` within the `acquired` ranges belong to this member. */
 export interface FetchedPartition extends Status {
   readonly topicId: string
   readonly partition: number
